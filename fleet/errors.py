@@ -1,0 +1,123 @@
+"""The exception tree. Imports nothing of fleet.
+
+Every error a user can cause is a FleetError: it knows the exit code it ends the command with, a stable `kind`
+for --json, and where possible a hint that names the next step. cli/main.py is the only place that prints one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+EXIT_OK = 0
+EXIT_HOST_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INVENTORY = 121
+EXIT_CONNECT = 122
+EXIT_PREFLIGHT = 123
+EXIT_TIMEOUT = 124
+EXIT_INTERNAL = 125
+EXIT_INTERRUPTED = 130
+
+
+class FleetError(Exception):
+    """Base of all errors fleet raises on purpose.
+
+    message: what went wrong, one line. where: "FILE:LINE" or None. host: the inventory name or None.
+    hint: the next step, one line, or None. kind: a stable word for JSON.
+    """
+
+    exit_code: ClassVar[int] = EXIT_INTERNAL
+    kind: str = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        where: str | None = None,
+        host: str | None = None,
+        kind: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = where
+        self.host = host
+        if kind is not None:
+            self.kind = kind
+
+    def __str__(self) -> str:
+        parts = [self.where] if self.where else []
+        if self.host:
+            parts.append(f"host {self.host}")
+        return ": ".join([*parts, self.message])
+
+    def as_json(self) -> dict[str, Any]:
+        """The "error" object of the JSON contract."""
+        return {"kind": self.kind, "message": self.message, "hint": self.hint}
+
+
+class UsageError(FleetError):
+    """The command line asks for something that makes no sense (exit 2)."""
+
+    exit_code = EXIT_USAGE
+    kind = "usage"
+
+
+class InventoryError(FleetError):
+    """The inventory, a hostfile, a selection or a playbook is invalid or missing (exit 121)."""
+
+    exit_code = EXIT_INVENTORY
+    kind = "inventory"
+
+
+class ConnectError(FleetError):
+    """A host cannot be reached, authenticated, or is not who it was (exit 122).
+
+    kinds: resolve, refused, unreachable, timeout, banner, auth, host-key, unknown-host-key, gateway, lost,
+    no-python, protocol.
+    """
+
+    exit_code = EXIT_CONNECT
+    kind = "unreachable"
+
+
+class PreflightError(FleetError):
+    """Parity or preflight refused (exit 123)."""
+
+    exit_code = EXIT_PREFLIGHT
+    kind = "preflight"
+
+
+class DeadlineError(FleetError):
+    """A remote command or a whole verb ran out of its time (exit 124)."""
+
+    exit_code = EXIT_TIMEOUT
+    kind = "deadline"
+
+
+class HostFailed(FleetError):
+    """Something fleet did on a host failed there (exit 1)."""
+
+    exit_code = EXIT_HOST_FAILED
+    kind = "failed"
+
+
+class LabError(FleetError):
+    """The lab cannot be had, or cannot do what was asked (exit 1)."""
+
+    exit_code = EXIT_HOST_FAILED
+    kind = "lab"
+
+
+class LimitError(FleetError):
+    """This machine's own limits (open files, threads) are too low for what was asked (exit 125)."""
+
+    kind = "limit"
+
+
+class Interrupted(FleetError):
+    """The user pressed Ctrl-C (exit 130)."""
+
+    exit_code = EXIT_INTERRUPTED
+    kind = "interrupted"

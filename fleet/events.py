@@ -1,0 +1,74 @@
+"""What happens, as values. Ops emit them; cli/ renders them as a terminal view, JSON lines or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fleet.model import Result
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base: `time` is seconds since the epoch on the head."""
+
+    time: float = field(default_factory=time.time, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """Work on a host began. what: a short phrase ("connecting", "supervisor pid 4711")."""
+
+    host: str
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Output(Event):
+    """Raw bytes a process wrote. stream: "stdout" or "stderr"; rank: the global rank, or None."""
+
+    host: str
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """A counter moved: done of total (bytes, files, pairs), None when the total is not known."""
+
+    host: str | None
+    what: str
+    done: float
+    total: float | None = None
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """A host is through, with its result."""
+
+    result: Result
+
+    @property
+    def host(self) -> str:
+        return self.result.host
+
+
+@dataclass(frozen=True)
+class Notice(Event):
+    """Something worth saying: level "info", "warning" or "error"; data goes to JSON."""
+
+    level: Literal["info", "warning", "error"]
+    message: str
+    host: str | None = None
+    hint: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Emit = Callable[[Event], None]
+
+
+def silent(event: Event) -> None:
+    """An Emit that drops everything."""

@@ -1,0 +1,171 @@
+"""The nouns: frozen dataclasses and nothing else. The order of Inventory.hosts is the node-rank order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine of the inventory.
+
+    name: what users, logs and JSON call it. address: where SSH goes (default: name). data_address: where
+    training traffic goes, MASTER_ADDR (default: address). user/port/identity_file/proxy_jump: None means
+    "what ~/.ssh/config says, else OpenSSH's default". host_key: a pinned fingerprint "SHA256:...".
+    slots: ranks a node runs by default; None means one per GPU, else 1. devices: GPU indexes a selection
+    left to this node, None for all. python: the training interpreter. activate: a shell line run before
+    commands. workdir: where code lives. env: variables for everything run there.
+    """
+
+    name: str
+    address: str
+    data_address: str | None = None
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    proxy_jump: str | None = None
+    host_key: str | None = None
+    slots: int | None = None
+    devices: tuple[int, ...] | None = None
+    python: str | None = None
+    activate: str | None = None
+    workdir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Hosts in the order they were written; `groups` map a group name to host names; `env` goes to every host.
+
+    source: the file it came from, for messages. sync: the raw `sync:` section, interpreted by ops/sync.
+    """
+
+    hosts: tuple[Host, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    source: str = "<none>"
+    sync: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(h.name for h in self.hosts)
+
+    def host(self, name: str) -> Host:
+        """The host of that name; KeyError when there is none."""
+        for h in self.hosts:
+            if h.name == name:
+                return h
+        raise KeyError(name)
+
+    def env_for(self, host: Host) -> dict[str, str]:
+        """Inventory-wide variables with the host's own laid over them."""
+        return {**self.env, **host.env}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host that takes part in a run. local_world_size: ranks on it; first_rank: its lowest global rank."""
+
+    host: Host
+    node_rank: int
+    local_world_size: int
+    first_rank: int
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + self.local_world_size)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process to start on a node: argv never passes through a shell that could re-parse it."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    activate: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, independent of where. master_port 0 means: choose one. args are the script's own.
+
+    nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values
+    whose $NAME parts are expanded on the node. engine_args: options passed through to the engine.
+    """
+
+    script: str
+    args: tuple[str, ...] = ()
+    engine: str = "torchrun"
+    nproc_per_node: int | None = None
+    master_addr: str | None = None
+    master_port: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_expand: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    python: str | None = None
+    max_restarts: int = 0
+    name: str | None = None
+    engine_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON."""
+
+    host: str
+    ok: bool
+    exit_status: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    error: FleetError | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "exit_status": self.exit_status,
+            "stdout": self.stdout.decode("utf-8", "replace"),
+            "stderr": self.stderr.decode("utf-8", "replace"),
+            "error": self.error.as_json() if self.error else None,
+            **self.data,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a verb over all hosts, in inventory order. `data` is merged into the JSON document."""
+
+    verb: str
+    results: tuple[Result, ...]
+    exit_code: int
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == EXIT_OK
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "ok": self.ok,
+            "exit_code": self.exit_code,
+            "hosts": {r.host: r.as_json() for r in self.results},
+            **self.data,
+        }
+
+
+def exit_code_of(results: tuple[Result, ...]) -> int:
+    """One exit code for many hosts: fleet's own error codes first, then the largest remote status.
+
+    Never 0 when any host failed. 122 beats 124 beats the rest, so that an unreachable host is never hidden.
+    """
+    errors = [r.error.exit_code for r in results if r.error is not None]
+    if errors:
+        return min(errors, key=lambda code: (code < EXIT_HOST_FAILED + 100, code))
+    statuses = [r.exit_status or EXIT_HOST_FAILED for r in results if not r.ok]
+    return max(statuses, default=EXIT_OK)
