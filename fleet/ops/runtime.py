@@ -1,0 +1,18 @@
+"""What every verb's execution is given: how to reach hosts, how many at once, where events go, when to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fleet.events import Emit, silent
+from fleet.transport.base import Cancel, Transport
+
+
+@dataclass
+class Runtime:
+    """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C."""
+
+    transport: Transport
+    fanout: int = 64
+    emit: Emit = silent
+    cancel: Cancel = field(default_factory=Cancel)

@@ -1,0 +1,108 @@
+"""How bytes reach a host: the protocols that ssh, local and pdsh implement.
+
+A Transport makes Sessions (an authenticated connection to one host), a Session starts Channels (one remote
+process each). Programs of fleet/remote run over a Channel through transport/program.py, the same way on
+every transport. All calls block with a deadline; one thread per host is fanout's business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fleet.model import Host
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished remote command: its exit status (128+n for signal n) and everything it wrote."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class ConnectOptions:
+    """connect_timeout: seconds for TCP, banner, key exchange and authentication together."""
+
+    connect_timeout: float = 10.0
+
+
+class Cancel:
+    """A latch that says "stop": set once, watched by every loop that waits."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        with self._lock:
+            self._event.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep up to `seconds`; True as soon as it is set."""
+        return self._event.wait(seconds)
+
+    def on_set(self, callback: Callable[[], None]) -> None:
+        """Call back on set(), at once when it is set already. Callbacks must not block."""
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+
+class Channel(Protocol):
+    """One remote process. Closing it closes the process's stdin, which ends every fleet program."""
+
+    def send(self, data: bytes) -> None:
+        """Write to its stdin; ConnectError(kind="lost") when the connection is gone."""
+
+    def send_eof(self) -> None:
+        """Close its stdin."""
+
+    def recv(self, timeout: float) -> bytes | None:
+        """Some bytes of stdout; b"" at end of file; None when nothing came within `timeout` seconds."""
+
+    def recv_stderr(self) -> bytes:
+        """What has come on stderr so far and was not read yet (non-blocking, at most 64 KiB kept)."""
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit status (128+n for signals), None when it did not end within `timeout` seconds."""
+
+    def close(self) -> None:
+        """Give the channel up; never raises."""
+
+
+class Session(Protocol):
+    """An open, authenticated connection to one host; thread-safe, several channels at once."""
+
+    host: Host
+
+    def start(self, command: str) -> Channel:
+        """Start a command LINE as the node's login shell reads it. Callers pass constants, or text they
+        quoted with shlex.quote; everything else goes as JSON to a program of fleet/remote."""
+
+    def close(self) -> None:
+        """Close the connection and all its channels; never raises."""
+
+
+class Transport(Protocol):
+    """Makes sessions. `connect` raises ConnectError with the reason as `kind` and a hint, in time."""
+
+    name: str
+
+    def connect(self, host: Host, cancel: Cancel) -> Session: ...
+
+    def close(self) -> None:
+        """Close what is shared between hosts (gateways); never raises."""
