@@ -1,4 +1,4 @@
-"""Runs the programs of fleet/remote on a host: constant bootstrap, source and JSON over stdin, frames back."""
+"""Runs the programs of fleet/remote on a host: a constant bootstrap, source and JSON in, frames back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -27,7 +27,8 @@ PING_SECONDS = 2.0
 _BOOT = (
     "for p in /usr/bin/python3 python3 /usr/local/bin/python3 /usr/libexec/platform-python \"$@\"; do "
     "if command -v \"$p\" >/dev/null 2>&1; then exec \"$p\" -I -S -c "
-    "\"import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))\"; fi; done; echo fleet: no python3 >&2; exit 127"
+    "\"import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))\"; fi; done; "
+    "echo fleet: no python3 >&2; exit 127"
 )
 
 
@@ -37,7 +38,7 @@ def bootstrap(host: Host) -> str:
     return " ".join(["exec sh -c", shlex.quote(_BOOT), "fleet", *map(shlex.quote, extra)])
 
 
-@lru_cache(maxsize=None)
+@cache
 def source(name: str) -> bytes:
     """The text of a remote program, with common.py in front of it."""
     root = files("fleet") / "remote"

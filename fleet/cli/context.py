@@ -1,0 +1,84 @@
+"""From settings to the things a verb works with: the selected inventory, a transport, a runtime, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fleet.cli.options import settings_of
+from fleet.cli.output import write_failures, write_json
+from fleet.errors import EXIT_INTERRUPTED
+from fleet.events import Emit, silent
+from fleet.model import Host, Inventory, Report
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel, ConnectOptions, Transport
+
+
+def load_inventory() -> Inventory:
+    """The inventory that -i, $FLEET_INVENTORY or the current folder name, narrowed by -w and -x."""
+    from fleet.inventory import find_inventory, load, select
+
+    settings = settings_of()
+    path = find_inventory(settings.inventory, Path.cwd(), os.environ)
+    return select(load(path), settings.hosts, settings.exclude)
+
+
+def make_transport(inventory: Inventory, password_for: Callable[[Host], str | None] | None = None) -> Transport:
+    """The transport of --transport."""
+    settings = settings_of()
+    if settings.transport == "local":
+        from fleet.transport.local import LocalTransport
+
+        return LocalTransport()
+    from fleet.transport.ssh import SshTransport
+
+    return SshTransport(ConnectOptions(settings.connect_timeout), password_for=password_for)
+
+
+@contextmanager
+def runtime(
+    inventory: Inventory, emit: Emit = silent, *, transport: Transport | None = None
+) -> Iterator[Runtime]:
+    """A Runtime whose `cancel` is set by the first Ctrl-C (or SIGTERM); the second one ends fleet at once."""
+    cancel = Cancel()
+    transport = transport or make_transport(inventory)
+    with interrupts(cancel):
+        try:
+            yield Runtime(transport, settings_of().fanout, emit, cancel)
+        finally:
+            transport.close()
+
+
+@contextmanager
+def interrupts(cancel: Cancel) -> Iterator[None]:
+    """First SIGINT/SIGTERM: cancel, and everything winds down. Second: exit now."""
+
+    def handler(signum: int, frame: Any) -> None:
+        if cancel.is_set():
+            os._exit(EXIT_INTERRUPTED)
+        cancel.set()
+        click.echo("interrupted: stopping; once more to leave at once", err=True)
+
+    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
+
+
+def finish(report: Report, show: Callable[[Report], None] | None = None) -> int:
+    """Print a report as JSON or text and return its exit code, which the verb's command returns in turn."""
+    if settings_of().json:
+        write_json(report.as_json())
+    else:
+        if show is not None:
+            show(report)
+        write_failures(report)
+    return report.exit_code

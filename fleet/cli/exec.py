@@ -1,0 +1,79 @@
+"""`fleet exec -- ARGV...`"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import write_folded, write_json
+from fleet.errors import UsageError
+from fleet.events import Event, Output
+from fleet.model import Report
+
+
+class PrefixedLines:
+    """Prints whole lines as they come, each behind its host's name."""
+
+    def __init__(self) -> None:
+        self._rest: dict[tuple[str, str], bytes] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Output):
+            key = (event.host, event.stream)
+            *lines, rest = (self._rest.pop(key, b"") + event.data).split(b"\n")
+            self._rest[key] = rest
+            for line in lines:
+                self._write(key, line)
+
+    def flush(self) -> None:
+        """Print what ended without a newline."""
+        for key, rest in self._rest.items():
+            if rest:
+                self._write(key, rest)
+
+    @staticmethod
+    def _write(key: tuple[str, str], line: bytes) -> None:
+        out = sys.stdout if key[1] == "stdout" else sys.stderr
+        out.buffer.write(f"{key[0]}: ".encode() + line + b"\n")
+        out.buffer.flush()
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": False})
+@click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
+              help="End the command on a host after S seconds.")
+@click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+@common_options
+def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[str, ...]) -> int:
+    """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
+
+    Identical outputs are shown once, under the node set they came from. Exit: the largest remote status.
+    """
+    from fleet.ops.execute import ExecOptions, execute, make_plan
+
+    if (line is None) == (not argv):
+        raise UsageError("give either a command behind '--' or --shell LINE",
+                         hint="fleet exec -- nvidia-smi -L")
+    settings = settings_of()
+    inventory = load_inventory()
+    options = ExecOptions(argv or None, line, timeout)
+    plan = make_plan(inventory, options)
+    if settings.dry_run:
+        write_json({"verb": "exec", "dry_run": True, "plan": plan.describe()})
+        return 0
+    live = PrefixedLines() if no_fold and not settings.json else None
+
+    def show(report: Report) -> None:
+        if live:
+            live.flush()
+        else:
+            write_folded(report.results, "stdout")
+            write_folded(report.results, "stderr")
+
+    with runtime(inventory, *([live] if live else [])) as rt:
+        report = execute(inventory, plan, options, rt)
+    return finish(report, show)

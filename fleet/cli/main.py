@@ -1,0 +1,124 @@
+"""The `fleet` command: a registry of verbs, loaded when called, and the one place where errors are printed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fleet import __version__
+from fleet.cli.options import common_options, settings_of
+from fleet.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, FleetError
+
+# verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
+# so that help and completion stay instant.
+VERBS: dict[str, tuple[str, str]] = {
+    "hosts": ("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
+    "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
+    "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),
+    "sync": ("fleet.cli.sync:sync", "Mirror code to every host."),
+    "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
+    "launch": ("fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs."),
+    "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),
+    "play": ("fleet.cli.play:play", "Run a playbook of these verbs."),
+    "lab": ("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a verb's module only when that verb is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else " See 'fleet --help'."
+            raise click.UsageError(f"No such verb '{args[0]}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fleet")
+@common_options
+def cli() -> None:
+    """From a list of hosts to a running distributed training job, and back, one command each.
+
+    The hosts come from -i FILE, $FLEET_INVENTORY, ./fleet.yaml or ./hostfile.
+    """
+
+
+def print_error(error: FleetError) -> None:
+    from fleet.cli.output import clean
+
+    click.echo(f"error: {clean(str(error))}", err=True)
+    if error.hint:
+        click.echo(f"  hint: {clean(error.hint)}", err=True)
+
+
+def run(argv: Sequence[str], obj: Any = None) -> int:
+    """Run one fleet command line in this process; returns its exit code. Also what playbook steps call."""
+    verb = next((a for a in argv if a in VERBS), "fleet")
+    ctx: click.Context | None = None
+    try:
+        with cli.make_context("fleet", list(argv), obj=obj) as ctx:
+            code = cli.invoke(ctx)
+        return code if isinstance(code, int) else EXIT_OK
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except FleetError as error:
+        if ctx is not None and settings_of(ctx).json:
+            from fleet.cli.output import write_json
+
+            write_json({"verb": verb, "ok": False, "exit_code": error.exit_code, "hosts": {},
+                        "error": {**error.as_json(), "message": str(error)}})
+        else:
+            print_error(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # whoever read our output had enough; keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if os.environ.get("FLEET_DEBUG"):
+            raise
+        click.echo(f"error: a fault in fleet itself: {type(error).__name__}: {error}", err=True)
+        click.echo("  hint: FLEET_DEBUG=1 shows where; please report it", err=True)
+        return EXIT_INTERNAL
+
+
+def main() -> None:
+    """Entry point of the `fleet` script."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

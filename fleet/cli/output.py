@@ -1,0 +1,82 @@
+"""What reaches the terminal: results on stdout, talk on stderr, nothing from a node able to drive the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from fleet.model import Report, Result
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """Text from elsewhere made safe to print: control characters shown as \\xNN, newline and tab kept."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
+
+
+def write_json(document: Mapping[str, Any]) -> None:
+    """One JSON document (or one JSON line) on stdout."""
+    click.echo(json.dumps(document, ensure_ascii=True, default=str))
+
+
+def talk(text: str) -> None:
+    """A remark on stderr."""
+    click.echo(text, err=True)
+
+
+def fold(names: Iterable[str]) -> str:
+    """Host names folded to a node set, "gpu[01-04]"; names that do not fold are joined by commas."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+    names = list(names)
+    try:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        return ",".join(names)
+
+
+def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
+    """{key(result): [host names]}, in order of first appearance."""
+    groups: dict[Any, list[str]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result.host)
+    return groups
+
+
+def header(names: list[str]) -> str:
+    count = f" ({len(names)})" if len(names) > 1 else ""
+    return click.style(f"--- {fold(names)}{count} ---", bold=True)
+
+
+def write_folded(results: Iterable[Result], stream: str) -> None:
+    """Print stdout (or stderr) of all hosts, identical outputs once under their node set."""
+    out = sys.stdout if stream == "stdout" else sys.stderr
+    for data, names in groups_by(results, lambda r: getattr(r, stream)).items():
+        if not data:
+            continue
+        click.echo(header(names), file=out)
+        out.flush()
+        out.buffer.write(data if data.endswith(b"\n") else data + b"\n")
+        out.buffer.flush()
+
+
+def write_failures(report: Report) -> None:
+    """Every host that did not do well, with the reason and the hint, identical ones folded."""
+    failed = [r for r in report.results if not r.ok]
+
+    def reason(result: Result) -> tuple[str, str | None]:
+        if result.error is not None:
+            return result.error.message, result.error.hint
+        return f"exit status {result.exit_status}", None
+
+    for (message, hint), names in groups_by(failed, reason).items():
+        talk(f"{click.style('error:', fg='red')} host {fold(names)}: {clean(message)}")
+        if hint:
+            talk(f"  hint: {clean(hint)}")
