@@ -1,0 +1,44 @@
+# Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean venv-demo venv-test venv-bench
+
+BIN := .venv/bin
+# what the head and the lab need
+DEBIAN := python3 python3-venv openssh-client openssh-server rsync iproute2 util-linux procps iputils-ping
+# what the tests compare with, and what `make bench` runs side by side
+DEBIAN_TEST := $(DEBIAN) pdsh sshpass
+DEBIAN_BENCH := $(DEBIAN_TEST) clustershell
+
+help:  ## shows this
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: venv-demo  ## four virtual hosts, from password to a trained model, and down again (root)
+	@tools/demo
+
+test: check  ## lint, types, import directions, then all tests; the fast ones first (root)
+	$(BIN)/pytest tests/unit tests/golden tests/remote tests/lab
+
+check: venv-test  ## lint, types, import directions
+	$(BIN)/ruff check fleet tests examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
+	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS))
+
+clean:  ## removes .venv, runs and caches
+	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv-demo:
+	@tools/provision system $(DEBIAN)
+	@tools/provision python demo
+
+venv-test:
+	@tools/provision system $(DEBIAN_TEST)
+	@tools/provision python test
+
+venv-bench:
+	@tools/provision system $(DEBIAN_BENCH)
+	@tools/provision python bench
