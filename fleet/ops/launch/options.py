@@ -1,0 +1,125 @@
+"""What a launch is asked for, and the reading of --env, --env-file, --nnodes and run ids."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fleet.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How to run a Job. Times in seconds.
+
+    nnodes: take the first N hosts, None all. nproc: ranks a node: a number is in the Job; "slots" takes the
+    inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per GPU, else one per core.
+    lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node counts
+    as lost. preflight: False starts in spite of findings. runs_dir: where runs/RUN is made. cwd: the head's
+    folder, the workdir of hosts that have none.
+    """
+
+    nnodes: int | None = None
+    nproc: str = "slots"
+    lease: float | None = 120.0
+    grace: float = 10.0
+    node_timeout: float = 15.0
+    preflight: bool = True
+    sync: bool = False
+    runs_dir: Path = Path("runs")
+    cwd: str = "."
+
+
+def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:
+    """`<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, only characters that are safe in any file name."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name or PurePosixPath(script).stem).strip("-.")[:48] or "run"
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{stem}-{stamp}-{token or secrets.token_hex(2)}"
+
+
+def parse_nnodes(text: str | None) -> int | None:
+    """`N`, or `MIN:MAX`, which starts on MAX nodes at most (elastic runs come with spares)."""
+    if text is None:
+        return None
+    low, colon, high = text.partition(":")
+    if not low.isdigit() or int(low) < 1 or (colon and (not high.isdigit() or int(high) < int(low))):
+        raise UsageError(f"--nnodes {text}: not a number of nodes", hint="--nnodes 4")
+    if colon and high != low:
+        raise UsageError(f"--nnodes {text}: a range of nodes is not supported yet", hint=f"--nnodes {high}")
+    return int(low)
+
+
+def parse_nproc(text: str | None) -> tuple[int | None, str]:
+    """--nproc-per-node: (number or None, what to count when it is None)."""
+    if text is None:
+        return None, "slots"
+    if text in ("auto", "gpu", "cpu"):
+        return None, text
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--nproc-per-node {text}: not a number of ranks", hint="a number, auto, gpu or cpu")
+    return int(text), "slots"
+
+
+def read_env(
+    files: Iterable[Path], literal: Iterable[str], expand: Iterable[str], head: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(values as they are, values the node expands). Later wins: --env-file, then --env; --env-expand over both.
+
+    `K=V` is literal; `K` alone takes the head's value and is an error where the head has none. Messages never
+    hold a value.
+    """
+    values: dict[str, str] = {}
+    for path in files:
+        values.update(read_env_file(path))
+    for item in literal:
+        name, equals, value = item.partition("=")
+        _check(name, "--env")
+        if not equals and name not in head:
+            raise UsageError(f"--env {name}: not set here", hint=f"export {name}, or give --env {name}=VALUE")
+        values[name] = value if equals else head[name]
+    expanded: dict[str, str] = {}
+    for item in expand:
+        name, equals, value = item.partition("=")
+        _check(name, "--env-expand")
+        if not equals:
+            raise UsageError(f"--env-expand {name}: no value", hint=f"--env-expand '{name}=$HOME/data'")
+        expanded[name] = value
+        values.pop(name, None)
+    return values, expanded
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """`KEY=VALUE` lines; everything behind the first `=` is the value, byte for byte. `#` lines are comments."""
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise UsageError(f"--env-file {path}: {error.strerror}") from None
+    values = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.lstrip().removeprefix("export ").partition("=")
+        where = f"{path}:{number}"
+        if not equals:
+            raise UsageError("no '=' in this line", where=where, hint="lines read KEY=VALUE")
+        _check(name, "--env-file", where)
+        if "\0" in value:
+            raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
+        values[name] = value
+    return values
+
+
+def _check(name: str, option: str, where: str | None = None) -> None:
+    if not _NAME.match(name):
+        # the text may be a value that lost its name: it is not repeated
+        raise UsageError(f"{option}: not a variable name in front of '='", where=where,
+                         hint="letters, digits and _, as in KEY=VALUE")
+    if name.startswith("FLEET_"):
+        raise UsageError(f"{option} {name}: names that begin with FLEET_ are fleet's own", where=where)

@@ -1,0 +1,202 @@
+"""The plan of a run: who runs which ranks, started how. Pure; --dry-run prints it, golden tests compare it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from typing import Any
+
+from fleet.engines import engine
+from fleet.engines.base import Start, World
+from fleet.errors import UsageError
+from fleet.model import Host, Inventory, Job, Node
+from fleet.ops.launch.options import LaunchOptions
+
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master.
+
+    clock_offset: node clock minus the head's, seconds.
+    """
+
+    python: str | None = None
+    gpus: int = 0
+    cpus: int = 1
+    address: str | None = None
+    interface: str | None = None
+    clock_offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """What one node runs. env: literal values; their names may be shown, their values never."""
+
+    node: Node
+    start: Start
+    env: Mapping[str, str]
+    env_expand: Mapping[str, str]
+    workdir: str
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "node_rank": self.node.node_rank,
+            "ranks": list(self.node.ranks),
+            "argv": [str(word) for word in self.start.argv],
+            "command": list(self.start.command),
+            "workdir": self.workdir,
+            "activate": self.node.host.activate,
+            "env": sorted({*self.env, *self.env_expand}),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run. master_port 0 never occurs: an automatic one is the run id's first candidate."""
+
+    run_id: str
+    job: Job
+    options: LaunchOptions
+    world: World
+    nodes: tuple[NodePlan, ...]
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return tuple(n.node.host for n in self.nodes)
+
+    def node(self, host: str) -> NodePlan:
+        return next(n for n in self.nodes if n.node.host.name == host)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan as JSON: names of variables, never their values."""
+        return {
+            "run": self.run_id,
+            "engine": self.job.engine,
+            "world_size": self.world.size,
+            "master": f"{self.world.master_addr}:{self.world.master_port}",
+            "logs": str(self.options.runs_dir / self.run_id),
+            "lease": self.options.lease,
+            "grace": self.options.grace,
+            "node_timeout": self.options.node_timeout,
+            "hosts": {n.node.host.name: n.describe() for n in self.nodes},
+        }
+
+
+def make_plan(
+    inventory: Inventory,
+    job: Job,
+    options: LaunchOptions,
+    run_id: str,
+    *,
+    facts: Mapping[str, Facts] | None = None,
+    master: tuple[str, int] | None = None,
+) -> Plan:
+    """Pure: inventory order is node-rank order. Facts and master (address, port) refine it after preflight."""
+    chosen = engine(job.engine)
+    facts = facts or {}
+    nodes = tuple(_nodes(inventory, job, options, facts))
+    address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
+    addresses = {name: f.address for name, f in facts.items() if f.address}
+    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses)
+    plans = []
+    for node in nodes:
+        host, known = node.host, facts.get(node.host.name, Facts())
+        env = {**inventory.env_for(host), **job.env}
+        if known.interface:
+            # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
+            env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
+        start = chosen.start(job, world, node, known.python or python_of(host, job))
+        for name in set(start.env) & ({*job.env, *job.env_expand}):
+            raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=_instead(name))
+        env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
+        plans.append(NodePlan(node, start, env, dict(job.env_expand), workdir_of(host, job, options)))
+    return Plan(run_id, job, options, world, tuple(plans), facts)
+
+
+def _nodes(
+    inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Facts]
+) -> list[Node]:
+    hosts = inventory.hosts
+    if options.nnodes is not None:
+        if options.nnodes > len(hosts):
+            raise UsageError(f"--nnodes {options.nnodes}: only {len(hosts)} hosts are selected",
+                             hint="see 'fleet hosts'")
+        hosts = hosts[: options.nnodes]
+    if not hosts:
+        raise UsageError("no host is selected", hint="see 'fleet hosts'")
+    nodes: list[Node] = []
+    first = 0
+    for node_rank, host in enumerate(hosts):
+        count = ranks_on(host, job, options, facts.get(host.name))
+        nodes.append(Node(host, node_rank, count, first))
+        first += count
+    return nodes
+
+
+def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Facts | None) -> int:
+    """Ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. Unknown counts as 1."""
+    if job.nproc_per_node is not None:
+        return job.nproc_per_node
+    gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)
+    if options.nproc == "cpu":
+        return max(1, facts.cpus if facts else 1)
+    if options.nproc == "gpu" and facts is not None and not gpus:
+        raise UsageError(f"--nproc-per-node gpu: host {host.name} has no GPU", hint="give a number, or 'cpu'")
+    if options.nproc in ("gpu", "auto"):
+        return max(1, gpus or (facts.cpus if facts and options.nproc == "auto" else 1))
+    if host.slots is not None:
+        return min(host.slots, len(host.devices)) if host.devices is not None else host.slots
+    return max(1, gpus)
+
+
+def counts_are_known(inventory: Inventory, job: Job, options: LaunchOptions) -> bool:
+    """Whether world size needs no facts from the nodes."""
+    if job.nproc_per_node is not None:
+        return True
+    return options.nproc == "slots" and all(h.slots or h.devices for h in inventory.hosts)
+
+
+def master_address(first: Host, job: Job, nnodes: int) -> str:
+    """Where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
+    if job.master_addr:
+        return job.master_addr
+    return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
+
+
+def is_numeric(address: str) -> bool:
+    try:
+        ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def with_master(plan: Plan, inventory: Inventory, address: str, port: int) -> Plan:
+    """The same plan with another meeting point."""
+    return make_plan(inventory, replace(plan.job, master_port=port), plan.options, plan.run_id,
+                     facts=plan.facts, master=(address, port))
+
+
+def candidate_ports(run_id: str, count: int = 5) -> list[int]:
+    """Ports for an automatic --master-port, derived from the run id: two runs hardly ever meet, a plan repeats."""
+    digest = hashlib.sha256(run_id.encode()).digest()
+    return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
+
+
+def python_of(host: Host, job: Job) -> str:
+    return job.python or host.python or "python3"
+
+
+def workdir_of(host: Host, job: Job, options: LaunchOptions) -> str:
+    return job.workdir or host.workdir or options.cwd
+
+
+def _instead(name: str) -> str:
+    return {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port",
+            "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}.get(name, "leave it out")
