@@ -32,34 +32,51 @@ class ConnectOptions:
 
 
 class Cancel:
-    """A latch that says "stop": set once, watched by every loop that waits."""
+    """A latch that says "stop": set once, watched by every loop that waits. set() may be called from a signal
+    handler, at any moment."""
 
     def __init__(self) -> None:
+        self._flag = False
         self._event = threading.Event()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next = 0
         self._lock = threading.Lock()
 
     def set(self) -> None:
+        if not self._flag:
+            self._flag = True
+            # A handler runs between two steps of the main thread, which may hold the very locks that waking
+            # others needs; a thread of its own waits for them without harm.
+            threading.Thread(target=self._wake, name="fleet-cancel", daemon=True).start()
+
+    def _wake(self) -> None:
+        self._event.set()
         with self._lock:
-            self._event.set()
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = list(self._callbacks.values()), {}
         for callback in callbacks:
             callback()
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._flag
 
     def wait(self, seconds: float) -> bool:
         """Sleep up to `seconds`; True as soon as it is set."""
-        return self._event.wait(seconds)
+        return self._event.wait(seconds) or self._flag
 
-    def on_set(self, callback: Callable[[], None]) -> None:
-        """Call back on set(), at once when it is set already. Callbacks must not block."""
+    def on_set(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once set, at once when it is set already; callbacks must not block. Returns what takes
+        the callback off again, so that a thousand finished hosts are not kept alive by it."""
         with self._lock:
             if not self._event.is_set():
-                self._callbacks.append(callback)
-                return
+                key = self._next = self._next + 1
+                self._callbacks[key] = callback
+                return lambda: self._forget(key)
         callback()
+        return lambda: None
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
 
 
 class Channel(Protocol):

@@ -1,0 +1,112 @@
+"""One bounded, cancellable loop over hosts, and the check that this machine's limits allow it."""
+
+from __future__ import annotations
+
+import queue
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from fleet.errors import Interrupted, LimitError
+from fleet.transport.base import Cancel
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# After a cancel: how long work that is under way may take to clean up before it is left behind.
+DRAIN_SECONDS = 2.0
+# Interpreter, terminal, log files, gateways, name lookups.
+RESERVED_FDS = 64
+
+
+def run(
+    items: Iterable[T],
+    work: Callable[[T], R],
+    *,
+    limit: int = 64,
+    cancel: Cancel,
+    drain: float = DRAIN_SECONDS,
+) -> Iterator[tuple[T, R | BaseException]]:
+    """Yield (item, result) in completion order; an exception is a value. At most `limit` threads.
+
+    After a cancel nothing new starts: what was not started, or does not end within `drain` seconds, yields
+    Interrupted. A consumer that stops reading stops the starting of new work, too.
+    """
+    todo = list(items)
+    done: queue.SimpleQueue[tuple[int, R | BaseException] | None] = queue.SimpleQueue()
+    lock = threading.Lock()
+    stopped = threading.Event()
+    next_index = 0
+
+    def worker() -> None:
+        nonlocal next_index
+        while not (stopped.is_set() or cancel.is_set()):
+            with lock:
+                index, next_index = next_index, next_index + 1
+            if index >= len(todo):
+                return
+            result: R | BaseException
+            try:
+                result = work(todo[index])
+            except BaseException as error:  # a value, also SystemExit: a worker must not vanish
+                result = error
+            done.put((index, result))
+
+    undo = cancel.on_set(lambda: done.put(None))
+    open_items = dict(enumerate(todo))
+    left_at: float | None = None
+    try:
+        for number in range(min(max(limit, 1), len(todo))):
+            _start(worker, f"fleet-{number}")
+        while open_items:
+            if left_at is None and cancel.is_set():
+                left_at = time.monotonic() + drain
+            started = min(next_index, len(todo))
+            if left_at is not None and not any(index < started for index in open_items):
+                break
+            try:
+                answer = done.get(timeout=None if left_at is None else max(0.0, left_at - time.monotonic()))
+            except queue.Empty:
+                break
+            if answer is not None and answer[0] in open_items:
+                yield open_items.pop(answer[0]), answer[1]
+        for item in open_items.values():
+            yield item, Interrupted("interrupted")
+    finally:
+        stopped.set()
+        undo()
+
+
+def _start(target: Callable[[], None], name: str) -> None:
+    try:
+        threading.Thread(target=target, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise LimitError(
+            f"this machine does not allow another thread ({error})",
+            hint="lower --fanout, or raise the limit: 'ulimit -u', or pids.max of this container",
+        ) from error
+
+
+def check_limits(n_hosts: int, fanout: int, fds_per_host: int = 2) -> None:
+    """Make room for the open files that this many hosts at once need, or raise LimitError naming the limit.
+
+    The soft limit is raised to what is needed, as far as the hard limit allows.
+    """
+    at_once = min(n_hosts, fanout)
+    needed = RESERVED_FDS + at_once * fds_per_host
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+            return
+        except (OSError, ValueError):
+            hard = soft
+    fits = max(1, (hard - RESERVED_FDS) // fds_per_host)
+    raise LimitError(
+        f"the limit on open files (ulimit -n {hard}) is too low for {at_once} hosts at once: {needed} are needed",
+        hint=f"--fanout {fits}, or 'ulimit -n {needed}' (the hard limit: /etc/security/limits.conf)",
+    )

@@ -1,0 +1,57 @@
+"""Each host: connect, do, close. What every verb that works host by host is built on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fleet import fanout
+from fleet.errors import FleetError, Interrupted
+from fleet.events import Finished, Started
+from fleet.model import Host, Result
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Session
+
+Task = Callable[[Session, Host], Result]
+
+
+def on_each(
+    hosts: Sequence[Host], runtime: Runtime, task: Task, *, what: str = "connecting", fds_per_host: int = 2
+) -> tuple[Result, ...]:
+    """Run `task` on every host, `runtime.fanout` at a time; results in the order of `hosts`.
+
+    Emits Started and Finished for every host. A FleetError becomes Result.error; so does anything else, with
+    kind "internal". The connection is closed as soon as a host is done. Raises LimitError before the start
+    when this machine cannot hold so many connections.
+    """
+    fanout.check_limits(len(hosts), runtime.fanout, fds_per_host)
+
+    def one(host: Host) -> Result:
+        runtime.emit(Started(host.name, what))
+        session = runtime.transport.connect(host, runtime.cancel)
+        try:
+            return task(session, host)
+        finally:
+            session.close()
+
+    results: dict[int, Result] = {}
+    numbered = list(enumerate(hosts))
+    for (index, host), outcome in fanout.run(
+        numbered, lambda item: one(item[1]), limit=runtime.fanout, cancel=runtime.cancel
+    ):
+        result = outcome if isinstance(outcome, Result) else failed(host, outcome)
+        results[index] = result
+        runtime.emit(Finished(result))
+    return tuple(results[index] for index in range(len(hosts)))
+
+
+def failed(host: Host, error: BaseException) -> Result:
+    """The Result of a host on which something was raised."""
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted("interrupted")
+    if not isinstance(error, FleetError):
+        error = FleetError(
+            f"{type(error).__name__}: {error}", hint="a fault in fleet itself; -v shows where", kind="internal"
+        ).with_traceback(error.__traceback__)
+    if error.host is None:
+        error.host = host.name
+    return Result(host.name, ok=False, error=error)
