@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import struct
 import time
@@ -40,9 +41,12 @@ def bootstrap(host: Host) -> str:
 
 @cache
 def source(name: str) -> bytes:
-    """The text of a remote program, with common.py in front of it."""
+    """The text of a remote program; in front of it common.py and what its line "# parts: NAME..." names."""
     root = files("fleet") / "remote"
-    return b"\n".join((root / f"{part}.py").read_bytes() for part in ("common", name))
+    text = (root / f"{name}.py").read_bytes()
+    named = re.search(rb"^# parts: (.+)$", text, re.MULTILINE)
+    parts = ["common", *(named.group(1).decode().split() if named else [])]
+    return b"\n".join([*((root / f"{part}.py").read_bytes() for part in parts), text])
 
 
 @dataclass(frozen=True)

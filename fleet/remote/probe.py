@@ -1,0 +1,99 @@
+"""Brings the facts of one node: hardware, system, toolchains, the training interpreter, networks, limits.
+
+spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}.
+Answers {"op": "clock"} with J {"clock": its time}; the last J frame is {"facts": {...}}.
+
+Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
+in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
+A fact that could not be had is null; a fact whose step timed out or failed is missing. Sizes are bytes,
+limits numbers or "unlimited", link speeds Mbit/s.
+"""
+# parts: probe_system probe_network probe_tools
+import signal
+
+
+def steps(spec):
+    """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
+    tools = Tools(spec)
+    folders = [("home", "~"), ("tmp", "/tmp"), ("shm", "/dev/shm")]
+    if spec.get("workdir"):
+        folders.insert(0, ("workdir", spec["workdir"]))
+    return [
+        ("activate", tools.activate), ("system", system), ("hardware", hardware), ("limits", limits),
+        ("interfaces", interfaces), ("infiniband", infiniband), ("python", tools.python),
+        ("compilers", tools.compilers), ("nccl", tools.nccl), ("driver", driver), ("gpus", tools.gpus),
+        ("gpu processes", tools.gpu_processes),
+    ] + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
+
+
+def gather(todo, seconds):
+    """Run all steps at once; facts of those that answered within `seconds`, the names of the others."""
+    answers = {}
+
+    def work(name, function):
+        try:
+            answers[name] = function(), None
+        except Exception as error:  # one odd /proc or /sys must not cost the other facts
+            answers[name] = {}, "%s: %s" % (type(error).__name__, error)
+
+    deadline = time.monotonic() + seconds
+    threads = []
+    for name, function in todo:
+        thread = threading.Thread(target=work, args=(name, function))
+        thread.daemon = True
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    answered = dict(answers)
+    facts = {"timed_out": [name for name, _ in todo if name not in answered], "failed": {}}
+    for name, _ in todo:
+        found, error = answered.get(name, ({}, None))
+        if error:
+            facts["failed"][name] = error
+        for key, value in found.items():
+            if isinstance(facts.get(key), dict):
+                facts[key].update(value)
+            else:
+                facts[key] = value
+    return facts
+
+
+def leave():
+    """End, and with us every child: what hangs in a wedged mount ignores anything less than this."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def listen():
+    for message in control_lines():
+        if message.get("op") == "clock":
+            send_json({"clock": time.time()})
+    leave()
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    try:
+        os.setpgid(0, 0)
+    except OSError:
+        pass  # already the leader of its session, as under sshd
+    start_heartbeat()
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    began = time.monotonic()
+    facts = gather(steps(spec), spec.get("deadline") or 10.0)
+    facts["seconds"] = round(time.monotonic() - began, 3)
+    try:
+        send_json({"facts": facts})
+        send_exit(0)
+    except OSError:
+        pass
+    leave()
+
+
+main()
