@@ -1,0 +1,144 @@
+"""`fleet play FILE`: a playbook's steps, each run as the command line it stands for."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fleet.cli.main import VERBS, cli, run
+from fleet.cli.options import Settings, common_options, settings_of
+from fleet.cli.output import clean, talk, write_json
+from fleet.errors import EXIT_OK, UsageError
+from fleet.playbook import Param, Step, load
+from fleet.playbook import play as run_steps
+
+# told once for the whole playbook, or per step by its own key ("on")
+_NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
+
+
+def command_of(verb: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command
+
+
+def param_of(param: click.Parameter) -> tuple[str, Param]:
+    """(the name a playbook uses, what it takes)."""
+    many = param.multiple or param.nargs != 1
+    if not isinstance(param, click.Option):
+        return str(param.name), Param("argument", multiple=many, required=param.required)
+    on = next((o for o in param.opts if o.startswith("--")), param.opts[0])
+    off = next((o for o in param.secondary_opts if o.startswith("--")), None)
+    return on.lstrip("-"), Param("flag" if param.is_flag or param.count else "value", on, off, many)
+
+
+class CliVerbs:
+    """The verbs of this command line, for a playbook. shared: options every step gets, before its verb."""
+
+    def __init__(self, shared: Sequence[str], *, dry_run: bool) -> None:
+        self.shared = list(shared)
+        self.dry_run = dry_run
+
+    def names(self) -> list[str]:
+        return [verb for verb in VERBS if verb != "play"]
+
+    def params(self, verb: str) -> Mapping[str, Param]:
+        params = dict(map(param_of, command_of(verb).params))
+        return {name: param for name, param in params.items() if name not in _NOT_IN_STEPS}
+
+    def validate(self, argv: Sequence[str]) -> None:
+        verb, *rest = argv
+        try:
+            command_of(verb).make_context(verb, rest, parent=click.Context(cli, info_name="fleet"))
+        except click.exceptions.Exit:
+            raise UsageError("asks for help, it runs nothing") from None
+        except click.ClickException as error:
+            raise UsageError(" ".join(error.format_message().split())) from error
+
+    def run(self, argv: Sequence[str]) -> int:
+        if self.dry_run and not any("--dry-run" in p.opts for p in command_of(argv[0]).params):
+            return EXIT_OK  # it has no plan to show; play echoed the command itself
+        return run([*self.shared, *argv])
+
+
+class JsonVerbs(CliVerbs):
+    """Collects what each step wrote on stdout as `documents`."""
+
+    def __init__(self, shared: Sequence[str], *, dry_run: bool) -> None:
+        super().__init__(shared, dry_run=dry_run)
+        self.steps: list[dict[str, Any]] = []
+
+    def run(self, argv: Sequence[str]) -> int:
+        caught = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with redirect_stdout(caught):
+            code = super().run(argv)
+        caught.seek(0)
+        documents = [json.loads(line) for line in caught if line.strip()]
+        self.steps.append({"argv": list(argv), "exit_code": code, "documents": documents})
+        return code
+
+
+def shared_options(settings: Settings) -> list[str]:
+    """The common options of `fleet play`, as every step gets them."""
+    default = Settings()
+    words: list[str] = []
+    for name in ("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout"):
+        value = getattr(settings, name)
+        if value != getattr(default, name):
+            words.append(f"--{name.replace('_', '-')}={value}")
+    words += [f"--{name.replace('_', '-')}" for name in ("dry_run", "json", "quiet") if getattr(settings, name)]
+    return words + ["-v"] * settings.verbose
+
+
+def variables(words: Sequence[str]) -> dict[str, str]:
+    """K=V words -> {K: V}; UsageError for anything else."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--var {word}: must be NAME=VALUE")
+        found[name] = value
+    return found
+
+
+@click.command("play")
+@click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
+@click.argument("playbook", type=click.Path(path_type=Path))
+@common_options
+def play(vars_: tuple[str, ...], playbook: Path) -> int:
+    """Run the steps of PLAYBOOK in order, up to the first that fails; its exit code is play's.
+
+    The whole playbook is checked before anything runs (121). The common options given here hold for every
+    step.
+    """
+    settings = settings_of()
+    kind = JsonVerbs if settings.json else CliVerbs
+    verbs = kind(shared_options(settings), dry_run=settings.dry_run)
+    steps = load(playbook, verbs, variables(vars_))
+    narrowed = next((s for s in steps if settings.hosts and any(a.startswith("--hosts=") for a in s.argv)), None)
+    if narrowed:
+        raise UsageError("this step names its own hosts ('on'), so -w for the whole playbook is not possible",
+                         where=narrowed.where, hint="leave hosts out with -x, or drop -w")
+
+    def before(step: Step) -> None:
+        if not settings.quiet:
+            title = f"# {clean(step.name)}\n" if step.name else ""
+            command = "$ fleet " + clean(shlex.join([*shown, *step.argv]))
+            talk(f"\n{title}{click.style(command, bold=True)}")
+
+    def failed(step: Step, code: int) -> None:
+        rest = "; ignored, as the playbook says" if step.ignore_errors else ""
+        talk(f"{step.where}: this step ended in {code}{rest}")
+
+    shown = [word for word in verbs.shared if word not in ("--json", "--quiet")]
+    code = run_steps(steps, verbs, before, failed)
+    if isinstance(verbs, JsonVerbs):
+        write_json({"verb": "play", "ok": code == EXIT_OK, "exit_code": code, "hosts": {}, "steps": verbs.steps})
+    return code
