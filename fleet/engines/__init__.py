@@ -8,7 +8,8 @@ from fleet.engines.deepspeed import DeepSpeed
 from fleet.engines.torchrun import Torchrun
 from fleet.errors import UsageError
 
-ENGINES: dict[str, Engine] = {e.name: e for e in (Torchrun(), DeepSpeed(), AnyCommand())}
+_ALL: tuple[Engine, ...] = (Torchrun(), DeepSpeed(), AnyCommand())
+ENGINES = {e.name: e for e in _ALL}
 
 
 def engine(name: str) -> Engine:

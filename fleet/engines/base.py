@@ -1,8 +1,8 @@
 """What an engine is: it turns a job and a node into the one process that fleet's supervisor starts there.
 
 The training command never passes through an engine's own argument parser: torchrun eats options it takes for
-its own and rewrites `$$`, DeepSpeed splices `--local_rank` in. Engines are told to start fleet's rank program,
-which finds the command in `command.json` beside it in the run's folder on the node.
+its own and rewrites `$$`, DeepSpeed splices `--local_rank` in. Engines are told to start fleet's spawn program,
+which finds the command in `command.json` beside it in the run's folder on the node and hands it to rank.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class InRunDir:
 
 Word = str | NodePython | InRunDir
 
-RANK_PROGRAM: tuple[Word, ...] = (NodePython(), InRunDir("rank.py"))
+SPAWN: tuple[Word, ...] = (NodePython(), InRunDir("spawn.py"))
 
 
 @dataclass(frozen=True)
@@ -67,27 +67,29 @@ class World:
 
 @dataclass(frozen=True)
 class Start:
-    """The engine's process on one node. programs: the files of fleet/remote it needs; command: a rank's argv.
+    """The engine's process on one node. command: a rank's argv. env: variables the engine needs.
 
-    local_rank_arg: insert `--local_rank=N` behind the script, as DeepSpeed's launcher does.
+    local_rank_at: where in `command` to insert `--local_rank=N`, as DeepSpeed's launcher does; None for nowhere.
     """
 
     argv: tuple[Word, ...]
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    programs: tuple[str, ...] = ("rank",)
     local_rank_at: int | None = None
 
     def command_file(self) -> str:
-        """The text of command.json. argv of one rank; where its `--local_rank=N` goes, or null."""
+        """The text of command.json, read by fleet/remote/spawn.py."""
         return json.dumps({"argv": list(self.command), "local_rank_at": self.local_rank_at})
 
 
 class Engine(Protocol):
     """name: as --engine calls it. modules: what the training interpreter must be able to import."""
 
-    name: str
-    modules: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def modules(self) -> tuple[str, ...]: ...
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         """The process for this node. python: the training interpreter as the node knows it. Pure."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.engines.base import InRunDir, NodePython, Start, World
+from fleet.engines.base import SPAWN, Start, World
 from fleet.model import Job, Node
 
 
@@ -23,5 +23,5 @@ class AnyCommand:
         }
         if node.host.devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.host.devices))
-        argv = (NodePython(), InRunDir("spawn.py"), str(node.first_rank), str(node.local_world_size))
-        return Start(argv, (job.script, *job.args), env, ("rank", "spawn"))
+        argv = (*SPAWN, str(node.first_rank), str(node.local_world_size))
+        return Start(argv, (job.script, *job.args), env)

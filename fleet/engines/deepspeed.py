@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from fleet.engines.base import RANK_PROGRAM, Start, World, python_command
+from fleet.engines.base import SPAWN, Start, World, python_command
 from fleet.model import Job, Node
 
 
@@ -23,11 +23,11 @@ class DeepSpeed:
             f"--master_addr={world.master_addr}",
             f"--master_port={world.master_port}",
             *job.engine_args,
-            # the launcher would put --local_rank behind the first word of rank.py's argv; rank.py does it right
+            # the launcher would put --local_rank behind the first word of spawn.py's argv; spawn.py does it right
             "--no_python", "--no_local_rank",
         )
         at = None if "--no_local_rank" in job.engine_args else 3
-        return Start((*argv, *RANK_PROGRAM), python_command(job, python), local_rank_at=at)
+        return Start((*argv, *SPAWN), python_command(job, python), local_rank_at=at)
 
 
 def world_info(world: World) -> str:

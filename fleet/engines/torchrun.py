@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.engines.base import RANK_PROGRAM, Start, World, python_command
+from fleet.engines.base import SPAWN, Start, World, python_command
 from fleet.model import Job, Node
 
 
@@ -28,7 +28,7 @@ class Torchrun:
         if node.host.devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.host.devices))
         # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
-        return Start((*argv, *job.engine_args, "--no-python", "--", *RANK_PROGRAM),
+        return Start((*argv, *job.engine_args, "--no-python", "--", *SPAWN),
                      python_command(job, python), env)
 
     @staticmethod

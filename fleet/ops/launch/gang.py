@@ -1,0 +1,176 @@
+"""The gang rule, pure: what was heard from the nodes -> whether all must stop, and which failure came first.
+
+Times of nodes are put on the head's clock by `Clock`, so that "first" means the same on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED
+
+TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
+SIGTERM = 15
+
+
+@dataclass
+class Clock:
+    """A node's clock against the head's: the smallest (received - sent) of all messages, latency included."""
+
+    offset: float | None = None
+
+    def heard(self, node_time: float, head_time: float) -> None:
+        delay = head_time - node_time
+        self.offset = delay if self.offset is None else min(self.offset, delay)
+
+    def on_head(self, node_time: float) -> float:
+        return node_time + (self.offset or 0.0)
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock."""
+
+    host: str
+    node_rank: int
+    rank: int
+    local_rank: int | None
+    status: int | None
+    signal: int | None
+    time: float
+    attempt: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.status) or self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal if self.signal is not None else (self.status or 0)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first thing that went wrong. rank None: the engine itself, or the node."""
+
+    host: str
+    node_rank: int
+    exit_code: int
+    time: float
+    rank: int | None = None
+    local_rank: int | None = None
+    signal: int | None = None
+    what: str = "rank"
+
+
+@dataclass
+class NodeState:
+    """What is known of one node. status: its supervisor's last word. lost: when it was last heard of
+    (head's clock), once it was given up. ended: all of its output is here, or never will be."""
+
+    host: str
+    node_rank: int
+    clock: Clock = field(default_factory=Clock)
+    ranks: dict[tuple[int, int], RankEnd] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    lost: float | None = None
+    ended: bool = False
+
+    @property
+    def state(self) -> str:
+        return str(self.status.get("state") or "starting")
+
+    @property
+    def engine_code(self) -> int:
+        """What the engine's process came to: 128+n for a signal; 0 also while unknown."""
+        if self.status.get("signal"):
+            return 128 + int(self.status["signal"])
+        return int(self.status.get("engine_status") or 0)
+
+
+class Gang:
+    """Collects, and answers two questions: must everyone stop now (`reason`), and what failed first (`first`)."""
+
+    def __init__(self, nodes: Mapping[str, int], restarts: bool = False) -> None:
+        self.nodes = {host: NodeState(host, node_rank) for host, node_rank in nodes.items()}
+        self.restarts = restarts
+        self.stopped_at: float | None = None
+        self.reason: str | None = None
+
+    def stop(self, reason: str, now: float) -> bool:
+        """Note that everyone is told to stop; False when they were already."""
+        if self.stopped_at is not None:
+            return False
+        self.stopped_at, self.reason = now, reason
+        return True
+
+    def rank_ended(self, end: RankEnd) -> str | None:
+        """A reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
+        self.nodes[end.host].ranks[(end.rank, end.attempt)] = end
+        if end.failed and not self.restarts and self.stopped_at is None:
+            return f"rank {end.rank} on {end.host} failed"
+        return None
+
+    def node_status(self, host: str, status: Mapping[str, Any]) -> str | None:
+        node = self.nodes[host]
+        node.status = status
+        if self.stopped_at is not None:
+            return None
+        if node.state == "exited" and node.engine_code:
+            return f"the engine on {host} failed"
+        if node.state in ("stopped", "lost"):
+            return f"{host}: {status.get('reason') or node.state}"
+        return None
+
+    def node_lost(self, host: str, heard: float) -> str:
+        self.nodes[host].lost = heard
+        return f"{host} was lost"
+
+    def first(self, collateral: Callable[[RankEnd], bool] = lambda end: False) -> Failure | None:
+        """The earliest failure over all nodes that was not the answer to a stop; None when all went well.
+
+        collateral: says of a failed rank whether its output only laments another one's death.
+        """
+        found = [*self._rank_failures(collateral), *self._node_failures()]
+        return min(found, key=lambda f: f.time, default=None)
+
+    def unaccounted(self, host: str, ranks: Iterable[int]) -> list[int]:
+        """Ranks of a node that were to run and of which no end is known."""
+        known = {rank for rank, _ in self.nodes[host].ranks}
+        return [rank for rank in ranks if rank not in known]
+
+    def _before_stop(self, when: float) -> bool:
+        # Corrected times are never early (Clock), and never later than the message that brought them: what
+        # caused the stop lies before it, what the stop caused lies behind it.
+        return self.stopped_at is None or when <= self.stopped_at
+
+    def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
+        ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self._last_attempts() if e.failed]
+        ends = [(when, end) for when, end in ends if self._before_stop(when)]
+        if not ends:
+            return []
+        earliest = min(when for when, _ in ends)
+        # an engine passes a failure on to the rank's neighbours as SIGTERM: never the cause within a tie
+        tied = [(when, end) for when, end in ends if when <= earliest + TIE_SECONDS]
+        _, end = min(tied, key=lambda it: (it[1].signal == SIGTERM, collateral(it[1]), it[0], it[1].rank))
+        return [Failure(end.host, end.node_rank, end.exit_code, earliest, end.rank, end.local_rank, end.signal)]
+
+    def _last_attempts(self) -> list[RankEnd]:
+        ends = [e for node in self.nodes.values() for e in node.ranks.values()]
+        last = max((e.attempt for e in ends), default=0)
+        return [e for e in ends if not self.restarts or e.attempt == last]
+
+    def _node_failures(self) -> list[Failure]:
+        found = []
+        for node in self.nodes.values():
+            when = node.clock.on_head(float(node.status.get("time") or 0))
+            if node.lost is not None:
+                found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node"))
+            elif node.state == "exited" and node.engine_code and self._before_stop(when):
+                found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine",
+                                     signal=node.status.get("signal")))
+            elif node.state in ("stopped", "lost") and self._before_stop(when):
+                found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node"))
+        return found

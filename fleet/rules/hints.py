@@ -1,0 +1,102 @@
+"""What a failed rank's last lines mean and what to do about it: a table, first match wins.
+
+A rule is (pattern on the tail of stderr, remedy). \\1 in a remedy is the pattern's first group. `collateral`
+marks the errors that a rank shows because another one died: such a rank is not the first failure's cause.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One rule. pattern: a regular expression, searched in the text with MULTILINE."""
+
+    pattern: str
+    remedy: str
+    collateral: bool = False
+
+
+HINTS = (
+    Hint(r"No module named '?(deepspeed|torch)\b",
+         r"\1 is not in the interpreter that ran: set 'python' in the inventory, or --python; 'fleet check' compares"),
+    Hint(r"No module named '?([\w.]+)'?",
+         r"\1 is missing there: 'fleet sync --wheels' installs it everywhere, 'fleet sync' brings your own code"),
+    Hint(r"EADDRINUSE|Address already in use|address already in use",
+         "a port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one"),
+    Hint(r"CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
+         "GPU memory ran out: a smaller batch, activation checkpointing or a higher ZeRO stage; "
+         "'fleet exec -- nvidia-smi' shows who else uses it"),
+    Hint(r"DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc|Cannot allocate memory",
+         "the node's memory ran out: a smaller batch, fewer data loader workers"),
+    Hint(r"No space left on device.*shm|unable to open shared memory|DataLoader worker .* is killed by signal: Bus",
+         "/dev/shm is full: give it more room on the node, or fewer data loader workers"),
+    Hint(r"No space left on device|ENOSPC", "a disk is full there: 'fleet exec -- df -h'"),
+    Hint(r"invalid device ordinal|CUDA_VISIBLE_DEVICES|no CUDA-capable device",
+         "more ranks than GPUs on that node: set 'slots', or --nproc-per-node gpu"),
+    Hint(r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
+         "the driver is older than this torch's CUDA: 'fleet check' compares the two on every node"),
+    Hint(r"no kernel image is available for execution",
+         "torch was not built for that GPU: install a build for its compute capability"),
+    Hint(r"(?:FileNotFoundError|No such file or directory|Expected a string path).*(ds_?config[\w./-]*)",
+         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder"),
+    Hint(r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
+         "the script got no DeepSpeed configuration: add --deepspeed_config FILE behind the script"),
+    Hint(r"Unable to find address for: (\S+)|Unable to find interface|ifa != nullptr|invalid interface name",
+         "gloo found no such network interface: leave GLOO_SOCKET_IFNAME unset, fleet sets it per node"),
+    Hint(r"NCCL.*(?:no socket interface found|Bootstrap : no socket interface)",
+         "NCCL found no such network interface: leave NCCL_SOCKET_IFNAME unset, fleet sets it per node"),
+    Hint(r"Connection closed by peer|Connection reset by peer|Broken pipe.*(?:store|TCPStore)|"
+         r"NCCL.*remote process exited|recvValue failed|failed to recv|DistNetworkError.*reset",
+         "another rank went away first; its own log says why", collateral=True),
+    Hint(r"ncclSystemError|NCCL.*(?:connect|Connect).*(?:refused|timed out|No route)|unhandled system error",
+         "NCCL could not connect: 'fleet check --network' tests every pair; NCCL_DEBUG=INFO says more"),
+    Hint(r"(?:client socket|DistNetworkError|connectFullMesh|Connect timeout|timed out after .* waiting for clients)",
+         "ranks could not reach each other: a firewall between data addresses? 'fleet check --network' tests it"),
+    Hint(r"unrecognized arguments: (--local[-_]rank=\d+)",
+         r"the script does not know \1: read LOCAL_RANK from the environment, or --engine-arg=--no_local_rank"),
+    Hint(r"unrecognized arguments: (.*)",
+         r"the script does not know '\1': options of fleet stand in front of SCRIPT, the script's own behind it"),
+    Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
+    Hint(r"Permission denied", "the user there may not do that: check owner and mode of the path named above"),
+    Hint(r"(?:version `|libstdc\+\+.*)(GLIBC(?:XX)?_[\d.]+)'? not found",
+         r"a library there is older than \1: set 'activate' in the inventory to bring the right one, or rebuild"),
+)
+
+
+def hint_for(text: str) -> Hint | None:
+    """The first rule that the text matches, its remedy filled in."""
+    for hint in HINTS:
+        found = re.search(hint.pattern, text, re.MULTILINE)
+        if found:
+            return Hint(hint.pattern, found.expand(hint.remedy), hint.collateral)
+    return None
+
+
+_HEADER = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
+
+
+def traceback_of(text: str, limit: int = 60) -> str | None:
+    """The last Python traceback in the text with those it is chained to, at most its last `limit` lines."""
+    lines = [_PREFIX.sub("", line) for line in text.splitlines()]
+    starts = [i for i, line in enumerate(lines) if line.strip() == _HEADER]
+    if not starts:
+        return None
+    first = starts[-1]
+    for start in reversed(starts[:-1]):
+        if not any(line.startswith(_CHAINED) for line in lines[start:first]):
+            break
+        first = start
+    # the exception's line is the first one behind the last header that is not indented; its message may go on
+    end = starts[-1] + 1
+    while end < len(lines) and lines[end].startswith((" ", "\t")):
+        end += 1
+    while end < len(lines) and lines[end].strip() and _HEADER not in lines[end]:
+        end += 1
+    return "\n".join(lines[first:end][-limit:])
