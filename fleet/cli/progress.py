@@ -1,0 +1,61 @@
+"""One live line on a terminal for work that spreads over hosts; silent where stderr is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+
+from fleet.events import Event, Finished, Progress, Started
+
+REDRAW_SECONDS = 0.1
+
+
+class ProgressLine:
+    """An Emit: sums Progress events over hosts and counts hosts that are through."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        self._what = what
+        self._live = not quiet and sys.stderr.isatty()
+        self._lock = threading.Lock()
+        self._done: dict[str, float] = {}
+        self._total: dict[str, float] = {}
+        self._hosts: set[str] = set()
+        self._through: set[str] = set()
+        self._drawn = 0.0
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._live and self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __call__(self, event: Event) -> None:
+        if not self._live:
+            return
+        with self._lock:
+            if isinstance(event, Progress):
+                name = event.host or ""
+                self._done[name] = event.done
+                self._total[name] = event.total or 0
+            elif isinstance(event, Started):
+                self._hosts.add(event.host)
+            elif isinstance(event, Finished):
+                self._through.add(event.host)
+            now = time.monotonic()
+            if now - self._drawn >= REDRAW_SECONDS:
+                self._drawn = now
+                self._draw(now)
+
+    def _draw(self, now: float) -> None:
+        parts = [f"{len(self._through)}/{len(self._hosts)} hosts"]
+        total, done = sum(self._total.values()), sum(self._done.values())
+        if total:
+            rate = done / max(now - self._begun, 0.001) / 2**20
+            parts.append(f"{self._what} {100 * done / total:3.0f}% of {total / 2**20:.1f} MiB, {rate:.1f} MiB/s")
+        sys.stderr.write("\r\x1b[K" + "  ".join(parts))
+        sys.stderr.flush()

@@ -1,0 +1,67 @@
+"""`fleet sync [SRC] [--to DEST]`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean, fold, groups_by, talk, write_json
+from fleet.cli.progress import ProgressLine
+from fleet.model import Report, Result
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _line(result: Result) -> str:
+    data = result.data
+    if "shared_with" in data:
+        return f"the same folder as on {data['shared_with']}: written once"
+    if not data["sent"] and not data["deleted"]:
+        return f"nothing to change, {data['entries']} entries in {data['to']}"
+    deleted = f", {data['deleted']} deleted" if data["deleted"] else ""
+    return f"{data['sent']} files sent ({size_text(data['bytes'])}), verified{deleted}, in {data['to']}"
+
+
+def show(report: Report) -> None:
+    """One line per group of hosts to which the same happened, then what was left alone."""
+    done = [r for r in report.results if r.ok]
+    for line, names in groups_by(done, _line).items():
+        click.echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
+    for kept, names in groups_by(done, lambda r: tuple(r.data.get("kept", ()))).items():
+        for path in kept:
+            talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
+    for path in report.data["skipped"]:
+        talk(f"warning: left out {clean(path)}: neither file, folder nor link")
+
+
+@click.command("sync")
+@click.argument("src", default=".", type=click.Path(path_type=Path))
+@click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
+@common_options
+def sync(src: Path, to: str | None) -> int:
+    """Make DEST's contents on every host what SRC's are (default: the current folder).
+
+    .gitignore and .fleetignore are honoured. Only what an earlier sync delivered is ever deleted: what runs
+    wrote there, checkpoints above all, stays. Files are staged, verified by sha256, then switched in.
+    """
+    from fleet.ops.sync import execute, make_plan
+
+    settings = settings_of()
+    inventory = load_inventory()
+    plan = make_plan(inventory, src, to)
+    if settings.dry_run:
+        write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
+        return 0
+    with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+        report = execute(inventory, plan, rt)
+    return finish(report, show)

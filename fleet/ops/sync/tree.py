@@ -1,0 +1,139 @@
+"""What a source tree consists of: every entry that .gitignore and .fleetignore leave in, as a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from fleet.errors import UsageError
+
+IGNORE_FILES = (".gitignore", ".fleetignore")
+
+# path (bytes as surrogateescape text, relative), kind "f" | "d" | "l", mode, size, mtime_ns, link target
+Entry = tuple[str, str, int, int, int, str]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A folder on the head as it is to be on the nodes. skipped: sockets, fifos and devices left out."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the manifest: equal digests mean nothing is to be sent."""
+        return hashlib.sha256(json.dumps(self.entries).encode()).hexdigest()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The manifest as it goes to nodes."""
+        return zlib.compress(json.dumps(self.entries).encode(), 1)
+
+    def file_digest(self, path: str) -> str:
+        """sha256 of one file's bytes now."""
+        digest = hashlib.sha256()
+        with (self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))).open("rb") as f:
+            while block := f.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+
+
+class Ignore:
+    """Git's rules: the deepest ignore file that has a say decides, its last matching line."""
+
+    def __init__(self, levels: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
+        self._levels = levels
+
+    def enter(self, folder: Path, prefix: str) -> Ignore:
+        """The rules inside `folder`, whose paths start with `prefix` ("" or "a/b/")."""
+        lines: list[str] = []
+        for name in IGNORE_FILES:
+            path = folder / name
+            try:
+                lines += path.read_text("utf-8", "surrogateescape").splitlines()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        if not lines:
+            return self
+        return Ignore(((prefix, GitIgnoreSpec.from_lines(lines)), *self._levels))
+
+    def drops(self, path: str, folder: bool) -> bool:
+        for prefix, spec in self._levels:
+            verdict = spec.check_file(path[len(prefix) :] + ("/" if folder else "")).include
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _outer_rules(root: Path) -> tuple[Ignore, str]:
+    """Rules of the enclosing git checkout's folders above root, and root's path inside the checkout."""
+    chain = [root, *root.parents]
+    top = next((p for p in chain if (p / ".git").exists()), None)
+    if top is None or top == root:
+        return Ignore(), ""
+    ignore = Ignore()
+    for folder in reversed(chain[1 : chain.index(top) + 1]):
+        ignore = ignore.enter(folder, "" if folder == top else f"{folder.relative_to(top)}/")
+    return ignore, f"{root.relative_to(top)}/"
+
+
+def scan(root: Path) -> Tree:
+    """Read the tree below root; UsageError where it is missing, no folder, or unreadable."""
+    root = root.resolve()
+    if not root.exists():
+        raise UsageError(f"the source {root} does not exist", hint="give the folder to mirror: fleet sync SRC")
+    if not root.is_dir():
+        raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
+    skipped: list[str] = []
+    ignore, prefix = _outer_rules(root)
+    try:
+        entries = tuple(_walk(root, "", prefix, ignore, skipped))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {error.filename}: {error.strerror}", hint="mend its mode, or list it in .fleetignore"
+        ) from error
+    return Tree(root, entries, tuple(skipped))
+
+
+def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[str]) -> Iterator[Entry]:
+    """Entries below root/inside, folders before what they hold, sorted by name."""
+    folder = root / inside
+    ignore = ignore.enter(folder, prefix)
+    with os.scandir(folder) as found:
+        children = sorted(found, key=lambda entry: entry.name)
+    for child in children:
+        is_folder = child.is_dir(follow_symlinks=False)
+        if child.name == ".git" or ignore.drops(prefix + child.name, is_folder):
+            continue
+        path = _travel(inside + child.name)
+        info = child.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(info.st_mode)
+        if is_folder:
+            yield (path, "d", mode, 0, 0, "")
+            yield from _walk(root, f"{inside}{child.name}/", f"{prefix}{child.name}/", ignore, skipped)
+        elif child.is_symlink():
+            yield (path, "l", 0, 0, 0, _travel(os.readlink(child.path)))
+        elif child.is_file(follow_symlinks=False):
+            if not os.access(child.path, os.R_OK):
+                raise PermissionError(13, "Permission denied", child.path)
+            yield (path, "f", mode, info.st_size, info.st_mtime_ns, "")
+        else:
+            skipped.append(path)
+
+
+def _travel(name: str) -> str:
+    """A name in the head's file system encoding, as UTF-8 with surrogateescape."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")

@@ -1,0 +1,285 @@
+"""The node's half of a code sync: says what it lacks, lets rsync stage it, verifies, then switches it in.
+
+Conversation (J frames out, control lines in):
+    spec {"dest", "sync", "host", "head", "wait": s}
+    -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
+       or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
+    <- {"op": "manifest", "digest", "size": n} and n bytes (zlib JSON), or size 0 where "known" is that digest
+    -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
+    <- {"op": "switch", "digests": {path: sha256}}
+    -> {"event": "done", "sent", "deleted", "kept": [...], "entries"}
+Any refusal is {"event": "failed", "message", "hint"}.
+
+A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as
+UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
+where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
+"""
+import errno
+import fcntl
+import hashlib
+import shutil
+import stat
+import zlib
+
+
+class Refused(Exception):
+    """message, hint"""
+
+
+def enc(path):
+    return path.encode("utf-8", "surrogateescape")
+
+
+def dec(path):
+    return path.decode("utf-8", "surrogateescape")
+
+
+def lstat(path):
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def make_dest(dest):
+    try:
+        os.makedirs(dest, exist_ok=True)
+    except FileExistsError:
+        raise Refused("%s is a file" % dec(dest), "name a folder with --to") from None
+    except OSError as error:
+        raise Refused("cannot make %s: %s" % (dec(dest), error.strerror), "choose another folder with --to") from None
+    if not os.access(dest, os.W_OK | os.X_OK):
+        raise Refused("%s is not writable" % dec(dest), "choose another folder with --to, or mend its mode")
+
+
+def meta_dir(dest):
+    parent, name = os.path.split(dest)
+    beside = os.path.join(parent, b"." + name + b".fleet-sync")
+    same_device = os.lstat(dest).st_dev == os.lstat(parent).st_dev
+    inside = os.path.join(dest, b".fleet-sync")
+    meta = beside if same_device and os.access(parent, os.W_OK) and not os.path.isdir(inside) else inside
+    if not os.path.isdir(meta):
+        os.makedirs(meta, 0o700)
+    return meta
+
+
+def take_lock(meta, spec):
+    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
+    fd = os.open(os.path.join(meta, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + spec.get("wait", 0)
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        try:
+            holder = json.loads(os.pread(fd, 4096, 0).decode())
+        except ValueError:
+            holder = {}
+        if holder.get("sync") == spec["sync"]:
+            return None, holder.get("host")
+        if time.monotonic() >= deadline:
+            raise Refused("another sync to the same folder is under way, from %s" % holder.get("head", "?"),
+                          "wait for it to end, then run this again")
+        time.sleep(0.1)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)
+    return fd, None
+
+
+def load_state(meta):
+    try:
+        with open(os.path.join(meta, b"state"), "rb") as f:
+            state = json.loads(zlib.decompress(f.read()).decode())
+        return state["digest"], {e[0]: e for e in state["entries"]}
+    except (OSError, ValueError, KeyError, zlib.error):
+        return None, {}
+
+
+def save_state(meta, digest, entries):
+    """Atomic. digest None marks a switch under way: what is listed may or may not be there."""
+    path = os.path.join(meta, b"state")
+    with open(path + b".new", "wb") as f:
+        f.write(zlib.compress(json.dumps({"digest": digest, "entries": entries}).encode(), 1))
+        f.flush()
+        os.fsync(f.fileno())
+    os.rename(path + b".new", path)
+
+
+def matches(entry, st):
+    """Whether what is on disk is this entry, judged as rsync does: kind, size and mtime."""
+    _path, kind, _mode, size, mtime_ns, _link = entry
+    if kind == "f":
+        return stat.S_ISREG(st.st_mode) and st.st_size == size and st.st_mtime_ns == mtime_ns
+    if kind == "d":
+        return stat.S_ISDIR(st.st_mode)
+    return stat.S_ISLNK(st.st_mode)
+
+
+def check_inside(path):
+    parts = path.split("/")
+    if path.startswith("/") or "" in parts or "." in parts or ".." in parts:
+        raise Refused("the path %r leads out of the destination" % path, None)
+
+
+def check_place(dest, entry, known):
+    """Refuse what would go through a symlink on the node, or replace something of the node's own."""
+    path, kind = entry[0], entry[1]
+    check_inside(path)
+    st = lstat(os.path.join(dest, enc(path)))
+    if st is None or stat.S_ISDIR(st.st_mode) == (kind == "d"):
+        return
+    if path in known and matches(known[path], st):
+        return  # delivered by us, a folder then and a file now, or the other way round
+    what = "folder" if stat.S_ISDIR(st.st_mode) else "link" if stat.S_ISLNK(st.st_mode) else "file"
+    raise Refused("%s is a %s on the node, and not so in the source" % (path, what), "move it away there first")
+
+
+def file_digest(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as f:
+        while True:
+            block = f.read(1 << 20)
+            if not block:
+                return digest.hexdigest()
+            digest.update(block)
+
+
+def verify(stage, needed, digests):
+    for entry in needed:
+        staged = os.path.join(stage, enc(entry[0]))
+        if lstat(staged) is None or file_digest(staged) != digests.get(entry[0]):
+            raise Refused("%s did not arrive as it was sent (changed while it was read?)" % entry[0],
+                          "run the sync again; nothing was switched in")
+
+
+def switch(dest, stage, entries, needed):
+    """Put folders, files and links in place. Every single step is atomic, their sum is guarded by the lock."""
+    needed = {e[0] for e in needed}
+    folders = [(os.path.join(dest, enc(e[0])), e[2]) for e in entries if e[1] == "d"]
+    for full, _mode in folders:
+        if not os.path.isdir(full):
+            os.mkdir(full, 0o700)
+    for path, kind, mode, _size, _mtime, link in entries:
+        full = os.path.join(dest, enc(path))
+        if kind == "f":
+            if path in needed:
+                os.chmod(os.path.join(stage, enc(path)), mode)
+                os.rename(os.path.join(stage, enc(path)), full)
+            elif stat.S_IMODE(os.lstat(full).st_mode) != mode:
+                os.chmod(full, mode)
+        elif kind == "l" and not (os.path.islink(full) and os.readlink(full) == enc(link)):
+            os.symlink(enc(link), full + b".fleet-new")
+            os.rename(full + b".fleet-new", full)
+    for full, mode in reversed(folders):
+        if stat.S_IMODE(os.lstat(full).st_mode) != mode:
+            os.chmod(full, mode)
+
+
+def delete_stale(dest, old, entries):
+    """Remove what was delivered and is no more in the source, unless the node changed it. -> deleted, kept"""
+    folder = {e[0]: e[1] == "d" for e in entries}
+    deleted, kept = 0, []
+    for path, entry in sorted(old.items(), reverse=True):
+        if folder.get(path) == (entry[1] == "d"):
+            continue
+        full = os.path.join(dest, enc(path))
+        st = lstat(full)
+        if st is None or os.path.realpath(os.path.dirname(full)) != os.path.dirname(full):
+            continue  # gone already, or reached through a link that the node put there
+        if entry[1] == "d" and stat.S_ISDIR(st.st_mode):
+            try:
+                os.rmdir(full)
+                deleted += 1
+            except OSError:
+                kept.append(path)  # the node put something of its own there
+        elif entry[1] != "d" and matches(entry, st):
+            os.unlink(full)
+            deleted += 1
+        else:
+            kept.append(path)
+    return deleted, kept
+
+
+def read_manifest(known):
+    for message in control_lines():
+        if message.get("op") == "manifest":
+            data = sys.stdin.buffer.read(message["size"])
+            if not message["size"]:
+                return message["digest"], list(known.values())
+            if hashlib.sha256(data).hexdigest() != message["sha256"]:
+                raise Refused("the list of files arrived damaged", "run the sync again")
+            return message["digest"], json.loads(zlib.decompress(data).decode())
+    return None, None
+
+
+def mirror(spec):
+    dest = os.path.realpath(enc(expand_user(spec["dest"])))
+    if dest == b"/":
+        raise Refused("'/' cannot be a destination", "name a folder with --to")
+    make_dest(dest)
+    meta = meta_dir(dest)
+    fd, holder = take_lock(meta, spec)
+    if fd is None:
+        return {"event": "shared", "with": holder}
+    stage = os.path.join(meta, b"stage")
+    known_digest, known = load_state(meta)
+    space = os.statvfs(dest)
+    send_json({"event": "hello", "dest": dec(dest), "known": known_digest, "rsync": shutil.which("rsync")})
+    digest, entries = read_manifest(known)
+    if entries is None:
+        return None
+    needed = []
+    for entry in entries:
+        check_place(dest, entry, known)
+        st = lstat(os.path.join(dest, enc(entry[0])))
+        if entry[1] == "f" and (st is None or not matches(entry, st)):
+            needed.append(entry)
+    size = sum(e[3] for e in needed)
+    free = space.f_bavail * space.f_frsize
+    if size > free:
+        raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest), free),
+                      "free some space there, or exclude large files with .fleetignore")
+    os.makedirs(stage, 0o700, exist_ok=True)
+    send_json({"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage), "basis": dec(dest)})
+    for message in control_lines():
+        if message.get("op") == "switch":
+            break
+    else:
+        return None
+    verify(stage, needed, message["digests"])
+    deleted, kept = 0, []
+    if needed or digest != known_digest:
+        union = dict(known)
+        union.update((e[0], e) for e in entries)
+        save_state(meta, None, list(union.values()))
+        deleted, kept = delete_stale(dest, known, entries)
+        switch(dest, stage, entries, needed)
+        save_state(meta, digest, entries + [known[path] for path in kept if known[path][1] == "d"])
+    shutil.rmtree(stage, ignore_errors=True)
+    return {"event": "done", "sent": len(needed), "bytes": size, "deleted": deleted, "kept": kept[:100],
+            "entries": len(entries)}
+
+
+def main():
+    spec = start()
+    start_heartbeat()
+    try:
+        answer = mirror(spec)
+    except Refused as refused:
+        answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1]}
+    except OSError as error:
+        name = error.filename
+        name = dec(name) if isinstance(name, bytes) else name
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer = {"event": "failed", "message": "%s: %s" % (name or spec["dest"], error.strerror),
+                  "hint": "free some space there" if full else None}
+    if answer is not None:
+        send_json(answer)
+        send_exit(1 if answer["event"] == "failed" else 0)
+
+
+main()
+os._exit(0)

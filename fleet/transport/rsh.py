@@ -1,0 +1,190 @@
+"""rsync's remote shell, over a session that is open already: no second login, no second key exchange.
+
+rsync is started with `-e "PYTHON -I -S rsh_client.py SOCKET"`; that tiny client hands the argv rsync wants to
+run on the node, then its bytes, to this side, which starts it as a channel of the session and pumps.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
+from fleet.transport.base import Cancel, Channel, Session
+
+ACCEPT_SECONDS = 20.0
+
+
+class _Bridge(threading.Thread):
+    """Accepts the one client, starts rsync's server on the node, pumps both ways until both ends are done."""
+
+    def __init__(self, session: Session, listener: socket.socket, moved: Callable[[int], None]) -> None:
+        super().__init__(daemon=True)
+        self._session, self._listener, self._moved = session, listener, moved
+        self.error: FleetError | None = None
+        self.remote_stderr = b""
+        self.heard = time.monotonic()
+        self._client: socket.socket | None = None
+        self._channel: Channel | None = None
+
+    def run(self) -> None:
+        try:
+            self._listener.settimeout(ACCEPT_SECONDS)
+            self._client, _ = self._listener.accept()
+            self._serve(self._client)
+        except FleetError as error:
+            self.error = error
+        except OSError:
+            pass  # rsync ended before it connected, or went away: its own exit status tells
+        finally:
+            self.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        stream = client.makefile("rb", buffering=0)
+        length = int.from_bytes(_exactly(client, 4), "big")
+        argv = json.loads(_exactly(client, length))
+        self._channel = channel = self._session.start("exec " + shlex.join(argv))
+        up = threading.Thread(target=self._upload, args=(client, channel), daemon=True)
+        up.start()
+        while True:
+            data = channel.recv(0.5)
+            if data:
+                self.heard = time.monotonic()
+                client.sendall(data)
+            elif data == b"":
+                break
+        status = channel.wait(5.0)
+        self.remote_stderr = channel.recv_stderr()
+        stream.close()
+        client.shutdown(socket.SHUT_WR)
+        if status:
+            text = self.remote_stderr.decode("utf-8", "replace").strip().splitlines()
+            self.error = HostFailed(f"rsync on the node ended with {status}: {text[-1] if text else ''}")
+        elif status is None:
+            self.error = ConnectError("the connection was lost", kind="lost")
+
+    def _upload(self, client: socket.socket, channel: Channel) -> None:
+        try:
+            while data := client.recv(1 << 17):
+                channel.send(data)
+                self.heard = time.monotonic()
+                self._moved(len(data))
+            channel.send_eof()
+        except (OSError, FleetError):
+            pass
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._client is not None:
+            self._client.close()
+
+
+def _exactly(client: socket.socket, n: int) -> bytes:
+    data = b""
+    while len(data) < n:
+        more = client.recv(n - len(data))
+        if not more:
+            raise OSError("rsync's end closed early")
+        data += more
+    return data
+
+
+def rsync(
+    session: Session,
+    options: Sequence[str],
+    source: Path,
+    target: str,
+    stdin: bytes,
+    *,
+    cancel: Cancel,
+    moved: Callable[[int], None],
+    silence: float = 30.0,
+) -> None:
+    """Run `rsync OPTIONS SOURCE/ NODE:TARGET/` over the session; `moved` hears of bytes sent.
+
+    TARGET travels inside rsync's protocol (--secluded-args), so no shell ever reads it. Raises HostFailed
+    with what rsync said, ConnectError(lost) after `silence` seconds without a byte, Interrupted.
+    """
+    name = session.host.name
+    with tempfile.TemporaryDirectory(prefix="fleet-rsync-") as folder:
+        address = f"{folder}/s"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(1)
+            bridge = _Bridge(session, listener, moved)
+            bridge.start()
+            client = files("fleet") / "transport" / "rsh_client.py"
+            shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), address]))
+            process = subprocess.Popen(
+                ["rsync", "--secluded-args", *options, "-e", shell, "--", f"{source}/", f"node:{target}/"],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            )
+            try:
+                said = _communicate(process, stdin, bridge, cancel, silence, name)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+                bridge.close()
+    bridge.join(5.0)
+    if process.returncode != 0:
+        if isinstance(bridge.error, ConnectError):
+            bridge.error.host = name
+            raise bridge.error
+        text = said.decode("utf-8", "replace").strip().splitlines()
+        first = next((line for line in text if "rsync" in line), text[0] if text else "no reason given")
+        raise HostFailed(f"rsync ended with {process.returncode}: {first[:300]}", host=name, kind="rsync")
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], stdin: bytes, bridge: _Bridge, cancel: Cancel, silence: float, name: str
+) -> bytes:
+    said: list[bytes] = []
+
+    def listen() -> None:
+        assert process.stderr
+        with process.stderr as pipe:
+            said.append(pipe.read())
+
+    threads = [
+        threading.Thread(target=listen, daemon=True),
+        threading.Thread(target=_feed, args=(process, stdin), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    while True:
+        try:
+            process.wait(0.1)
+            break
+        except subprocess.TimeoutExpired:
+            if cancel.is_set():
+                raise Interrupted("interrupted", host=name) from None
+            if time.monotonic() - bridge.heard > silence:
+                raise ConnectError(f"silent for {silence:g} s", host=name, kind="lost",
+                                   hint="the host hangs, or the link to it is cut") from None
+    threads[0].join(2.0)
+    return b"".join(said)
+
+
+def _feed(process: subprocess.Popen[bytes], stdin: bytes) -> None:
+    assert process.stdin
+    try:
+        with process.stdin as pipe:
+            pipe.write(stdin)
+    except OSError:
+        pass  # rsync ended early; its exit status tells
+
+
+def _rsh_quote(word: str) -> str:
+    """rsync splits -e at blanks and knows '...' and "..." around words, with a doubled quote for the quote."""
+    return "'" + word.replace("'", "''") + "'"

@@ -1,0 +1,40 @@
+"""Started by rsync as its remote shell: `SOCKET [-l USER] HOST ARGV...`. Stdlib only, runs with -I -S."""
+
+import json
+import os
+import socket
+import sys
+import threading
+
+
+def main():
+    address, rest = sys.argv[1], sys.argv[2:]
+    if rest and rest[0] == "-l":
+        rest = rest[2:]
+    argv = json.dumps(rest[1:]).encode()
+    conn = socket.socket(socket.AF_UNIX)
+    conn.connect(address)
+    conn.sendall(len(argv).to_bytes(4, "big") + argv)
+
+    def up():
+        while True:
+            data = os.read(0, 1 << 17)
+            if not data:
+                break
+            conn.sendall(data)
+        conn.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=up, daemon=True)
+    thread.start()
+    while True:
+        data = conn.recv(1 << 17)
+        if not data:
+            break
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view):]
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
