@@ -1,0 +1,227 @@
+"""Playbooks: YAML -> the argv of each step, and every mistake named with its line before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.cli.main import run
+from fleet.errors import FleetError, InventoryError, UsageError
+from fleet.playbook import Param, parse, play
+
+
+class FakeVerbs:
+    """Two verbs; records what was run. A step of `echo` with the word "refused" is a usage error."""
+
+    def __init__(self, codes: Mapping[str, int] | None = None) -> None:
+        self.ran: list[list[str]] = []
+        self.codes = codes or {}
+
+    def names(self) -> list[str]:
+        return ["echo", "launch"]
+
+    def params(self, verb: str) -> Mapping[str, Param]:
+        if verb == "echo":
+            return {"words": Param("argument", multiple=True), "loud": Param("flag", "--loud", "--no-loud")}
+        return {
+            "script": Param("argument", required=True),
+            "args": Param("argument", multiple=True),
+            "env": Param("value", "--env", multiple=True),
+            "name": Param("value", "--name"),
+            "detach": Param("flag", "--detach"),
+        }
+
+    def validate(self, argv: Sequence[str]) -> None:
+        if "refused" in argv:
+            raise UsageError("the verb says no", hint="ask nicely")
+
+    def run(self, argv: Sequence[str]) -> int:
+        self.ran.append(list(argv))
+        return self.codes.get(argv[-1], 0)
+
+
+def argvs(text: str, **overrides: str) -> list[list[str]]:
+    return [list(step.argv) for step in parse(text, "p.yaml", FakeVerbs(), overrides)]
+
+
+@pytest.mark.parametrize(
+    ("text", "argv"),
+    [
+        ("- echo:", ["echo"]),
+        ("- echo: []", ["echo"]),
+        ("- echo: [a, b c, --loud]", ["echo", "--", "a", "b c", "--loud"]),
+        ("- echo: one", ["echo", "--", "one"]),
+        ("- echo: {loud: true, words: [x]}", ["echo", "--loud", "--", "x"]),
+        ("- echo: {loud: false}", ["echo", "--no-loud"]),
+        ("- launch: {detach: false, script: s.py}", ["launch", "--", "s.py"]),
+        # text stays as it was written: no 0.1, no octal, no True, no date
+        ("- echo: [0.10, 010, 1e3, yes, 2024-01-01, 'null']",
+         ["echo", "--", "0.10", "010", "1e3", "yes", "2024-01-01", "null"]),
+        # arguments in the verb's order, whatever order the playbook has them in
+        ("- launch: {args: [--lr, 1], script: s.py, name: n}", ["launch", "--name=n", "--", "s.py", "--lr", "1"]),
+        ("- launch: {script: s.py, env: {A: 1, B: ''}}", ["launch", "--env=A=1", "--env=B=", "--", "s.py"]),
+        ("- launch: {script: s.py, env: [A=1, B]}", ["launch", "--env=A=1", "--env=B", "--", "s.py"]),
+        ("- {echo: [a], on: 'gpu[1-2]'}", ["echo", "--hosts=gpu[1-2]", "--", "a"]),
+        ("- {echo: [a], on: -x}", ["echo", "--hosts=-x", "--", "a"]),
+    ],
+)
+def test_a_step_is_an_argv(text: str, argv: list[str]) -> None:
+    assert argvs(text) == [argv]
+
+
+def test_variables_come_from_the_playbook_and_from_var_never_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/leak")
+    text = "- vars: {a: x, b: '${a}y'}\n- echo: ['${b}', '$${HOME}', $HOME, '$$', '${a}${a}']\n"
+    assert argvs(text) == [["echo", "--", "xy", "${HOME}", "$HOME", "$$", "xx"]]
+    assert argvs(text, a="two words; $(id)")[0][2] == "two words; $(id)y"
+    with pytest.raises(InventoryError) as caught:
+        argvs("- echo: ['${HOME}']")
+    assert "unknown variable '${HOME}'" in str(caught.value)
+    assert "/leak" not in str(caught.value)
+
+
+def test_a_value_of_a_variable_is_not_looked_at_again() -> None:
+    assert argvs("- vars: {a: , b: z}\n- echo: ['${a}']\n", a="${b}") == [["echo", "--", "${b}"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "p.yaml:1: a playbook is a list", "exec"),
+        ("echo: [a]", "p.yaml:1: a playbook is a list", "exec"),
+        ("- echo: [a\n- echo", "p.yaml:2: not YAML", None),
+        ("- echo: [a]\n- ecoh: [b]", "p.yaml:2: unknown verb or key 'ecoh'", "did you mean 'echo'?"),
+        ("- echo: [a]\n  nmae: x", "p.yaml:2: unknown verb or key 'nmae'", "did you mean 'name'?"),
+        ("- play: [x]", "p.yaml:1: unknown verb or key 'play'", None),
+        ("- name: x", "p.yaml:1: a step has no verb", None),
+        ("- echo: [a]\n  launch: [s.py]", "p.yaml:1: a step has 2 verbs (echo, launch)", None),
+        ("- echo\n", "p.yaml:1: a step must be a mapping", None),
+        ("-\n- echo: []", "p.yaml:1: a step must be a mapping", None),
+        ("- launch:\n    script: s.py\n    detahc: true", "p.yaml:3: launch: unknown option 'detahc'", "'detach'"),
+        ("- launch:\n    script: s.py\n    detach: 1", "p.yaml:3: 'detach' must be true or false", None),
+        ("- launch: {args: [a]}", "p.yaml:1: launch: needs 'script'", None),
+        ("- launch: {script: [a, b]}", "p.yaml:1: script must be one value", None),
+        ("- launch: {script: s, name: }", "p.yaml:1: 'name' has no value", '""'),
+        ("- launch: {script: s, name: {a: b}}", "p.yaml:1: 'name' must be one value", None),
+        ("- echo: [[a]]", "p.yaml:1: an item of 'echo' must be one value", None),
+        ('- echo: ["a\\0b"]', "p.yaml:1: an item of 'echo' holds a NUL", None),
+        ("- echo: [a]\n  echo: [b]", "p.yaml:2: a step: 'echo' is there twice", None),
+        ("- {echo: [a], ignore-errors: maybe}", "p.yaml:1: 'ignore-errors' must be true or false", None),
+        ("- vars: {a: 1}\n  echo: [a]", "p.yaml:1: 'vars' stands in a list item of its own", None),
+        ("- vars:\n    password_file:", "p.yaml:2: variable 'password_file' has no value", "--var password_file="),
+        ("- vars: {alpha: 1}\n- echo: ['${alhpa}']", "p.yaml:2: unknown variable '${alhpa}'", "'alpha'"),
+        ("- vars: {'a b': 1}", "p.yaml:1: 'a b' is not a variable's name", None),
+        ("- echo: []\n\n- echo: [refused]", "p.yaml:3: echo: the verb says no", "ask nicely"),
+        ("- &x [*x]", "p.yaml:1: a step must be a mapping", None),
+        ("a: " + "[" * 5000, "p.yaml:1: ", None),
+    ],
+)
+def test_mistakes_name_their_line(text: str, message: str, hint: str | None) -> None:
+    with pytest.raises(InventoryError) as caught:
+        argvs(text)
+    assert str(caught.value).startswith(message)
+    assert caught.value.exit_code == 121
+    if hint:
+        assert hint in (caught.value.hint or "")
+
+
+def test_an_override_that_nothing_declares_is_an_error() -> None:
+    with pytest.raises(InventoryError, match="--var prot: the playbook has no such variable"):
+        argvs("- vars: {port: 1}\n- echo: []", prot="2")
+
+
+@given(st.text(alphabet=st.sampled_from("-:[]{}&*!|>'\"${}%@`#,? \n\tabecho"), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_any_text_gives_steps_or_a_fleet_error(text: str) -> None:
+    try:
+        steps = parse(text, "p.yaml", FakeVerbs())
+    except FleetError as error:
+        assert error.exit_code == 121
+        assert error.where
+        return
+    assert all(step.argv[0] in ("echo", "launch") for step in steps)
+
+
+def played(text: str, codes: Mapping[str, int]) -> tuple[int, list[str], list[int]]:
+    verbs = FakeVerbs(codes)
+    failures: list[int] = []
+    code = play(parse(text, "p.yaml", verbs), verbs, lambda step: None, lambda step, c: failures.append(c))
+    return code, [argv[-1] for argv in verbs.ran], failures
+
+
+def test_play_stops_at_the_first_failure_with_its_code() -> None:
+    assert played("- echo: [a]\n- echo: [b]\n- echo: [c]", {"b": 122}) == (122, ["a", "b"], [122])
+
+
+def test_ignored_errors_do_not_stop_it_but_an_interrupt_does() -> None:
+    text = "- {echo: [a], ignore-errors: true}\n- echo: [b]"
+    assert played(text, {"a": 3}) == (0, ["a", "b"], [3])
+    assert played(text, {"a": 130}) == (130, ["a"], [130])
+
+
+# -- against the real command line ---------------------------------------------------------------------
+def test_the_real_verbs_are_validated_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = tmp_path / "p.yaml"
+    book.write_text(f"- exec: [touch, {tmp_path}/ran]\n- exec: {{timeout: soon, argv: [a]}}\n")
+    assert run(["--transport", "local", "play", str(book)]) == 121
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {book}:2: exec: Invalid value for '--timeout'")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_play_runs_steps_in_process_with_the_common_options(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inventory = tmp_path / "fleet.yaml"
+    inventory.write_text("hosts: {me: {}, you: {}}\n")
+    book = tmp_path / "p.yaml"
+    book.write_text(
+        "- vars: {word: }\n"
+        "- {name: say it, exec: [echo, '${word}', $(id)], on: me}\n"
+        "- {exec: {shell: exit 4}, ignore-errors: true}\n"
+        "- exec: {shell: exit 3}\n"
+        "- exec: [touch, never]\n"
+    )
+    common = ["-i", str(inventory), "--transport", "local"]
+    assert run([*common, "play", str(book), "--var", "word=it's"]) == 3
+    out, err = capfd.readouterr()
+    assert out == "--- me ---\nit's $(id)\n"
+    assert "# say it\n$ fleet --inventory=" in err
+    assert f"{book}:3: this step ended in 4; ignored, as the playbook says\n" in err
+    assert f"{book}:4: this step ended in 3\n" in err
+    assert "never" not in err
+
+    assert run([*common, "--json", "play", str(book), "--var", "word=w"]) == 3
+    document = json.loads(capfd.readouterr().out)
+    assert (document["verb"], document["ok"], document["exit_code"]) == ("play", False, 3)
+    assert [step["exit_code"] for step in document["steps"]] == [0, 4, 3]
+    assert document["steps"][0]["documents"][0]["hosts"]["me"]["stdout"] == "w $(id)\n"
+
+    assert run([*common, "--dry-run", "play", str(book), "--var", "word=w"]) == 0
+    out = capfd.readouterr().out
+    assert [json.loads(line)["dry_run"] for line in out.splitlines()] == [True] * 4
+
+
+def test_hosts_given_for_the_whole_playbook_never_widen_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = tmp_path / "p.yaml"
+    book.write_text("- {exec: [true], on: b}\n")
+    assert run(["-w", "a", "play", str(book)]) == 2
+    assert f"{book}:1" in capsys.readouterr().err
+
+
+def test_missing_and_unreadable_playbooks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"- exec: [\xff\xfe]\n")
+    for name in ("none.yaml", "binary.yaml", "."):
+        assert run(["play", str(tmp_path / name)]) == 121
+        assert capsys.readouterr().err.startswith("error: ")
