@@ -1,0 +1,83 @@
+"""Imports run one way, heavy packages stay behind their one door, and help is instant."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "fleet"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+# what -> the only files that may import it (globs below fleet/)
+DOORS = {
+    "click": ["cli/*.py"],
+    "rich": ["cli/*.py"],
+    "fabric": ["transport/ssh*.py", "transport/ssh/*.py"],
+    "paramiko": ["transport/ssh*.py", "transport/ssh/*.py"],
+    "invoke": ["transport/ssh*.py", "transport/ssh/*.py"],
+    "torch": [],
+    "deepspeed": [],
+    "fleet.remote": [],
+}
+
+
+def imported(source: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, also those inside functions; `from a import b` gives a and a.b."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield node.lineno, base
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def trespasses(source: str, path: Path) -> list[str]:
+    """"LINE: NAME" for each import that `path` (relative to fleet/) has no right to."""
+    return [
+        f"{line}: {name}"
+        for line, name in imported(source)
+        for what, doors in DOORS.items()
+        if (name == what or name.startswith(what + ".")) and not any(path.match(door) for door in doors)
+    ]
+
+
+def test_the_checker_sees_every_form_of_import() -> None:
+    text = "def f():\n  import torch.nn\n  from fleet import remote\n  from paramiko.client import X\nimport clicker\n"
+    found = trespasses(text, Path("ops/x.py"))
+    assert sorted(set(found)) == ["2: torch.nn", "3: fleet.remote", "4: paramiko.client", "4: paramiko.client.X"]
+    assert trespasses("import paramiko", Path("transport/ssh_keys.py")) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_heavy_packages_stay_behind_their_door(path: Path) -> None:
+    relative = path.relative_to(PACKAGE)
+    assert trespasses(path.read_text(), relative) == []
+    if relative.parts[0] == "remote":
+        # shipped as text: what it imports must be on every node
+        names = {name.partition(".")[0] for _, name in imported(path.read_text())}
+        assert names - set(sys.stdlib_module_names) == set()
+
+
+def test_layers_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert " kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["nosuchverb"]])
+def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+    code = f"import sys; from fleet.cli.main import run; run({argv!r}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stderr.split())
+    assert "click" in modules
+    heavy = {"paramiko", "fabric", "invoke", "cryptography", "rich", "yaml", "ClusterShell", "torch", "asyncio",
+             "ssl", "fleet.inventory", "fleet.transport", "fleet.ops", "fleet.lab", "fleet.playbook"}
+    assert modules & heavy == set()
