@@ -7,7 +7,9 @@ import sys
 import threading
 
 
-def main():
+def main() -> None:
+    for fd in (0, 1):
+        os.set_blocking(fd, True)  # rsync hands its remote shell non-blocking sockets
     address, rest = sys.argv[1], sys.argv[2:]
     if rest and rest[0] == "-l":
         rest = rest[2:]
@@ -16,7 +18,7 @@ def main():
     conn.connect(address)
     conn.sendall(len(argv).to_bytes(4, "big") + argv)
 
-    def up():
+    def up() -> None:
         while True:
             data = os.read(0, 1 << 17)
             if not data:
