@@ -1,0 +1,164 @@
+"""`fleet lab up [N] | down | status | cut | heal | freeze | kill | link`"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import fold, talk, write_json
+from fleet.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from fleet.lab.lab import Lab
+    from fleet.lab.state import State
+
+
+def the_lab() -> Lab:
+    from fleet.lab.lab import Lab
+
+    return Lab()
+
+
+def document(lab: Lab, state: State) -> dict[str, Any]:
+    """What `up --json` and `status --json` print. pid: the host's first process; None when it is off."""
+    hosts = {
+        name: {"address": machine.address, "pid": machine.pid if state.up and machine.up else None,
+               "up": state.up and machine.up}
+        for name, machine in state.hosts.items()
+    }
+    return {
+        "state_dir": str(lab.folder.path),
+        "inventory": str(lab.folder.inventory),
+        "password_file": str(lab.folder.password_file),
+        "hosts": hosts,
+    }
+
+
+@click.group()
+@common_options
+def lab() -> None:
+    """Virtual hosts on this machine, each with a real sshd, to rehearse on. Needs Linux and root.
+
+    $FLEET_LAB names the lab ("lab"); several may be up at once.
+    """
+
+
+@lab.command()
+@click.argument("count", metavar="[N]", type=int, required=False)
+@click.option("--link", metavar="RATE", help="Limit every link, both ways: 200mbit. 'none' lifts it.")
+@click.option("--disk", metavar="SIZE", help="What a host may write, in memory: 512m [half of memory].")
+@common_options
+def up(count: int | None, link: str | None, disk: str | None) -> int:
+    """Bring up N hosts [4]; start those that are off; with a larger N, add hosts."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
+    the = the_lab()
+    state = the.up(count, link, disk)
+    if settings_of().json:
+        write_json(document(the, state))
+        return EXIT_OK
+    if settings_of().quiet:
+        return EXIT_OK
+    folder = the.folder
+    again = "" if folder.instance == "lab" else f"FLEET_LAB={folder.instance} "
+    click.echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
+    click.echo(f"inventory: {folder.inventory}")
+    click.echo("next:")
+    click.echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
+    click.echo(f"  {again}fleet -i lab exec -- hostname")
+    click.echo(f"  {again}fleet lab down")
+    return EXIT_OK
+
+
+@lab.command()
+@common_options
+def down() -> int:
+    """End the lab and everything in it."""
+    the = the_lab()
+    the.down()
+    if settings_of().json:
+        write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": {}})
+    elif not settings_of().quiet:
+        talk(f"lab {the.folder.instance} is down")
+    return EXIT_OK
+
+
+@lab.command()
+@common_options
+def status() -> int:
+    """Show the hosts: address, first process, up, cut, frozen or off."""
+    the = the_lab()
+    state = the.status()
+    if settings_of().json:
+        write_json(document(the, state))
+        return EXIT_OK
+    if not state.hosts:
+        click.echo(f"lab {the.folder.instance} is not up")
+        return EXIT_OK
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("host", "address", "pid", "link", "state"):
+        table.add_column(column, justify="right" if column == "pid" else "left", no_wrap=True)
+    for name, condition in the.conditions(state).items():
+        machine = state.hosts[name]
+        pid = "-" if condition == "off" else str(machine.pid)
+        table.add_row(name, machine.address, pid, machine.link or state.link or "-", condition)
+    Console(markup=False, highlight=False).print(table)
+    return EXIT_OK
+
+
+def on_hosts(done: str, act: Callable[[Lab], Sequence[str]]) -> int:
+    chosen = act(the_lab())
+    if settings_of().json:
+        hosts = {name: {"ok": True, "error": None} for name in chosen}
+        write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": hosts})
+    elif not settings_of().quiet:
+        talk(f"{fold(chosen)}: {done}")
+    return EXIT_OK
+
+
+@lab.command()
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@common_options
+def cut(hosts: tuple[str, ...]) -> int:
+    """Pull the network cable of hosts (a node set)."""
+    return on_hosts("cut off", lambda the: the.cut(hosts))
+
+
+@lab.command()
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@common_options
+def heal(hosts: tuple[str, ...]) -> int:
+    """Undo cut and freeze."""
+    return on_hosts("healed", lambda the: the.heal(hosts))
+
+
+@lab.command()
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@common_options
+def freeze(hosts: tuple[str, ...]) -> int:
+    """Stop every process of hosts; they still accept connections."""
+    return on_hosts("frozen", lambda the: the.freeze(hosts))
+
+
+@lab.command()
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@common_options
+def kill(hosts: tuple[str, ...]) -> int:
+    """Power hosts off. `fleet lab up` starts them again, as new, with their old host keys."""
+    return on_hosts("off", lambda the: the.kill(hosts))
+
+
+@lab.command()
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.argument("rate", metavar="RATE")
+@common_options
+def link(hosts: tuple[str, ...], rate: str) -> int:
+    """Limit the links of hosts, both ways: 20mbit; 'none' lifts it."""
+    return on_hosts(f"link {rate}", lambda the: the.link(hosts, rate))

@@ -1,0 +1,309 @@
+"""What `fleet lab` does: up, down, status, cut, heal, freeze, kill, link."""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from fleet.errors import LabError, UsageError
+from fleet.lab import names, processes, switch
+from fleet.lab.launch import Launch
+from fleet.lab.state import Folder, Machine, State
+
+DEFAULT_HOSTS = 4
+# Under each home: what a fresh machine would not have. /root's too, whatever $HOME says.
+SECRETS = (".ssh", ".fleet", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".config/gh")
+
+
+class Lab:
+    """The lab of this user and $FLEET_LAB. Each method is one command and leaves a lab that `down` can clear."""
+
+    def __init__(self) -> None:
+        self.folder = Folder()
+
+    def up(self, count: int | None = None, link: str | None = None, disk: str | None = None) -> State:
+        """Bring up `count` hosts; start those that are off, add those that are missing, leave the rest alone.
+
+        link: a rate for every host's cable, both ways, and the head's; "none" lifts it; None keeps what is.
+        disk: bound of what a new host may write, as tmpfs takes it ("512m"). LabError when it cannot be had.
+        """
+        if count is not None and not 1 <= count <= switch.MAX_HOSTS:
+            raise UsageError(f"a lab has 1 to {switch.MAX_HOSTS} hosts, not {count}")
+        if link is not None and link != "none":
+            switch.parse_rate(link)
+        self.require(shaped=link is not None)
+        with self.folder.locked():
+            state = self.folder.load()
+            fresh = not state.up
+            if fresh:
+                self._clear()
+                state = State(network=state.network)
+            keep = {state.switch_pid, *(m.pid for m in state.hosts.values() if m.up)}
+            try:
+                self._end_others(keep)
+                relink = link is not None and not fresh
+                state.link = state.link if link is None else None if link == "none" else link
+                state.disk = disk or state.disk
+                self._start(state, count or len(state.hosts) or DEFAULT_HOSTS)
+                if relink:
+                    self._link_all(state)
+            except BaseException:
+                if fresh:
+                    self._clear()
+                else:
+                    self._end_others(keep)
+                raise
+            return state
+
+    def down(self) -> None:
+        """End the lab. Nothing of it is left on this machine but the hosts' keys in the state folder."""
+        self.require()
+        with self.folder.locked():
+            try:
+                network = self.folder.load().network
+            except LabError:  # unreadable: what is to be ended is found without it
+                network = None
+            self._clear()
+            self.folder.save(State(network=network))
+            self.folder.clear()
+
+    def status(self) -> State:
+        return self.folder.load()
+
+    def conditions(self, state: State) -> dict[str, str]:
+        """How each host is: "up", "cut", "frozen", "cut, frozen" or "off", as the kernel sees it."""
+        cables = switch.ports(state.switch_pid) if state.up and state.switch_pid and os.geteuid() == 0 else {}
+        told = {}
+        for name, machine in state.hosts.items():
+            words = [] if cables.get(machine.number, True) else ["cut"]
+            if machine.pid is not None and processes.state_of(machine.pid) == "T":
+                words.append("frozen")
+            told[name] = (", ".join(words) or "up") if machine.up and state.up else "off"
+        return told
+
+    def cut(self, hosts: Sequence[str]) -> list[str]:
+        """Pull the hosts' network cables: nothing passes, nobody is told."""
+        return self._each(hosts, lambda state, name: self._cable(state, name, up=False))
+
+    def freeze(self, hosts: Sequence[str]) -> list[str]:
+        """Stop every process of the hosts; their kernel still accepts connections."""
+        return self._each(hosts, lambda state, name: processes.freeze(pid_of(state, name)))
+
+    def heal(self, hosts: Sequence[str]) -> list[str]:
+        """Undo cut and freeze."""
+
+        def heal(state: State, name: str) -> None:
+            processes.thaw(pid_of(state, name))
+            self._cable(state, name, up=True)
+
+        return self._each(hosts, heal)
+
+    def kill(self, hosts: Sequence[str]) -> list[str]:
+        """Power the hosts off. `up` starts them again, as new but with their old host keys."""
+
+        def kill(state: State, name: str) -> None:
+            machine = state.hosts[name]
+            pid = pid_of(state, name)
+            processes.end_all(lambda: [pid] if processes.is_alive(pid, machine.started) else [])
+            switch.disconnect_host(switch_of(state), machine.number)
+            machine.pid = machine.started = None
+
+        return self._each(hosts, kill)
+
+    def link(self, hosts: Sequence[str], rate: str) -> list[str]:
+        """Limit the hosts' links to `rate`, both ways; "none" lifts it."""
+        if rate != "none":
+            switch.parse_rate(rate)
+        self.require(shaped=True)
+
+        def limit(state: State, name: str) -> None:
+            state.hosts[name].link = rate
+            self._link(state, name)
+
+        return self._each(hosts, limit)
+
+    def require(self, shaped: bool = False) -> None:
+        """LabError when this machine or user cannot have a lab."""
+        if not sys.platform.startswith("linux"):
+            raise LabError(f"the lab is made of Linux namespaces; this is {sys.platform}", hint="use a Linux machine")
+        missing = switch.missing_tools(shaped)
+        if missing:
+            packages = " ".join(sorted(set(missing.values())))
+            raise LabError(f"the lab needs {', '.join(missing)}, not found here", hint=f"apt install {packages}")
+        if os.geteuid() != 0:
+            raise LabError("the lab needs root: it makes namespaces and mounts", hint="run it as root, or with sudo -H")
+
+    def select(self, state: State, hosts: Sequence[str]) -> list[str]:
+        """Host names of node sets, in the lab's order. UsageError for a name that the lab does not have."""
+        try:
+            wanted = set(NodeSet(",".join(hosts), resolver=RESOLVER_NOGROUP))
+        except NodeSetException as e:
+            raise UsageError(f"not a host or node set: {e}", hint="for example lab02 or lab[01-03]") from e
+        unknown = sorted(wanted - set(state.hosts))
+        if unknown or not wanted:
+            known = NodeSet.fromlist(state.hosts, resolver=RESOLVER_NOGROUP) if state.hosts else "no host"
+            raise UsageError(f"the lab has no host {unknown[0] if unknown else ''}".rstrip(), hint=f"it has {known}")
+        return [name for name in state.hosts if name in wanted]
+
+    def _each(self, hosts: Sequence[str], do: Any) -> list[str]:
+        self.require()
+        with self.folder.locked():
+            state = self.folder.load()
+            if not state.up:
+                raise LabError(f"the lab {self.folder.instance!r} is not up", hint="fleet lab up 4")
+            chosen = self.select(state, hosts)
+            for name in chosen:
+                do(state, name)
+                self.folder.save(state)
+            return chosen
+
+    def _cable(self, state: State, name: str, up: bool) -> None:
+        pid_of(state, name)
+        switch.set_cables(switch_of(state), [state.hosts[name].number], up)
+
+    def _link(self, state: State, name: str) -> None:
+        machine = state.hosts[name]
+        rate = machine.link or state.link
+        rate = None if rate == "none" else rate
+        switch.shape(switch.in_switch(switch_of(state)), [switch.port(machine.number)], rate)
+        switch.shape(switch.in_switch(pid_of(state, name)), ["eth0"], rate)
+
+    def _link_all(self, state: State) -> None:
+        switch.shape([], [self.folder.tag], state.link)
+        switch.shape(switch.in_switch(switch_of(state)), ["head"], state.link)
+        for name, machine in state.hosts.items():
+            if machine.up:
+                machine.link = None
+                self._link(state, name)
+        self.folder.save(state)
+
+    def _end_others(self, keep: set[int | None]) -> None:
+        """End what a killed `up` or a failed start left behind."""
+        processes.end_all(lambda: [pid for pid in processes.marked(self.folder.path) if pid not in keep])
+
+    def _clear(self) -> None:
+        self._end_others(set())
+        with names.machine_lock():
+            switch.remove_interface(self.folder.tag)
+            names.update(names.HOSTS_FILE, self.folder.path, {})
+
+    def _start(self, state: State, count: int) -> None:
+        wanted = [f"{self.folder.instance}{number:02d}" for number in range(1, count + 1)]
+        new = [name for name in wanted if name not in state.hosts]
+        start = [name for name in [*state.hosts, *new] if name in new or not state.hosts[name].up]
+        if not start and state.up:
+            return
+        make_host_keys(self.folder.host_keys, start)
+        with names.machine_lock():  # until the head has its address, the network is not ours
+            fresh = not state.up
+            network = ipaddress.IPv4Network(state.network) if state.network and not fresh else None
+            if network is None:
+                network = switch.choose_network(switch.taken_networks(), state.network, self.folder.tag)
+                state.network = str(network)
+            for name in new:
+                number = wanted.index(name) + 1
+                state.hosts[name] = Machine(number, switch.host_address(network, number))
+            addresses = {name: machine.address for name, machine in state.hosts.items()}
+            spec = self._spec(state, start, names.hosts_text(str(network[1]), addresses, self.folder.path))
+            with Launch({**spec, "switch": fresh}, self.folder.path, within=60 + 2.0 * len(start)) as launch:
+                pids = launch.pids()
+                if fresh:
+                    state.switch_pid = pids.pop("switch")
+                    state.switch_started = processes.start_time(state.switch_pid)
+                    switch.connect_head(self.folder.tag, state.switch_pid, network)
+                for name, pid in pids.items():
+                    state.hosts[name].pid = pid
+                    state.hosts[name].started = processes.start_time(pid)
+                    state.hosts[name].link = None
+                self.folder.save(state)
+                switch.connect_hosts(switch_of(state), {state.hosts[name].number: pids[name] for name in start})
+                if state.link:
+                    ports = [switch.port(state.hosts[name].number) for name in start]
+                    switch.shape(switch.in_switch(switch_of(state)), [*ports, *(["head"] if fresh else [])], state.link)
+                    switch.shape([], [self.folder.tag] if fresh else [], state.link)
+                self._tell_names(state, start, addresses)
+                launch.go()
+
+    def _tell_names(self, state: State, start: list[str], addresses: dict[str, str]) -> None:
+        """Write all names into this machine's /etc/hosts and into those of the hosts that run already."""
+        names.update(names.HOSTS_FILE, self.folder.path, addresses)
+        text = {f"{os.uname().nodename} head": switch.head_address(network_of(state)), **addresses}
+        for name, machine in state.hosts.items():
+            if name not in start and machine.up:
+                names.update(Path(f"/proc/{machine.pid}/root/etc/hosts"), self.folder.path, text)
+
+    def _spec(self, state: State, start: list[str], etc_hosts: str) -> dict[str, Any]:
+        hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS}
+        return {
+            "mountpoint": str(self.folder.mountpoint),
+            "hidden": sorted({*hidden, str(self.folder.path)}),
+            "disk": state.disk,
+            "password_hash": hash_password(self.folder.password()),
+            "etc_hosts": etc_hosts,
+            "prefix": switch.PREFIX,
+            "shape": switch.shaper(state.link) if state.link else None,
+            "ip": switch.which("ip"),
+            "sshd": switch.which("sshd"),
+            "hosts": [
+                {"name": n, "address": state.hosts[n].address, "keys": str(self.folder.host_keys / n)} for n in start
+            ],
+        }
+
+
+def switch_of(state: State) -> int:
+    assert state.switch_pid is not None
+    return state.switch_pid
+
+
+def network_of(state: State) -> ipaddress.IPv4Network:
+    assert state.network is not None
+    return ipaddress.IPv4Network(state.network)
+
+
+def pid_of(state: State, name: str) -> int:
+    machine = state.hosts[name]
+    if not machine.up or machine.pid is None:
+        raise LabError("it is off", host=name, hint="`fleet lab up` starts it again")
+    return machine.pid
+
+
+def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
+    """An ed25519 host key for each host that has none; kept over down and up."""
+
+    def make(host: str) -> None:
+        home = folder / host
+        if (home / "ssh_host_ed25519_key.pub").exists():
+            return
+        home.mkdir(mode=0o700, exist_ok=True)
+        for half in home.iterdir():
+            half.unlink()
+        keygen = switch.which("ssh-keygen") or "ssh-keygen"
+        switch.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", f"root@{host}", "-f", f"{home}/ssh_host_ed25519_key"])
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(make, hosts))
+
+
+def hash_password(password: str) -> str:
+    """As /etc/shadow takes it: SHA-512 crypt, with few rounds as the password is random and 64 hosts check it."""
+    for library in ("libcrypt.so.1", "libcrypt.so.2"):
+        try:
+            crypt = ctypes.CDLL(library).crypt
+        except OSError:
+            continue
+        crypt.restype = ctypes.c_char_p
+        hashed = crypt(password.encode(), f"$6$rounds=1000${secrets.token_hex(8)}$".encode())
+        if hashed is not None:
+            return str(hashed.decode())
+    done = subprocess.run(["openssl", "passwd", "-6", "-stdin"], input=password, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,169 @@
+"""The lab's state folder: where it is, what is in it, and one command at a time in it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import yaml
+
+from fleet.errors import InventoryError, LabError, UsageError
+from fleet.lab.processes import is_alive
+
+VERSION = 1
+
+
+@dataclass
+class Machine:
+    """One virtual host. number: 1, 2, ...; pid: its first process; started: that process's start time."""
+
+    number: int
+    address: str
+    pid: int | None = None
+    started: int | None = None
+    link: str | None = None
+
+    @property
+    def up(self) -> bool:
+        return is_alive(self.pid, self.started)
+
+
+@dataclass
+class State:
+    """What state.json holds. network: the lab's part of 198.18.0.0/16; link: the rate of each link, None: free."""
+
+    network: str | None = None
+    link: str | None = None
+    disk: str | None = None
+    switch_pid: int | None = None
+    switch_started: int | None = None
+    hosts: dict[str, Machine] = field(default_factory=dict)
+    version: int = VERSION
+
+    @property
+    def up(self) -> bool:
+        return is_alive(self.switch_pid, self.switch_started)
+
+
+def instance() -> str:
+    """The lab's name, $FLEET_LAB or "lab": several labs may be up at once."""
+    name = os.environ.get("FLEET_LAB") or "lab"
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?", name):
+        raise UsageError(
+            f"$FLEET_LAB {name!r} cannot be part of a host name",
+            hint="letters, digits and '-' inside, at most 40 characters",
+        )
+    return name
+
+
+class Folder:
+    """$FLEET_LAB_DIR, else ~/.fleet/lab/<instance>. Mode 0700: the password and the hosts' keys are in it."""
+
+    def __init__(self) -> None:
+        self.instance = instance()
+        given = os.environ.get("FLEET_LAB_DIR")
+        self.path = Path(given).absolute() if given else Path.home().absolute() / ".fleet/lab" / self.instance
+        self.inventory = self.path / "inventory.yaml"
+        self.password_file = self.path / "password"
+        self.host_keys = self.path / "host_keys"
+        self.mountpoint = self.path / "root"
+
+    @property
+    def tag(self) -> str:
+        """Names this lab's things on this machine; short, as an interface name has 15 characters."""
+        return "fl" + hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
+
+    def create(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+            for folder in (self.host_keys, self.mountpoint):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as e:
+            raise LabError(f"cannot make the lab's state folder {self.path}: {e.strerror}") from e
+
+    @contextlib.contextmanager
+    def locked(self, within: float = 120.0) -> Iterator[None]:
+        """One `fleet lab` command at a time changes a lab."""
+        self.create()
+        with exclusive(self.path / "lock", within, f"another `fleet lab` command works on {self.path}"):
+            yield
+
+    def load(self) -> State:
+        """The state on file; an empty one when there is none."""
+        try:
+            raw = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
+            hosts = {name: Machine(**machine) for name, machine in raw.pop("hosts").items()}
+            return State(**{**raw, "hosts": hosts})
+        except FileNotFoundError:
+            return State()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+            raise LabError(
+                f"{self.path / 'state.json'} cannot be read: {e}", hint="fleet lab down clears it away"
+            ) from e
+
+    def save(self, state: State) -> None:
+        write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
+        hosts = {name: {"address": machine.address} for name, machine in state.hosts.items()}
+        defaults = {"user": "root", "python": sys.executable, "workdir": "~/work", "slots": 1}
+        text = yaml.safe_dump({"defaults": defaults, "hosts": hosts}, sort_keys=False, default_flow_style=None)
+        write_file(self.inventory, "# Written by `fleet lab up`: `fleet -i lab ...` reads it.\n" + text)
+
+    def password(self) -> str:
+        """The password of every host's root, made at the first call."""
+        if not self.password_file.exists():
+            write_file(self.password_file, secrets.token_urlsafe(16) + "\n")
+        return self.password_file.read_text(encoding="utf-8").strip()
+
+    def clear(self) -> None:
+        """Remove what belongs to a lab that is up. Host keys and the network stay: known_hosts stays true."""
+        for path in (self.inventory, self.password_file):
+            path.unlink(missing_ok=True)
+
+
+def write_file(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace a file at once: readers see the old or the new one, a crash leaves one of them."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fchmod(out.fileno(), mode)
+            os.fsync(out.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
+    """Hold an flock on `path`; it ends with the process, so a killed one never blocks the next."""
+    with path.open("a") as lock:
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LabError(message, hint="wait for it, or end it and try again") from None
+                time.sleep(0.05)
+        yield
+
+
+def inventory_path() -> Path:
+    """The inventory of the lab that is up: what `-i lab` means. InventoryError when there is none."""
+    folder = Folder()
+    if not folder.inventory.exists() or not folder.load().up:
+        raise InventoryError(f"the lab {folder.instance!r} is not up", hint="fleet lab up 4")
+    return folder.inventory

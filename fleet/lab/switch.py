@@ -1,0 +1,163 @@
+"""The lab's cables: addresses, the switch's bridge, a veth pair to each host and to the head, link rates."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from fleet.errors import LabError, UsageError
+
+RANGE = ipaddress.IPv4Network("198.18.0.0/16")  # for benchmarks (RFC 2544): no real network uses it
+PREFIX = 22  # 64 labs at once, of up to MAX_HOSTS each
+MAX_HOSTS = 1000
+FIRST = 10  # host number n has the address network + FIRST + n; the head has network + 1
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def choose_network(taken: Iterable[ipaddress.IPv4Network], earlier: str | None, tag: str) -> ipaddress.IPv4Network:
+    """The /22 of a lab: the earlier one when it is free (known_hosts hold addresses), else one chosen by its tag."""
+    slices = list(RANGE.subnets(new_prefix=PREFIX))
+    start = int(tag[2:], 16) % len(slices)
+    order = slices[start:] + slices[:start]
+    if earlier is not None:
+        order.insert(0, ipaddress.IPv4Network(earlier))
+    busy = list(taken)
+    for candidate in order:
+        if not any(candidate.overlaps(network) for network in busy):
+            return candidate
+    raise LabError(
+        f"no free network is left in {RANGE}: {', '.join(map(str, busy[:4]))}",
+        hint="`ip -4 addr` shows who uses them; `fleet lab down` frees a lab's",
+    )
+
+
+def head_address(network: ipaddress.IPv4Network) -> str:
+    return str(network[1])
+
+
+def host_address(network: ipaddress.IPv4Network, number: int) -> str:
+    return str(network[FIRST + number])
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second of "200mbit", "1gbit", "512kbit"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
+    rate = int(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not 8_000 <= rate <= 1_000_000_000_000:
+        raise UsageError(f"--link {text!r} is not a rate", hint="for example 200mbit or 1gbit; 8kbit at least")
+    return rate
+
+
+def shaper(rate: str) -> list[str]:
+    """tc's words for a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue."""
+    bits = parse_rate(rate)
+    return ["root", "tbf", "rate", f"{bits}bit", "burst", str(max(bits // 800, 65536)), "latency", "50ms"]
+
+
+def run(argv: Sequence[str], text: str = "") -> str:
+    """Run a tool; LabError with its own words when it fails."""
+    done = subprocess.run(list(argv), input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise LabError(f"{argv[0]} failed: {said[0] if said else f'exit {done.returncode}'}", hint=" ".join(argv))
+    return done.stdout
+
+
+def in_switch(pid: int) -> list[str]:
+    return ["nsenter", f"--net=/proc/{pid}/ns/net"]
+
+
+def taken_networks() -> list[ipaddress.IPv4Network]:
+    """The IPv4 networks of this machine's interfaces, other labs' among them."""
+    networks = []
+    for link in json.loads(run(["ip", "-4", "-j", "addr"]) or "[]"):
+        for address in link.get("addr_info", []):
+            if "local" in address:
+                networks.append(ipaddress.IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False))
+    return networks
+
+
+def interface_exists(name: str) -> bool:
+    return subprocess.run(["ip", "link", "show", "dev", name], capture_output=True, check=False).returncode == 0
+
+
+def remove_interface(name: str) -> None:
+    """Pull the head's cable; it may be gone already, with the switch."""
+    subprocess.run(["ip", "link", "del", "dev", name], capture_output=True, check=False)
+    if interface_exists(name):
+        raise LabError(f"cannot remove the interface {name}", hint=f"ip link del dev {name}")
+
+
+def connect_head(tag: str, switch: int, network: ipaddress.IPv4Network) -> None:
+    """Make the bridge and plug the head into it: the one interface that this machine sees of a lab."""
+    run(
+        [*in_switch(switch), "ip", "-batch", "-"],
+        "link add name lan type bridge forward_delay 0 mcast_snooping 0\nlink set dev lan up\n",
+    )
+    run(
+        ["ip", "-batch", "-"],
+        f"link add name {tag} type veth peer name head netns {switch}\n"
+        f"addr add {head_address(network)}/{PREFIX} brd + dev {tag}\nlink set dev {tag} up\n",
+    )
+    run([*in_switch(switch), "ip", "-batch", "-"], "link set dev head master lan up\n")
+
+
+def port(number: int) -> str:
+    """The switch's end of host `number`'s cable."""
+    return f"p{number}"
+
+
+def connect_hosts(switch: int, hosts: dict[int, int]) -> None:
+    """Plug hosts in: number -> pid of the process that holds the host's namespace. Its card is called eth0."""
+    inside = in_switch(switch)
+    present = ports(switch)
+    old = [f"link del dev {port(number)}\n" for number in hosts if number in present]
+    new = [f"link add name eth0 netns {pid} type veth peer name {port(n)} netns {switch}\n" for n, pid in hosts.items()]
+    plug = [f"link set dev {port(number)} master lan up\n" for number in hosts]
+    run([*inside, "ip", "-batch", "-"], "".join(old))
+    run(["ip", "-batch", "-"], "".join(new))
+    run([*inside, "ip", "-batch", "-"], "".join(plug))
+
+
+def disconnect_host(switch: int, number: int) -> None:
+    if number in ports(switch):
+        run([*in_switch(switch), "ip", "link", "del", "dev", port(number)])
+
+
+def ports(switch: int) -> dict[int, bool]:
+    """Host number -> whether its cable is in."""
+    links = json.loads(run([*in_switch(switch), "ip", "-j", "link", "show"]) or "[]")
+    return {int(link["ifname"][1:]): "UP" in link["flags"] for link in links if re.fullmatch(r"p\d+", link["ifname"])}
+
+
+def set_cables(switch: int, numbers: Iterable[int], up: bool) -> None:
+    """Pull or put back cables: nothing passes, nobody is told (no RST), addresses and connections stay."""
+    verb = "up" if up else "down"
+    run([*in_switch(switch), "ip", "-batch", "-"], "".join(f"link set dev {port(n)} {verb}\n" for n in numbers))
+
+
+def shape(where: list[str], devices: Iterable[str], rate: str | None) -> None:
+    """Limit what `devices` send to `rate`, None: no limit. where: the words that enter their namespace, or []."""
+    words = " ".join(shaper(rate)) if rate is not None else "root"
+    verb = "replace" if rate is not None else "del"
+    lines = "".join(f"qdisc {verb} dev {device} {words}\n" for device in devices)
+    if rate is not None:
+        run([*where, "tc", "-batch", "-"], lines)
+    else:  # deleting what is not there is an error to tc, not to us
+        subprocess.run([*where, "tc", "-force", "-batch", "-"], input=lines, capture_output=True, text=True, check=False)
+
+
+def missing_tools(shaped: bool) -> dict[str, str]:
+    """Tools that a lab needs and this machine lacks: name -> Debian package."""
+    needed = {"ip": "iproute2", "nsenter": "util-linux", "ssh-keygen": "openssh-client", "sshd": "openssh-server"}
+    if shaped:
+        needed["tc"] = "iproute2"
+    return {tool: package for tool, package in needed.items() if which(tool) is None}
+
+
+def which(tool: str) -> str | None:
+    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin:/usr/local/sbin")
