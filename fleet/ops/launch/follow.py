@@ -1,0 +1,167 @@
+"""Follows one node of a run in a thread of its own: logs into files, what happens into a queue, over lost connections.
+
+The thread never gives up by itself: it reconnects and goes on at the files' sizes until the run's end is here
+with the last byte, or until `give_up` is called. `silent_since` tells the launch's loop when to do that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fleet.errors import ConnectError, FleetError
+from fleet.events import Emit, Output
+from fleet.model import Host
+from fleet.ops.launch.logs import NodeLogs, stream_of
+from fleet.transport.base import Cancel, Session, Transport
+from fleet.transport.program import Frame, Program
+
+RETRY_SECONDS = 0.5
+FULL_RETRY_SECONDS = 2.0
+FULL_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the thread tells the loop. what: "message" (a J frame), "dropped", "resumed", "blocked", "unblocked"
+    or "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
+
+    host: str
+    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "over"]
+    data: dict[str, Any]
+    time: float
+
+
+class _Restart(Exception):
+    """Follow again over the same connection: the disk takes bytes again."""
+
+
+class Follower(threading.Thread):
+    """session: an open connection to start with. logs: this node's files. post: takes Heard, must not block."""
+
+    def __init__(
+        self, run_id: str, host: Host, session: Session, transport: Transport, logs: NodeLogs,
+        post: Callable[[Heard], None], emit: Emit, node_timeout: float,
+    ) -> None:
+        super().__init__(name=f"follow {host.name}", daemon=True)
+        self.run_id, self.host, self.logs = run_id, host, logs
+        self.silent_since: float | None = None
+        self._session: Session | None = session
+        self._transport, self._post, self._emit = transport, post, emit
+        self._silence = max(1.0, node_timeout / 3)
+        self._cancel = Cancel()
+        self._program: Program | None = None
+        self._stop: dict[str, Any] | None = None
+        self._sizes: dict[str, int] | None = None
+
+    def stop(self, grace: float, reason: str) -> None:
+        """Have the run stopped on this node, now or as soon as it can be reached again."""
+        self._stop = {"op": "stop", "grace": grace, "reason": reason}
+        program = self._program
+        if program is not None:
+            program.send(self._stop)
+
+    def give_up(self) -> None:
+        """End the thread soon, whatever it waits for."""
+        self._cancel.set()
+
+    def run(self) -> None:
+        try:
+            while self._sizes is None and not self._cancel.is_set():
+                self._once()
+        finally:
+            complete = self._sizes is not None and self._sizes == {
+                name: size for name, size in self.logs.sizes().items() if name in self._sizes}
+            self.tell("over", complete=complete, blocked=self.logs.blocked)
+            if self._session is not None:
+                self._session.close()
+
+    def tell(self, what: Any, **data: Any) -> None:
+        self._post(Heard(self.host.name, what, data, time.time()))
+
+    def _once(self) -> None:
+        """Connect if need be, follow until the end or until something breaks."""
+        try:
+            if self._session is None:
+                self._session = self._transport.connect(self.host, self._cancel)
+            self._follow(self._session)
+        except _Restart:
+            self.tell("unblocked")
+        except (FleetError, ValueError, KeyError, TypeError) as error:
+            # the last three: a node that sends something else than the protocol
+            if self.silent_since is None and not self._cancel.is_set():
+                reason = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
+                self.silent_since = time.monotonic() - (self._silence if reason.startswith("silent") else 0.0)
+                self.tell("dropped", reason=reason)
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+            self._cancel.wait(RETRY_SECONDS)
+
+    def _follow(self, session: Session) -> None:
+        spec = {"run": self.run_id, "offsets": self.logs.sizes()}
+        with Program(session, "follow", spec) as program:
+            self._program = program
+            try:
+                if self._stop is not None:
+                    program.send(self._stop)
+                self._frames(program)
+            finally:
+                self._program = None
+
+    def _frames(self, program: Program) -> None:
+        streams: dict[int, tuple[str, int]] = {}
+        full_since = looked = time.monotonic()
+        for frame in program.frames(silence=self._silence, cancel=self._cancel):
+            if self.silent_since is not None:
+                self.silent_since = None
+                self.tell("resumed")
+            if frame.kind == "O":
+                self._write(streams, frame)
+            elif frame.kind == "J":
+                self._message(streams, frame.json())
+            now = time.monotonic()
+            if self.logs.blocked is None:
+                full_since = looked = now
+            elif now - looked >= FULL_RETRY_SECONDS:
+                looked = now
+                if self.logs.try_again():
+                    raise _Restart
+        while self.logs.blocked and time.monotonic() - full_since < FULL_PATIENCE_SECONDS:
+            # the run is over and its last bytes wait on the node for room here
+            if self.logs.try_again():
+                self._sizes = None
+                raise _Restart
+            self._cancel.wait(RETRY_SECONDS)
+
+    def _write(self, streams: dict[int, tuple[str, int]], frame: Frame) -> None:
+        if frame.stream not in streams:
+            raise ConnectError("output of a stream that was not announced", host=self.host.name, kind="protocol")
+        name, offset = streams[frame.stream]
+        streams[frame.stream] = name, offset + len(frame.payload)
+        was_blocked = self.logs.blocked
+        fresh = self.logs.write(name, offset, frame.payload)
+        if self.logs.blocked and not was_blocked:
+            self.tell("blocked", reason=self.logs.blocked)
+        if fresh:
+            rank, stream = stream_of(name)
+            self._emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
+
+    def _message(self, streams: dict[int, tuple[str, int]], message: dict[str, Any]) -> None:
+        kind = message.get("event")
+        if kind == "stream":
+            name = str(message["name"])
+            stream_of(name)
+            streams[int(message["id"])] = name, int(message["offset"])
+            self.logs.write(name, int(message["offset"]), b"")
+        elif kind == "end":
+            self._sizes = {str(k): int(v) for k, v in message["sizes"].items()}
+        elif kind == "failed":
+            # no such run there: nothing to wait for
+            self._sizes = {}
+            self.tell("message", **message)
+        else:
+            self.tell("message", **message)

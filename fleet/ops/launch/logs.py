@@ -1,0 +1,137 @@
+"""The run's folder on the head: runs/RUN/HOST/rank<R>.out|.err, node.log, events.jsonl, run.json, summary.json.
+
+Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following goes on
+after a lost connection, so nothing else needs to be remembered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import ConnectError, FleetError, UsageError
+
+_LOG_NAME = re.compile(r"(?:node\.log|rank(\d{1,9})\.(out|err))\Z")
+
+
+def stream_of(name: str) -> tuple[int | None, str]:
+    """(rank or None, "stdout" or "stderr") of a log's name; ConnectError for a name no honest node sends."""
+    match = _LOG_NAME.match(name)
+    if not match:
+        raise ConnectError(f"the node sent an unknown log name {name[:80]!r}", kind="protocol")
+    return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
+
+
+class NodeLogs:
+    """One node's log files. Used by one thread. `blocked`: the reason why the head's disk takes nothing now.
+
+    No file stays open: 64 nodes of 8 ranks would need more than the 1024 descriptors most systems allow.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blocked: str | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if _LOG_NAME.match(p.name)}
+
+    def sizes(self) -> dict[str, int]:
+        return dict(self._sizes)
+
+    def write(self, name: str, offset: int, data: bytes) -> bytes:
+        """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
+
+        A disk that takes nothing sets `blocked`: the file then ends early and this and all that follows is
+        dropped, to be fetched again from the file's size on. ConnectError when bytes are missing in between.
+        """
+        if self.blocked:
+            return b""
+        size = self._sizes.get(name, 0)
+        if offset > size:
+            raise ConnectError(f"{name}: bytes {size} to {offset} were never sent", kind="protocol")
+        fresh = data[size - offset :]
+        view = memoryview(fresh)
+        try:
+            fd = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                while view:
+                    view = view[os.write(fd, view) :]
+            finally:
+                self._sizes[name] = os.fstat(fd).st_size
+                os.close(fd)
+        except OSError as error:
+            self.blocked = error.strerror or str(error)
+        return fresh[: len(fresh) - len(view)]
+
+    def try_again(self) -> bool:
+        """True when the disk takes bytes again, after a `blocked`."""
+        probe = self.folder / ".probe"
+        try:
+            probe.write_bytes(b"\0" * 65536)
+        except OSError:
+            return False
+        finally:
+            probe.unlink(missing_ok=True)
+        self.blocked = None
+        return True
+
+    def tail(self, name: str, limit: int = 64 * 1024) -> str:
+        """The last bytes of a log as text, "" when there is none."""
+        try:
+            with (self.folder / name).open("rb") as f:
+                f.seek(max(0, f.seek(0, os.SEEK_END) - limit))
+                return f.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+class RunFolder:
+    """runs/RUN on the head. Events are appended as they come, JSON documents replaced in one step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
+        """Make it; UsageError when it cannot be made, before anything was started anywhere."""
+        path = runs_dir / run_id
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the log folder {path}: {error.strerror}",
+                             hint="run fleet in a folder you may write to, or give --runs-dir") from None
+        return cls(path)
+
+    def node(self, host: str) -> NodeLogs:
+        return NodeLogs(self.path / host)
+
+    def event(self, name: str, **data: Any) -> dict[str, Any]:
+        """Append one line to events.jsonl; returns it. A full disk loses events, never the run."""
+        record = {"event": name, "time": round(time.time(), 3), **data}
+        line = json.dumps(record, default=str).encode() + b"\n"
+        try:
+            with self._lock, (self.path / "events.jsonl").open("ab") as f:
+                f.write(line)
+        except OSError:
+            pass
+        return record
+
+    def write_json(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace NAME; FleetError when the disk does not take it."""
+        target = self.path / name
+        temporary = target.with_suffix(".new")
+        try:
+            with temporary.open("w") as f:
+                json.dump(document, f, indent=1, default=str)
+                f.write("\n")
+                f.flush()
+                os.fsync(f.fileno())
+            temporary.replace(target)
+        except OSError as error:
+            raise FleetError(f"cannot write {target}: {error.strerror}", hint="is the disk full?") from None
