@@ -16,20 +16,18 @@ environment; `$${` is a literal `${`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-import yaml
-
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError
+from fleet.inventory.fields import ENV_NAME, shown, suggest
+from fleet.inventory.yaml_tree import Tree, read_tree
 
 STEP_KEYS = ("name", "on", "ignore-errors")
 _VARIABLE = re.compile(r"\$(\$(?=\{)|\{([^}]*)\})")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -106,163 +104,136 @@ def play(
 
 def _near(word: str, known: Iterable[str]) -> str | None:
     known = list(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return "known here: " + ", ".join(known) if known else None
+    return suggest(word, known) or ("known here: " + ", ".join(known) if known else None)
 
 
 class _Reader:
-    """One pass over a playbook's YAML nodes, which still know their lines."""
+    """Tree -> steps, in one pass; `vars` grows as the playbook declares them."""
 
     def __init__(self, source: str, verbs: Verbs, overrides: dict[str, str]) -> None:
         self.source = source
         self.verbs = verbs
         self.overrides = overrides
         self.vars: dict[str, str] = {}
-        self.lines: dict[int, int] = {}  # id of a value's node -> the line its key stands on
 
-    def fail(self, node: yaml.Node | int, message: str, hint: str | None = None) -> InventoryError:
-        return InventoryError(message, where=self.where(node), hint=hint)
-
-    def where(self, node: yaml.Node | int) -> str:
-        return f"{self.source}:{(node if isinstance(node, int) else node.start_mark.line) + 1}"
+    def fail(self, line: int, message: str, hint: str | None = None) -> InventoryError:
+        return InventoryError(message, where=f"{self.source}:{line}", hint=hint)
 
     def steps(self, text: str) -> tuple[Step, ...]:
-        try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-            raise self.fail(mark.line if mark else 0, f"not YAML: {problem}") from error
-        except RecursionError as error:
-            raise self.fail(0, "nested too deeply") from error
-        if not isinstance(root, yaml.SequenceNode):
-            raise self.fail(root or 0, "a playbook is a list of steps", "- exec: [hostname]")
-        steps = [step for item in root.value if (step := self.step(item)) is not None]
-        unknown = [name for name in self.overrides if name not in self.vars]
-        if unknown:
-            raise self.fail(root, f"--var {unknown[0]}: the playbook has no such variable",
-                            _near(unknown[0], self.vars))
+        root = read_tree(text, self.source)
+        if root is None or root.kind != "list":
+            raise self.fail(root.line if root else 1, "a playbook is a list of steps", "- exec: [hostname]")
+        steps = [step for item in root.items if (step := self.step(item)) is not None]
+        for name in self.overrides:
+            if name not in self.vars:
+                raise self.fail(root.line, f"--var {name}: the playbook has no such variable",
+                                _near(name, self.vars))
         return tuple(steps)
 
-    def step(self, item: yaml.Node) -> Step | None:
+    def step(self, item: Tree) -> Step | None:
         keys = self.mapping(item, "a step")
         if "vars" in keys:
             if len(keys) > 1:
-                raise self.fail(item, "'vars' stands in a list item of its own")
+                raise self.fail(item.line, "'vars' stands in a list item of its own")
             self.declare(keys["vars"])
             return None
         verbs = [key for key in keys if key not in STEP_KEYS]
         for key in verbs:
             if key not in self.verbs.names():
-                raise self.fail(self.lines[id(keys[key])], f"unknown verb or key '{key}'",
+                raise self.fail(item.key_lines[key], f"unknown verb or key {shown(key)}",
                                 _near(key, [*self.verbs.names(), *STEP_KEYS, "vars"]))
         if len(verbs) != 1:
             what = f"has {len(verbs)} verbs ({', '.join(verbs)})" if verbs else "has no verb"
-            raise self.fail(item, f"a step {what}, it needs one", "start a new list item for each verb")
+            raise self.fail(item.line, f"a step {what}, it needs one", "start a new list item for each verb")
         verb = verbs[0]
-        on = self.scalar(keys["on"], "'on'") if "on" in keys else None
-        name = self.scalar(keys["name"], "'name'") if "name" in keys else None
-        ignore = self.boolean(keys["ignore-errors"], "'ignore-errors'") if "ignore-errors" in keys else False
-        argv = [verb, *([f"--hosts={on}"] if on is not None else []), *self.arguments(verb, keys[verb])]
-        where = self.where(item)
+        on = [f"--hosts={self.scalar(keys['on'], 'on')}"] if "on" in keys else []
+        name = self.scalar(keys["name"], "name") if "name" in keys else None
+        ignore = "ignore-errors" in keys and self.boolean(keys["ignore-errors"], "ignore-errors")
+        argv = [verb, *on, *self.arguments(verb, keys[verb])]
         try:
             self.verbs.validate(argv)
         except FleetError as error:
-            raise InventoryError(f"{verb}: {error.message}", where=where, hint=error.hint) from error
-        return Step(tuple(argv), where, name, ignore)
+            raise self.fail(item.key_lines[verb], f"{verb}: {error.message}", error.hint) from error
+        return Step(tuple(argv), f"{self.source}:{item.line}", name, ignore)
 
-    def declare(self, node: yaml.Node) -> None:
-        for name, value in self.mapping(node, "'vars'").items():
-            if not _NAME.fullmatch(name):
-                raise self.fail(value, f"'{name}' is not a variable's name", "letters, digits and _")
+    def declare(self, tree: Tree) -> None:
+        for name, value in self.mapping(tree, "'vars'").items():
+            if not ENV_NAME.fullmatch(name):
+                raise self.fail(tree.key_lines[name], f"{shown(name)} is not a variable's name",
+                                "letters, digits and _")
             if name in self.overrides:
                 self.vars[name] = self.overrides[name]
-            elif self.is_null(value):
-                raise self.fail(value, f"variable '{name}' has no value", f"give it with --var {name}=VALUE")
+            elif value.kind == "null":
+                raise self.fail(tree.key_lines[name], f"variable '{name}' has no value",
+                                f"give it with --var {name}=VALUE")
             else:
-                self.vars[name] = self.scalar(value, f"variable '{name}'")
+                self.vars[name] = self.scalar(value, name)
 
     # -- a verb's value -> argv ----------------------------------------------------------------------------
-    def arguments(self, verb: str, node: yaml.Node) -> list[str]:
-        if self.is_null(node):
+    def arguments(self, verb: str, tree: Tree) -> list[str]:
+        if tree.kind == "null":
             return []
-        if isinstance(node, yaml.SequenceNode):
-            words = self.words(node, verb)
+        if tree.kind != "map":
+            words = self.words(tree, verb)
             return ["--", *words] if words else []
-        if isinstance(node, yaml.ScalarNode):
-            return ["--", self.scalar(node, verb)]
         known = self.verbs.params(verb)
         options: list[str] = []
         positional: dict[str, list[str]] = {}
-        for key, value in self.mapping(node, verb).items():
+        for key, value in tree.pairs.items():
             param = known.get(key)
             if param is None:
-                raise self.fail(self.lines[id(value)], f"{verb}: unknown option '{key}'", _near(key, known))
+                raise self.fail(tree.key_lines[key], f"{verb}: unknown option {shown(key)}", _near(key, known))
             if param.kind == "argument":
                 positional[key] = self.words(value, key) if param.multiple else [self.scalar(value, key)]
             elif param.kind == "flag":
-                chosen = param.on if self.boolean(value, f"'{key}'") else param.off
+                chosen = param.on if self.boolean(value, key) else param.off
                 options += [chosen] if chosen else []
             else:
                 options += [f"{param.on}={word}" for word in self.option_values(value, key, param)]
         missing = [key for key, param in known.items() if param.required and key not in positional]
         if positional and missing:
-            raise self.fail(node, f"{verb}: needs '{missing[0]}'")
+            raise self.fail(tree.line, f"{verb}: needs '{missing[0]}'")
         words = [word for key in known for word in positional.get(key, [])]
         return [*options, *(["--", *words] if words else [])]
 
-    def option_values(self, node: yaml.Node, key: str, param: Param) -> list[str]:
+    def option_values(self, tree: Tree, key: str, param: Param) -> list[str]:
         """One value, or where the option may be repeated a list of them or a mapping, as K=V."""
-        if param.multiple and isinstance(node, yaml.MappingNode):
-            return [f"{k}={self.scalar(v, k)}" for k, v in self.mapping(node, key).items()]
-        if param.multiple and isinstance(node, yaml.SequenceNode):
-            return self.words(node, key)
-        return [self.scalar(node, f"'{key}'")]
+        if param.multiple and tree.kind == "map":
+            return [f"{name}={self.scalar(value, name)}" for name, value in tree.pairs.items()]
+        if param.multiple:
+            return self.words(tree, key)
+        return [self.scalar(tree, key)]
 
-    # -- YAML nodes ----------------------------------------------------------------------------------------
-    def mapping(self, node: yaml.Node, what: str) -> dict[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode):
-            raise self.fail(node, f"{what} must be a mapping, 'key: value'")
-        found: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            name = self.scalar(key, f"a key of {what}")
-            if name in found:
-                raise self.fail(key, f"{what}: '{name}' is there twice")
-            found[name] = value
-            self.lines[id(value)] = key.start_mark.line
-        return found
+    # -- values --------------------------------------------------------------------------------------------
+    def mapping(self, tree: Tree, what: str) -> dict[str, Tree]:
+        if tree.kind != "map":
+            raise self.fail(tree.line, f"{what} must be a mapping, 'key: value'")
+        return tree.pairs
 
-    def words(self, node: yaml.Node, what: str) -> list[str]:
-        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        return [self.scalar(item, f"an item of '{what}'") for item in items]
+    def words(self, tree: Tree, what: str) -> list[str]:
+        return [self.scalar(item, what) for item in (tree.items if tree.kind == "list" else [tree])]
 
-    def scalar(self, node: yaml.Node, what: str) -> str:
+    def scalar(self, tree: Tree, what: str) -> str:
         """The text as it was written, variables replaced."""
-        if not isinstance(node, yaml.ScalarNode):
-            raise self.fail(node, f"{what} must be one value")
-        if self.is_null(node):
-            raise self.fail(node, f"{what} has no value", "write \"\" for an empty one")
-        if "\0" in node.value:
-            raise self.fail(node, f"{what} holds a NUL character")
+        if tree.kind in ("map", "list"):
+            raise self.fail(tree.line, f"{shown(what)} must be plain text, not a {tree.kind}")
+        if tree.kind == "null":
+            raise self.fail(tree.line, f"{shown(what)} has no value", 'write "" for an empty one')
+        if "\0" in tree.text:
+            raise self.fail(tree.line, f"{shown(what)} holds a NUL character")
 
         def replace(match: re.Match[str]) -> str:
             if match[1] == "$":
                 return "$"
-            if match[2] not in self.vars:
-                hint = _near(match[2], self.vars) if self.vars else None
-                raise self.fail(node, f"unknown variable '${{{match[2]}}}'",
-                                hint or f"declare it under 'vars', or write $${{{match[2]}}} for a literal one")
-            return self.vars[match[2]]
+            if match[2] in self.vars:
+                return self.vars[match[2]]
+            literal = f"declare it under 'vars', or write $${{{match[2]}}} for a literal one"
+            raise self.fail(tree.line, f"unknown variable {shown(match[2])}",
+                            (self.vars and suggest(match[2], self.vars)) or literal)
 
-        return _VARIABLE.sub(replace, node.value)
+        return _VARIABLE.sub(replace, tree.text)
 
-    def boolean(self, node: yaml.Node, what: str) -> bool:
-        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:bool":
-            return node.value.lower() in ("true", "yes", "on")
-        raise self.fail(node, f"{what} must be true or false")
-
-    @staticmethod
-    def is_null(node: yaml.Node) -> bool:
-        return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+    def boolean(self, tree: Tree, what: str) -> bool:
+        if tree.kind != "bool":
+            raise self.fail(tree.line, f"{shown(what)} must be true or false")
+        return tree.plain() is True
