@@ -42,6 +42,7 @@ class Inventory:
     """Hosts in the order they were written; `groups` map a group name to host names; `env` goes to every host.
 
     source: the file it came from, for messages. sync: the raw `sync:` section, interpreted by ops/sync.
+    unselected: the file's hosts that a selection left out; a jump host may be one of them.
     """
 
     hosts: tuple[Host, ...]
@@ -49,6 +50,7 @@ class Inventory:
     env: Mapping[str, str] = field(default_factory=dict)
     source: str = "<none>"
     sync: Mapping[str, Any] = field(default_factory=dict)
+    unselected: tuple[Host, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,133 @@
+"""Collects what a file says about hosts and makes an Inventory of it: what every dialect must hold to.
+
+Duplicates, two names for one machine, groups that contain themselves and jump hosts that lead back to their
+start are errors here, with the lines they stand on.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from fleet.errors import InventoryError
+from fleet.inventory.fields import OF_ONE_HOST, FieldError, address, shown
+from fleet.inventory.groups import Groups
+from fleet.inventory.nodeset import MAX_HOSTS, expand
+from fleet.model import Host, Inventory
+
+
+@dataclass
+class Builder:
+    """source: the file's name for messages. lines: host name -> the line it was named on."""
+
+    source: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    sync: Mapping[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    _hosts: list[Host] = field(default_factory=list)
+    _groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+
+    def fail(self, line: int, error: FieldError | str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
+        """Raise the InventoryError that says where."""
+        where = f"{self.source}:{line}"
+        if isinstance(error, FieldError):
+            raise InventoryError(error.message, hint=error.hint, where=where, host=host) from None
+        raise InventoryError(error, hint=hint, where=where, host=host) from None
+
+    def add_hosts(self, nodeset: str, values: Mapping[str, Any], line: int) -> None:
+        """The hosts of a node set, all with these field values (parsed; None clears a default)."""
+        try:
+            names = expand(nodeset)
+        except FieldError as error:
+            self.fail(line, error)
+        if len(names) + len(self._hosts) > MAX_HOSTS:
+            self.fail(line, f"the file names more than {MAX_HOSTS} hosts")
+        if len(names) > 1:
+            for key in OF_ONE_HOST & {k for k, v in values.items() if v is not None}:
+                self.fail(line, f"{shown(nodeset)} is {len(names)} hosts, they cannot share one {key}",
+                          hint="write these hosts one by one")
+        for name in names:
+            if name in self.lines:
+                self.fail(line, f"is here twice, first on line {self.lines[name]}", host=name,
+                          hint="a host has one entry; its number of ranks is slots")
+            self.lines[name] = line
+            self._hosts.append(self._host(name, values, line))
+
+    def add_group(self, name: str, members: list[str], line: int) -> None:
+        """A group and the expressions whose union it is; resolved in build()."""
+        self._groups[name] = (members, line)
+
+    def build(self) -> Inventory:
+        """The Inventory, after the checks that need all of it."""
+        if not self._hosts:
+            raise InventoryError("names no hosts", where=self.source, hint="one host on a line: gpu1 slots=8")
+        self._check_machines()
+        self._check_jumps()
+        groups = Groups({name: members for name, (members, _) in self._groups.items()}, list(self.lines))
+        resolved = {}
+        for name, (_, line) in self._groups.items():
+            try:
+                resolved[name] = tuple(groups.members(name))
+            except FieldError as error:
+                self.fail(line, FieldError(f"group {name}: {error.message}", error.hint))
+        return Inventory(tuple(self._hosts), resolved, dict(self.env), self.source, self.sync)
+
+    def _host(self, name: str, values: Mapping[str, Any], line: int) -> Host:
+        merged = {**self.defaults, **values}
+        merged["env"] = {**self.defaults.get("env", {}), **(values.get("env") or {})}
+        try:
+            merged["address"] = merged.get("address") or address(name)
+        except FieldError as error:
+            self.fail(line, f"the name is no address: {error.message}", host=name, hint="give it an address")
+        if merged.get("devices") is not None:
+            if values.get("devices") is not None and values.get("slots") is None:
+                merged["slots"] = len(merged["devices"])
+            if merged.get("slots") not in (None, len(merged["devices"])):
+                self.fail(line, f"{merged['slots']} slots, but {len(merged['devices'])} devices", host=name,
+                          hint="slots follow from devices: leave them out")
+            merged["slots"] = len(merged["devices"])
+        return Host(name=name, **merged)
+
+    def _check_machines(self) -> None:
+        """Two names for one sshd would give one machine two node ranks."""
+        seen: dict[tuple[str, int, str | None], str] = {}
+        for host in self._hosts:
+            # behind different jump hosts the same private address is another machine
+            key = (_canonical(host.address), host.port or 22, host.proxy_jump)
+            if key in seen:
+                self.fail(self.lines[host.name], f"has the address and port of host {seen[key]} "
+                          f"on line {self.lines[seen[key]]}: {host.address} port {host.port or 22}", host=host.name,
+                          hint="one machine is one host; more ranks on it are slots")
+            seen[key] = host.name
+
+    def _check_jumps(self) -> None:
+        """A path of jump hosts must end."""
+        jumps = {h.name: {_hop_host(hop) for hop in (h.proxy_jump or "").split(",")} & self.lines.keys()
+                 for h in self._hosts}
+        for start in jumps:
+            path, todo = set[str](), list(jumps[start])
+            while todo:
+                hop = todo.pop()
+                if hop == start:
+                    self.fail(self.lines[start], "its proxy_jump leads back to itself", host=start,
+                              hint="the jump host itself takes proxy_jump: null")
+                if hop not in path:
+                    path.add(hop)
+                    todo += jumps[hop]
+
+
+def _canonical(text: str) -> str:
+    base, mark, zone = text.partition("%")
+    try:
+        return str(ipaddress.ip_address(base)) + mark + zone
+    except ValueError:
+        return text.lower().rstrip(".")
+
+
+def _hop_host(hop: str) -> str:
+    """The host part of "[user@]host[:port]"; a hop with user or port is spelled out and no inventory host."""
+    return "" if re.search(r"[@:\[]", hop) else hop

@@ -1,0 +1,216 @@
+"""The fields a host may have, and what each accepts. One table for YAML and hostfiles alike.
+
+Every parser takes text and returns the value of the matching model.Host field, or raises FieldError; who calls
+it knows the file and the line. Values end up in argv, ssh configs and programs, so what could be read as an
+option, a pattern or an escape code is refused here, once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
+GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MAX_NAME = 253  # what DNS allows a host name
+MAX_SLOTS = 4096
+MAX_TEXT = 4096
+
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
+_HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
+_INT = re.compile(r"-?[0-9]{1,18}")
+_JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]]*))(?::(?P<port>[^:]*))?")
+
+
+class FieldError(Exception):
+    """A value that its field does not accept: a message, and a hint or None."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def shown(text: str) -> str:
+    """Text from a file as a message shows it: quoted, escaped, and not longer than a line."""
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return "'" + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + "'"
+
+
+def suggest(word: str, known: Iterable[str]) -> str | None:
+    """The hint for a misspelt word: the nearest known one, or None."""
+    near = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else None
+
+
+def host_name(text: str) -> str:
+    """A host's name as logs, JSON, file names and node sets use it."""
+    if not NAME.fullmatch(text):
+        hint = "names are letters, digits and ._:%-, and start with a letter, a digit or _"
+        if is_ipv6(text):
+            hint = f"give the host a name, and {text} as its address"
+        raise FieldError(f"{shown(text)} is not a host name", hint)
+    if len(text) > MAX_NAME:
+        raise FieldError(f"host name {shown(text)} is longer than {MAX_NAME} characters")
+    if re.search(r"[0-9]{91}", text):  # node sets count in numbers below 1e100
+        raise FieldError(f"host name {shown(text)} holds a number of more than 90 digits")
+    return text
+
+
+def is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def address(text: str) -> str:
+    """A host name, an IPv4 or an IPv6 address (a zone is fine: fe80::1%eth0)."""
+    if ":" in text:
+        base, mark, zone = text.partition("%")
+        if is_ipv6(base) and (not mark or _HOSTNAME.fullmatch(zone)):
+            return text
+        hint = "the port has a key of its own: port" if re.fullmatch(r"[^:]+:[0-9]+", text) else None
+        raise FieldError(f"{shown(text)} is not a host name or an IP address", hint)
+    if not _HOSTNAME.fullmatch(text) or len(text) > MAX_NAME or ".." in text:
+        hint = "the user has a key of its own: user" if "@" in text else None
+        raise FieldError(f"{shown(text)} is not a host name or an IP address", hint)
+    if re.search(r"(^|\.)[0-9]+\.?$", text):
+        # the resolver reads '1' as 0.0.0.1 and '10.1' as 10.0.0.1: never what was meant
+        try:
+            ipaddress.IPv4Address(text)
+        except ValueError:
+            raise FieldError(f"{shown(text)} is not an IPv4 address", "it takes four numbers, 10.0.0.1") from None
+    return text
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not _INT.fullmatch(text) or (len(text) > 1 and text.lstrip("-").startswith("0")):
+            raise FieldError(f"{shown(text)} is not a whole number")
+        if not low <= int(text) <= high:
+            raise FieldError(f"{text} is not between {low} and {high}")
+        return int(text)
+
+    return parse
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    one = _integer(0, MAX_SLOTS - 1)
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        low = one(first)
+        high = one(last) if dash else low
+        if high < low:
+            raise FieldError(f"device range {shown(part)} runs backwards")
+        found += range(low, high + 1)
+    if len(set(found)) != len(found):
+        raise FieldError(f"a device is named twice in {shown(text)}")
+    return tuple(sorted(found))
+
+
+def _user(text: str) -> str:
+    if not _USER.fullmatch(text) or len(text) > MAX_NAME:
+        raise FieldError(f"{shown(text)} is not a user name")
+    return text
+
+
+def _jump(text: str) -> str:
+    for hop in text.split(","):
+        match = _JUMP.fullmatch(hop.strip())
+        if not match:
+            raise FieldError(f"{shown(hop)} is not a jump host", "write [user@]host[:port], or a host of the inventory")
+        if match["user"] is not None:
+            _user(match["user"])
+        if match["v6"] is not None and not is_ipv6(match["v6"]):
+            raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
+        if match["host"] is not None:
+            address(match["host"])
+        if match["port"] is not None:
+            port(match["port"])
+    return ",".join(hop.strip() for hop in text.split(","))
+
+
+def _host_key(text: str) -> str:
+    if not _FINGERPRINT.fullmatch(text):
+        raise FieldError(
+            f"{shown(text)} is not a fingerprint",
+            "write SHA256: and 43 characters, as 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows it",
+        )
+    return text.rstrip("=")
+
+
+def _line(text: str) -> str:
+    text = text.strip()
+    if not text:
+        raise FieldError("is empty", "leave the key out instead")
+    if not text.isprintable() or len(text) > MAX_TEXT:
+        raise FieldError(f"{shown(text)} is not one printable line of at most {MAX_TEXT} characters")
+    return text
+
+
+def _path(text: str) -> str:
+    text = _line(text)
+    if text.startswith("-"):
+        raise FieldError(f"{shown(text)} would be read as an option", "write ./ before it")
+    return text
+
+
+port = _integer(1, 65535)
+slots = _integer(1, MAX_SLOTS)
+
+# model.Host's fields but name and env, which are no plain text
+FIELDS: dict[str, Callable[[str], Any]] = {
+    "address": address,
+    "data_address": address,
+    "user": _user,
+    "port": port,
+    "identity_file": _path,
+    "proxy_jump": _jump,
+    "host_key": _host_key,
+    "slots": slots,
+    "devices": _devices,
+    "python": _path,
+    "activate": _line,
+    "workdir": _path,
+}
+HOST_KEYS = (*FIELDS, "env")
+# What belongs to one machine cannot be a default, nor be said of several hosts at once.
+OF_ONE_HOST = frozenset({"address", "data_address", "host_key"})
+
+
+def parse_field(key: str, text: str) -> Any:
+    """The value of field `key`, or FieldError that names the key."""
+    if key not in FIELDS:
+        raise unknown_key(key, HOST_KEYS)
+    try:
+        return FIELDS[key](text)
+    except FieldError as error:
+        raise FieldError(f"{key}: {error.message}", error.hint) from None
+
+
+def unknown_key(key: str, known: Iterable[str]) -> FieldError:
+    known = list(known)
+    return FieldError(f"unknown key {shown(key)}", suggest(key, known) or f"known keys: {', '.join(known)}")
+
+
+def env_item(name: str, value: str) -> tuple[str, str]:
+    """One environment variable, checked. FLEET_RUN_ID is refused: a run is found by it."""
+    if not ENV_NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise FieldError(f"env: {shown(name)} is not a variable name")
+    if name == "FLEET_RUN_ID":
+        raise FieldError("env: FLEET_RUN_ID is set by fleet itself")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise FieldError(f"env: {name} holds characters that are not text") from None
+    if "\0" in value:
+        raise FieldError(f"env: {name} holds a NUL character")
+    return name, value

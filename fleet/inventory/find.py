@@ -1,0 +1,84 @@
+"""Which file is the inventory, and reading it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet.errors import InventoryError
+from fleet.inventory.fields import shown
+from fleet.inventory.hostfile import is_hostfile, parse_hostfile
+from fleet.inventory.yaml_file import parse_yaml
+from fleet.model import Inventory
+
+VARIABLE = "FLEET_INVENTORY"
+DEFAULT_FILES = ("fleet.yaml", "hostfile")
+LAB = "lab"
+MAX_BYTES = 16 * 1024 * 1024
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) -> Path:
+    """The inventory file: `explicit` (-i), else $FLEET_INVENTORY, else ./fleet.yaml, else ./hostfile.
+
+    "lab" stands for the lab's; a file of that name is ./lab. Who names a file gets that file or an
+    InventoryError, never another one.
+    """
+    for origin, value in (("-i", explicit), (f"${VARIABLE}", environ.get(VARIABLE) or None)):
+        if value is None:
+            continue
+        if value == LAB:
+            from fleet.lab import inventory_path  # the lab is loaded only where it is asked for
+
+            return inventory_path()
+        path = cwd / Path(value).expanduser() if value.startswith("~/") else cwd / value
+        if not value or not path.exists():
+            raise InventoryError(f"no inventory {shown(value)} (named by {origin})", hint=f"looked for {path}")
+        return path
+    tried = [cwd / name for name in DEFAULT_FILES]
+    for path in tried:
+        if path.exists():
+            return path
+    looked = ", ".join(["-i (not given)", f"${VARIABLE} (not set)", *(str(path) for path in tried)])
+    raise InventoryError(f"no inventory found; looked for: {looked}",
+                         hint="write ./hostfile with one host on a line, or name a file with -i")
+
+
+def load(path: Path) -> Inventory:
+    """Read an inventory file: YAML when it is called so or looks so, else a hostfile. InventoryError with line."""
+    source = _display(path)
+    try:
+        with open(path, "rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InventoryError(f"cannot read the inventory: {reason}", where=source) from None
+    if len(raw) > MAX_BYTES:
+        raise InventoryError(f"is larger than {MAX_BYTES >> 20} MiB", where=source)
+    return parse(raw, source)
+
+
+def parse(raw: bytes, source: str) -> Inventory:
+    """An inventory from a file's bytes; `source` is its name, for messages and for its ending."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InventoryError(f"is not UTF-8 text: byte 0x{raw[error.start]:02x}", where=f"{source}:{line}",
+                             hint="save it as UTF-8") from None
+    if control := _CONTROL.search(text):
+        line = text.count("\n", 0, control.start()) + 1
+        raise InventoryError(f"holds the control character {shown(control[0])}", where=f"{source}:{line}")
+    if source.endswith((".yaml", ".yml", ".json")) or not is_hostfile(text):
+        return parse_yaml(text, source)
+    return parse_hostfile(text, source)
+
+
+def _display(path: Path) -> str:
+    """The path as messages show it: relative where it lies below the current folder."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)

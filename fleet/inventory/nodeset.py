@@ -1,0 +1,133 @@
+"""Node sets, "gpu[01-04,07]", expanded by ClusterShell within bounds and in the order they were written.
+
+Left to itself ClusterShell sorts, reads groups from config files whose entries are shell commands, expands
+"gpu[1-999999999]" in memory, and takes "gpu1[5-12]" for the 98 hosts gpu[15-112]. So it is given what it does
+well: RangeSet turns a bounded range into padded indexes, NodeSet (RESOLVER_NOGROUP) does the algebra and the
+folding; putting names together, in the order written, is done here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+from ClusterShell.RangeSet import RangeSet, RangeSetException
+
+from fleet.inventory.fields import FieldError, host_name, shown
+
+MAX_HOSTS = 100_000
+OPERATORS = {",": "update", "!": "difference_update", "&": "intersection_update", "^": "symmetric_difference_update"}
+
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,9}))?)?")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_OPERAND = re.compile(r"\s*(?P<operand>@?(?:[^\s,!&^@\[\]]|\[[^\[\]]*\])+)")
+_OPERATOR = re.compile(r"\s*(?:([,!&^@])|$)")
+_DEVICE = r"[0-9]+(?:-[0-9]+)?"
+_FIRST_DEVICE = re.compile(rf"(.+):({_DEVICE})")
+_MORE_DEVICES = re.compile(rf"(?:,{_DEVICE})+(?=\s*(?:[,!&^@]|$))")
+
+
+class Term(NamedTuple):
+    """One operand of an expression, how it joins what stands before it, and devices picked as in "gpu1:0,2"."""
+
+    operator: str
+    operand: str
+    devices: str | None
+
+
+def expand(text: str) -> list[str]:
+    """The names of "a[3,1-2],b": a3, a1, a2, b, as written, repeated where the text repeats them.
+
+    Only ranges and commas: what defines hosts. Operators and groups are `scan`'s. FieldError when it is not
+    understood.
+    """
+    parts = [part.strip() for part in _split_commas(text)]
+    if "" in parts:
+        raise FieldError(f"{shown(text)}: there is nothing before or behind a comma")
+    if sum(_count(part) for part in parts) > MAX_HOSTS:
+        raise _too_many(text)
+    return [name for part in parts for name in _expand_part(part)]
+
+
+def scan(text: str, known: Container[str]) -> list[Term]:
+    """An expression's terms, in order. `known` host names win where "fe80::1" could be a host and a device."""
+    terms: list[Term] = []
+    operator, position = ",", 0
+    while True:
+        match = _OPERAND.match(text, position)
+        if not match:
+            hint = "to leave hosts out, use -x" if not terms and text.lstrip().startswith("!") else None
+            raise FieldError(f"{shown(text)}: a host or a @group is missing", hint)
+        operand, devices, position = match["operand"], None, match.end()
+        if operand not in known and (behind := _FIRST_DEVICE.fullmatch(operand)):
+            operand, devices = behind[1], behind[2]
+            if more := _MORE_DEVICES.match(text, position):
+                devices, position = devices + more[0], more.end()
+        terms.append(Term(operator, operand, devices))
+        separator = _OPERATOR.match(text, position)
+        if not separator:
+            raise FieldError(f"{shown(text)} is not understood from {shown(text[position:])} on",
+                             "hosts are joined by ',' and written without blanks")
+        if not separator[1]:
+            return terms
+        # an '@' behind an operand joins, as DeepSpeed writes it; one before an operand names a group
+        operator, position = separator[1].replace("@", ","), separator.end()
+
+
+def algebra(parts: Iterable[tuple[str, Iterable[str]]]) -> NodeSet:
+    """(operator, names) pairs computed from left to right. A NodeSet has lost the written order."""
+    result = NodeSet(resolver=RESOLVER_NOGROUP)
+    for operator, names in parts:
+        getattr(result, OPERATORS[operator])(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    return result
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names as one node set, "gpu[01-04]"."""
+    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+
+
+def _split_commas(text: str) -> list[str]:
+    return re.split(r",(?![^\[]*\])", text)
+
+
+def _too_many(text: str) -> FieldError:
+    return FieldError(f"{shown(text)} stands for more than {MAX_HOSTS} hosts")
+
+
+def _ranges(body: str) -> list[str]:
+    return [part.strip() for part in body.split(",")]
+
+
+def _count(part: str) -> int:
+    """How many names a part without top-level commas stands for, computed without making them."""
+    return math.prod(sum(_range_length(r) for r in _ranges(b)) for b in _BRACKET.findall(part))
+
+
+def _range_length(text: str) -> int:
+    match = _RANGE.fullmatch(text)
+    if not match:
+        raise FieldError(f"{shown(text)} is not a range", "write [1-4], [01-16/2] or [1,3-5]")
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if last < first or step < 1:
+        raise FieldError(f"range {shown(text)} is empty")
+    return (last - first) // step + 1
+
+
+def _expand_part(part: str) -> Iterable[str]:
+    pieces = _BRACKET.split(part)
+    if any(mark in plain for plain in pieces[::2] for mark in "[]"):
+        raise FieldError(f"{shown(part)}: brackets do not match")
+    try:
+        choices = [
+            [piece] if i % 2 == 0 else [index for text in _ranges(piece) for index in RangeSet(text)]
+            for i, piece in enumerate(pieces)
+        ]
+    except RangeSetException as error:
+        raise FieldError(f"{shown(part)} is not a node set: {error}") from None
+    for combination in itertools.product(*choices):
+        yield host_name("".join(combination))

@@ -1,0 +1,118 @@
+"""-w and -x: which hosts of an inventory, and which of their devices, a command works with.
+
+An expression is node sets joined by ',' (and), '!' (without), '&' (only also in) and '^' (in one of both), read
+from left to right; '@group', '@all' and patterns like 'gpu*' stand for hosts. As DeepSpeed writes it, '@' between
+hosts joins too and ':0,2' behind a host picks devices: 'gpu1@gpu2:0,2'.
+
+How the two '@' are told apart: one that starts an operand (at the very start, or behind , ! & ^ @) names a group,
+one behind an operand joins. So 'gpu1@gpu2' is two hosts, 'gpu1,@a100' and 'gpu1@@a100' a host and a group.
+How ':' is: a host of exactly that name (an IPv6 address) wins, else the number behind the last ':' is a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fleet.errors import InventoryError
+from fleet.inventory.fields import FieldError, parse_field, shown
+from fleet.inventory.groups import Groups
+from fleet.inventory.nodeset import algebra, scan
+from fleet.model import Host, Inventory
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """names: the hosts an expression stands for. devices: host -> devices, where some were picked."""
+
+    names: frozenset[str]
+    devices: dict[str, frozenset[int]]
+
+
+def select(inventory: Inventory, hosts: str | None, exclude: str | None) -> Inventory:
+    """The inventory narrowed to -w's hosts without -x's, in its own order; None means no such option.
+
+    Picked devices become Host.devices, and slots their number. Groups keep the members that are left, and
+    `unselected` the other hosts. InventoryError: an unknown host, group or device, an expression that is not
+    understood, nothing left.
+    """
+    kept = list(inventory.hosts)
+    for option, text, narrow in (("-w", hosts, _keep), ("-x", exclude, _drop)):
+        if text is not None:
+            choice = _choose(inventory, text, option)
+            narrowed = (narrow(host, choice) for host in kept)
+            kept = [host for host in narrowed if host is not None]
+    if not kept:
+        said = " ".join(f"{option} {shown(text)}" for option, text in (("-w", hosts), ("-x", exclude)) if text)
+        raise InventoryError(f"{said} leaves no host", where=inventory.source)
+    names = {host.name for host in kept}
+    groups = {group: tuple(m for m in members if m in names) for group, members in inventory.groups.items()}
+    out = tuple(host for host in inventory.hosts if host.name not in names)
+    return replace(inventory, hosts=tuple(kept), groups=groups, unselected=(*inventory.unselected, *out))
+
+
+def _keep(host: Host, choice: _Choice) -> Host | None:
+    if host.name not in choice.names:
+        return None
+    devices = choice.devices.get(host.name)
+    return host if devices is None else _with_devices(host, devices)
+
+
+def _drop(host: Host, choice: _Choice) -> Host | None:
+    if host.name not in choice.names:
+        return host
+    devices = choice.devices.get(host.name)
+    left = set[int]() if devices is None else set(_devices_of(host) or ()) - devices
+    return _with_devices(host, left) if left else None
+
+
+def _with_devices(host: Host, devices: Iterable[int]) -> Host:
+    chosen = tuple(sorted(devices))
+    return replace(host, devices=chosen, slots=len(chosen))
+
+
+def _devices_of(host: Host) -> tuple[int, ...] | None:
+    """The host's devices, None when it does not say how many it has."""
+    if host.devices is None and host.slots is not None:
+        return tuple(range(host.slots))
+    return host.devices
+
+
+def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
+    """What an expression stands for, its devices checked against the hosts' own."""
+    groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.names)
+    hosts = {host.name: host for host in inventory.hosts}
+    parts: list[tuple[str, list[str]]] = []
+    picked: dict[str, set[int]] = {}
+    whole: set[str] = set()
+    try:
+        for term in scan(text, hosts):
+            names = groups.operand(term.operand)
+            parts.append((term.operator, names))
+            if term.devices is None:
+                whole |= set(names if term.operator == "," else ())
+                continue
+            if term.operator != ",":
+                raise FieldError(f"devices cannot stand behind '{term.operator}'", "leave devices out with -x gpu1:0,2")
+            devices = parse_field("devices", term.devices)
+            for name in names:
+                _check_devices(hosts[name], devices, option)
+                picked.setdefault(name, set()).update(devices)
+    except FieldError as error:
+        raise InventoryError(f"{option} {shown(text)}: {error.message}", hint=error.hint,
+                             where=inventory.source) from None
+    # a host named with and without devices is meant as a whole
+    return _Choice(frozenset(algebra(parts)), {n: frozenset(d) for n, d in picked.items() if n not in whole})
+
+
+def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
+    available = _devices_of(host)
+    if available is None:
+        if option == "-x":
+            raise FieldError(f"host {host.name} does not say how many devices it has",
+                             "give it slots, so that the rest of them is known")
+        return
+    for device in devices:
+        if device not in available:
+            raise FieldError(f"host {host.name} has no device {device}",
+                             f"it has {','.join(map(str, available))}; slots says how many")

@@ -1,0 +1,152 @@
+"""The YAML inventory: defaults, env, hosts, groups, sync."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fleet.errors import InventoryError
+from fleet.inventory.build import Builder
+from fleet.inventory.fields import (
+    FIELDS,
+    GROUP,
+    HOST_KEYS,
+    OF_ONE_HOST,
+    FieldError,
+    env_item,
+    parse_field,
+    shown,
+    suggest,
+    unknown_key,
+)
+from fleet.inventory.yaml_tree import Tree, read_tree
+from fleet.model import Inventory
+
+SECTIONS = ("defaults", "env", "hosts", "groups", "sync")
+_NUMBERS = ("port", "slots", "devices")
+_KINDS = {"map": "a mapping", "list": "a list", "bool": "a true/false", "null": "empty"}
+
+
+def parse_yaml(text: str, source: str) -> Inventory:
+    """The inventory that YAML text describes; InventoryError with file, line and hint."""
+    root = read_tree(text, source)
+    if root is None:
+        raise InventoryError("is empty", where=source, hint="it needs hosts:")
+    if root.kind != "map":
+        hint = "hosts stand under hosts:"
+        if root.kind == "str":
+            hint = "is it a hostfile? those have no .yaml ending"
+        raise InventoryError(f"holds {_KINDS.get(root.kind, 'a single value')}, not sections",
+                             where=f"{source}:{root.line}", hint=hint)
+    return _Reader(source).read(root)
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self.builder = Builder(source)
+
+    def read(self, root: Tree) -> Inventory:
+        for key, line in root.key_lines.items():
+            if key not in SECTIONS:
+                hint = suggest(key, SECTIONS) or f"sections: {', '.join(SECTIONS)}; hosts stand under hosts:"
+                self.builder.fail(line, f"unknown section {shown(key)}", hint=hint)
+        sections = root.pairs
+        if "hosts" not in sections:
+            raise InventoryError("has no hosts:", where=self.builder.source)
+        if "defaults" in sections:
+            self.builder.defaults = self._defaults(sections["defaults"])
+        if "env" in sections:
+            self.builder.env = self._env(sections["env"], None)
+        if "sync" in sections:
+            self._mapping(sections["sync"], "sync")
+            self.builder.sync = sections["sync"].plain() or {}
+        self._hosts(sections["hosts"])
+        if "groups" in sections:
+            self._groups(sections["groups"])
+        return self.builder.build()
+
+    def _mapping(self, tree: Tree, what: str, host: str | None = None) -> dict[str, Tree]:
+        """A mapping's pairs; nothing at all counts as an empty one."""
+        if tree.kind not in ("map", "null"):
+            self.builder.fail(tree.line, f"{what} must be a mapping, not {_kind(tree)}", host=host)
+        return tree.pairs
+
+    def _defaults(self, tree: Tree) -> dict[str, Any]:
+        for key in self._mapping(tree, "defaults"):
+            if key in OF_ONE_HOST:
+                self.builder.fail(tree.key_lines[key], f"{key} belongs to one host and cannot be a default")
+        return self._fields(tree, None)
+
+    def _hosts(self, tree: Tree) -> None:
+        if tree.kind == "map":
+            for name, value in tree.pairs.items():
+                self._mapping(value, "a host", name)
+                self.builder.add_hosts(name, self._fields(value, name), tree.key_lines[name])
+            return
+        if tree.kind == "null":
+            self.builder.fail(tree.line, "hosts: is empty", hint="one host on a line: 'gpu1: {}'")
+        for item in self._words(tree, "hosts"):
+            self.builder.add_hosts(item.text, {}, item.line)
+
+    def _groups(self, tree: Tree) -> None:
+        for name, value in self._mapping(tree, "groups").items():
+            if not GROUP.fullmatch(name) or len(name) > 253:
+                self.builder.fail(tree.key_lines[name], f"{shown(name)} is not a group name",
+                                  hint="letters, digits and ._-, starting with a letter or _")
+            members = [item.text for item in self._words(value, f"group {name}")]
+            self.builder.add_group(name, members, tree.key_lines[name])
+
+    def _words(self, tree: Tree, what: str) -> list[Tree]:
+        """One node set, or a list of them."""
+        items = tree.items if tree.kind == "list" else [tree]
+        for item in items:
+            if item.kind in _KINDS and not (item.kind == "bool" and tree.kind == "list"):
+                self.builder.fail(item.line, f"{what} must be a node set or a list of them, not {_kind(item)}")
+        return items
+
+    def _fields(self, tree: Tree, host: str | None) -> dict[str, Any]:
+        """Field -> parsed value, of a host or of the defaults."""
+        values: dict[str, Any] = {}
+        for key, value in tree.pairs.items():
+            try:
+                if key == "env":
+                    values[key] = self._env(value, host)
+                elif key not in FIELDS:
+                    raise unknown_key(key, HOST_KEYS)
+                else:
+                    values[key] = _field(key, value)
+            except FieldError as error:
+                self.builder.fail(tree.key_lines[key], error, host=host)
+        return values
+
+    def _env(self, tree: Tree, host: str | None) -> dict[str, str]:
+        env: dict[str, str] = {}
+        for name, value in self._mapping(tree, "env", host).items():
+            try:
+                if value.kind in _KINDS:
+                    hint = 'quote it: "1", "true" or ""' if value.kind in ("bool", "null") else None
+                    raise FieldError(f"env: {name} must be text or a number, not {_kind(value)}", hint)
+                key, text = env_item(name, value.text)
+                env[key] = text
+            except FieldError as error:
+                self.builder.fail(tree.key_lines[name], error, host=host)
+        return env
+
+
+def _kind(tree: Tree) -> str:
+    named = _KINDS.get(tree.kind)
+    if tree.kind == "bool":
+        return f"{named} ({tree.text})"
+    return named or "a value"
+
+
+def _field(key: str, value: Tree) -> Any:
+    """A host field from its YAML value; null clears it."""
+    if value.kind == "null":
+        return None
+    if key == "devices" and value.kind == "list" and all(item.kind == "int" for item in value.items):
+        return parse_field(key, ",".join(item.text for item in value.items))
+    if value.kind in _KINDS:
+        hint = "quote it" if value.kind == "bool" and key not in _NUMBERS else None
+        raise FieldError(f"{key}: must be {'a number' if key in _NUMBERS else 'text'}, not {_kind(value)}", hint)
+    return parse_field(key, re.sub(r"\n+\Z", "", value.text))
