@@ -27,7 +27,7 @@ def start_process(spec):
 
 
 def pump(process, stop):
-    """Copy both pipes to frames until end of file on both, or until `stop` is set and nothing more comes."""
+    """Copy both pipes to frames until end of file on both, until the command ended, or until `stop`."""
     streams = {process.stdout.fileno(): 0, process.stderr.fileno(): 1}
     while streams:
         ready = select.select(list(streams), [], [], 0.2)[0]
@@ -37,7 +37,9 @@ def pump(process, stop):
                 frame(b"O", data, streams[fd])
             else:
                 del streams[fd]
-        if not ready and (stop.is_set() or process.poll() is not None):
+        if stop.is_set():
+            return
+        if not ready and process.poll() is not None:
             # a daemon it left behind holds the pipe: as with ssh -n, the command itself is what counts
             return
 
@@ -55,23 +57,17 @@ def main():
     stop = threading.Event()
     heard = [time.monotonic()]
 
-    def end():
-        stop.set()
-        end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 2.0))
-
     def listen():
         for _message in control_lines():
             heard[0] = time.monotonic()
-        end()
-        os._exit(1)
+        stop.set()
 
     def watch():
         silence = spec.get("silence")
         while silence:
             time.sleep(1.0)
             if time.monotonic() - heard[0] > silence:
-                end()
-                os._exit(1)
+                stop.set()
 
     for target in (listen, watch):
         thread = threading.Thread(target=target)
@@ -79,10 +75,13 @@ def main():
         thread.start()
     try:
         pump(process, stop)
-        status = process.wait()
-        send_exit(status if status >= 0 else 128 - status)
+        if not stop.is_set():
+            status = process.wait()
+            send_exit(status if status >= 0 else 128 - status)
+            return
     except OSError:
-        end()
+        pass  # the head is gone
+    end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 2.0))
 
 
 signal.signal(signal.SIGPIPE, signal.SIG_IGN)
