@@ -1,0 +1,180 @@
+"""The exec program and its op on the local transport: bytes are exact, and nothing stays behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import ConnectError, DeadlineError, HostFailed
+from fleet.events import Output
+from fleet.model import Host, Inventory, Report
+from fleet.ops.execute import ExecOptions, execute, make_plan
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel, Completed
+from fleet.transport.local import LocalTransport
+from fleet.transport.program import Program, call, run_line, source
+
+HOST = Host("n1", "127.0.0.1")
+ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
+SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
+
+
+def run(options: ExecOptions, host: Host = HOST, **kw: object) -> Report:
+    inventory = Inventory((host,), env={"SHARED": "a b"})
+    return execute(inventory, make_plan(inventory, options), options, Runtime(LocalTransport(), **kw))  # type: ignore[arg-type]
+
+
+def alive(needle: str) -> list[str]:
+    """Command lines of live processes that hold `needle`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if needle in line and int(entry.name) != os.getpid():
+                found.append(line)
+    return found
+
+
+def wait_gone(needle: str) -> None:
+    deadline = time.monotonic() + 5
+    while alive(needle):
+        assert time.monotonic() < deadline, alive(needle)
+        time.sleep(0.05)
+
+
+def test_arguments_arrive_byte_for_byte() -> None:
+    result = run(ExecOptions((*SHOW, *ODD))).results[0]
+    assert json.loads(result.stdout) == ODD
+
+
+@pytest.mark.parametrize("activate", [None, "export FROM_ACTIVATE=1"])
+def test_activate_leaves_arguments_alone(activate: str | None) -> None:
+    result = run(ExecOptions((*SHOW, *ODD)), Host("n1", "x", activate=activate)).results[0]
+    assert json.loads(result.stdout) == ODD
+
+
+def test_environment_values_are_data() -> None:
+    host = Host("n1", "x", env={"ODD": "x; echo INJECTED $(id) 'q'"})
+    result = run(ExecOptions(line='printf "%s|%s" "$ODD" "$SHARED"'), host).results[0]
+    assert result.stdout == b"x; echo INJECTED $(id) 'q'|a b"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("nope-nope", 127)]
+)
+def test_true_exit_codes(line: str, status: int) -> None:
+    report = run(ExecOptions(line=line))
+    assert report.exit_code == report.results[0].exit_status == status
+
+
+def test_what_cannot_be_started_says_so_as_a_shell_would() -> None:
+    result = run(ExecOptions(("/no/such/program",))).results[0]
+    assert result.exit_status == 127 and b"No such file" in result.stderr
+    assert run(ExecOptions(("/etc/passwd",))).results[0].exit_status == 126
+
+
+def test_streams_stay_apart_and_megabytes_arrive_whole() -> None:
+    seen: list[Output] = []
+    report = run(
+        ExecOptions(line="head -c 20000000 /dev/zero; echo err >&2"),
+        emit=lambda e: seen.append(e) if isinstance(e, Output) else None,
+    )
+    result = report.results[0]
+    assert len(result.stdout) == 20_000_000 and result.stderr == b"err\n"
+    assert sum(len(e.data) for e in seen) == 20_000_004
+
+
+def test_timeout_ends_the_whole_tree() -> None:
+    options = ExecOptions(line="setsid sleep 4217 & (trap '' TERM; sleep 4218) & sleep 4219", timeout=0.7, grace=0.3)
+    report = run(options)
+    assert isinstance(report.results[0].error, DeadlineError) and report.exit_code == 124
+    for needle in ("sleep 4217", "sleep 4218", "sleep 4219"):
+        wait_gone(needle)
+
+
+def test_cancel_ends_the_whole_tree() -> None:
+    cancel = Cancel()
+    import threading
+
+    threading.Timer(0.7, cancel.set).start()
+    report = run(ExecOptions(line="setsid sleep 4317 & sleep 4318"), cancel=cancel)
+    assert report.exit_code == 130
+    wait_gone("sleep 4317")
+    wait_gone("sleep 4318")
+
+
+def test_a_daemon_that_keeps_the_pipe_does_not_hold_the_command() -> None:
+    begun = time.monotonic()
+    report = run(ExecOptions(line="setsid sleep 5 & echo done"))
+    assert report.results[0].stdout == b"done\n" and time.monotonic() - begun < 4
+
+
+def test_chatty_login_shell_is_skipped() -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Chatty:
+        host = HOST
+
+        def start(self, command: str) -> object:
+            return session.start("echo welcome to gpu01; echo; " + command)
+
+    with Program(Chatty(), "execute", {"argv": ["echo", "hi"], "mark": "m"}) as program:  # type: ignore[arg-type]
+        frames = list(program.frames(deadline=time.monotonic() + 10))
+    assert frames[0].payload == b"hi\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "text"),
+    [("echo 'This account is currently not available.'; exit 1", "protocol", "not available"),
+     ("echo no such thing >&2; exit 127", "no-python", "no python3"),
+     ("head -c 100000 /dev/zero", "protocol", "login shell")],
+)
+def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, text: str) -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Broken:
+        host = HOST
+
+        def start(self, _command: str) -> object:
+            return session.start(command)
+
+    with pytest.raises(ConnectError) as caught:
+        call(Broken(), "execute", {"argv": ["true"], "mark": "m"}, timeout=10)  # type: ignore[arg-type]
+    assert caught.value.kind == kind and text in caught.value.message
+
+
+def test_a_program_that_crashes_names_its_error() -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+    with pytest.raises(HostFailed, match="KeyError"):
+        call(session, "execute", {}, timeout=10)
+
+
+def test_run_line() -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+    assert run_line(session, "cat; echo e >&2; exit 3", b"data") == Completed(3, b"data", b"e\n")
+    with pytest.raises(DeadlineError):
+        run_line(session, "sleep 30", timeout=0.3)
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "fleet" / "remote").glob("*.py")), ids=lambda p: p.name)
+def test_shipped_programs_are_python_3_6(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize("name", ["execute", "mirror"])
+def test_shipped_programs_use_no_undefined_name(name: str, tmp_path: Path) -> None:
+    joined = tmp_path / "joined.py"
+    joined.write_bytes(source(name))
+    subprocess.run(
+        ["ruff", "check", "--isolated", "--select", "F821,F823", str(joined)], check=True, capture_output=True,
+        env={**os.environ, "PATH": f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"},  # type: ignore[attr-defined]
+    )
