@@ -106,13 +106,14 @@ def start_engine(spec, folder):
         stage = "cwd"
         try:
             os.setsid()
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE,
+                           signal.SIGXFSZ):
+                signal.signal(signum, signal.SIG_DFL)
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT):
-                signal.signal(signum, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             os.umask(spec["umask"])
             os.chdir(cwd)

@@ -14,15 +14,34 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 import shutil
 
 TICK = 0.05
-WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+
+
+class Signals:
+    """SIGCHLD, SIGTERM and SIGINT as a list to read. (CPython's sigtimedwait returns garbage after SIGCONT.)"""
+
+    def __init__(self):
+        self.caught = []
+        self.reader, writer = os.pipe()
+        for fd in (self.reader, writer):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(writer)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda got, _frame: self.caught.append(got))
+
+    def wait(self, seconds):
+        """Those caught since the last call; waits up to `seconds` for the first."""
+        if select.select([self.reader], [], [], seconds)[0]:
+            os.read(self.reader, 4096)
+        caught, self.caught = self.caught, []
+        return caught
 
 
 # -- the supervisor -----------------------------------------------------------------------------------------
 class Supervisor:
     """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
 
-    def __init__(self, spec, folder, engine):
-        self.spec, self.folder, self.engine = spec, folder, engine
+    def __init__(self, spec, folder, engine, signals):
+        self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
         self.ended = None
         self.ending = None
         self.reason = None
@@ -31,11 +50,12 @@ class Supervisor:
 
     def run(self):
         while True:
-            caught = signal.sigtimedwait(WATCHED, TICK)
+            caught = self.signals.wait(TICK)
             self.reap()
-            if caught is not None and caught.si_signo != signal.SIGCHLD:
-                grace = self.spec["grace"] if caught.si_signo == signal.SIGTERM else 0
-                self.stop("the supervisor got signal %d" % caught.si_signo, grace)
+            for signum in caught:
+                if signum != signal.SIGCHLD:
+                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
+                    self.stop("the supervisor got signal %d" % signum, grace)
             self.look()
             if self.ended is not None and self.ending is None:
                 self.ending = Ending(self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()])
@@ -129,8 +149,7 @@ def supervise(spec, temporary, guardian, writer):
     """The supervisor's life: publish the folder, start the engine, answer, keep it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-supervise")
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    signals = Signals()
     folder = None
     try:
         write_json(os.path.join(temporary, "pid"), dict(identity(os.getpid()), guardian=guardian, boot=boot_id()))
@@ -146,7 +165,7 @@ def supervise(spec, temporary, guardian, writer):
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
     os.close(writer)
     try:
-        Supervisor(spec, folder, engine).run()
+        Supervisor(spec, folder, engine, signals).run()
     except BaseException as error:
         with open(os.path.join(folder, "node.log"), "ab") as log:
             log.write(("fleet: the supervisor failed: %r\n" % error).encode("utf-8", "replace"))

@@ -1,0 +1,29 @@
+"""What the tests of shipped programs share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nodes import marked
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A node's home folder."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run() -> Iterator[str]:
+    """A run id of this test's own; whatever still carries it afterwards is killed."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield name
+    for pid in marked(name):
+        os.kill(pid, signal.SIGKILL)
