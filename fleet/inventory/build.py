@@ -106,8 +106,7 @@ class Builder:
 
     def _check_jumps(self) -> None:
         """A path of jump hosts must end."""
-        jumps = {h.name: {_hop_host(hop) for hop in (h.proxy_jump or "").split(",")} & self.lines.keys()
-                 for h in self._hosts}
+        jumps = {h.name: hops(h) & self.lines.keys() for h in self._hosts}
         for start in jumps:
             path, todo = set[str](), list(jumps[start])
             while todo:
@@ -128,6 +127,6 @@ def _canonical(text: str) -> str:
         return text.lower().rstrip(".")
 
 
-def _hop_host(hop: str) -> str:
-    """The host part of "[user@]host[:port]"; a hop with user or port is spelled out and no inventory host."""
-    return "" if re.search(r"[@:\[]", hop) else hop
+def hops(host: Host) -> set[str]:
+    """The jump hosts that may be hosts of the inventory: one with a user or a port is spelled out, and is none."""
+    return {hop for hop in (host.proxy_jump or "").split(",") if not re.search(r"[@:\[]", hop)}

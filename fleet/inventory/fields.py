@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fleet.errors import InventoryError
+
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,13 +29,11 @@ _INT = re.compile(r"-?[0-9]{1,18}")
 _JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]]*))(?::(?P<port>[^:]*))?")
 
 
-class FieldError(Exception):
-    """A value that its field does not accept: a message, and a hint or None."""
+class FieldError(InventoryError):
+    """A value that its field does not accept. Who reads the file adds where it stands."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint=hint)
 
 
 def shown(text: str) -> str:
@@ -63,11 +63,12 @@ def host_name(text: str) -> str:
 
 
 def is_ipv6(text: str) -> bool:
+    """Whether it is an IPv6 address without a zone (ipaddress accepts anything as a zone)."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
         return False
-    return True
+    return "%" not in text
 
 
 def address(text: str) -> str:
@@ -129,10 +130,7 @@ def _jump(text: str) -> str:
             raise FieldError(f"{shown(hop)} is not a jump host", "write [user@]host[:port], or a host of the inventory")
         if match["user"] is not None:
             _user(match["user"])
-        if match["v6"] is not None and not is_ipv6(match["v6"]):
-            raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
-        if match["host"] is not None:
-            address(match["host"])
+        address(match["v6"] if match["v6"] is not None else match["host"])
         if match["port"] is not None:
             port(match["port"])
     return ",".join(hop.strip() for hop in text.split(","))

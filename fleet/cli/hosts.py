@@ -1,0 +1,74 @@
+"""`fleet hosts`: the inventory as fleet understands it, or as another tool reads it. Needs no network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet.cli.context import load_inventory
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean, write_json
+from fleet.inventory import FORMATS, convert, report
+from fleet.model import Inventory
+
+# column -> what a host shows in it; a column that says nothing for any host is left out
+COLUMNS: dict[str, Callable[[Host], object]] = {
+    "address": lambda h: h.address if h.address != h.name else "",
+    "data address": lambda h: h.data_address,
+    "user": lambda h: h.user,
+    "port": lambda h: h.port,
+    "via": lambda h: h.proxy_jump,
+    "slots": lambda h: h.slots,
+    "devices": lambda h: ",".join(map(str, h.devices)) if h.devices is not None else None,
+    "python": lambda h: h.python,
+    "workdir": lambda h: h.workdir,
+}
+
+
+@click.command("hosts")
+@click.option("--format", "form", type=click.Choice(["table", *FORMATS]), default="table", show_default=True,
+              help="The form to print the hosts in.")
+@common_options
+def hosts(form: str) -> int:
+    """Show the hosts in node-rank order, or write them as another tool reads them.
+
+    -w and -x choose, as everywhere: fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile
+    """
+    settings = settings_of()
+    settings.json = settings.json or form == "json"  # so that an error is JSON too
+    inventory = load_inventory()
+    if settings.json:
+        write_json(report(inventory).as_json())
+    elif form == "table":
+        show(inventory)
+    else:
+        click.echo(convert(inventory, form), nl=False)
+    return 0
+
+
+def show(inventory: Inventory) -> None:
+    """The table; as wide as it needs to be where no terminal limits it."""
+    groups: dict[str, str] = {}
+    for group, members in inventory.groups.items():
+        groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})
+    shown = {name: cell for name, cell in COLUMNS.items() if any(cell(h) for h in inventory.hosts)}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node rank", justify="right", no_wrap=True)
+    table.add_column("host", no_wrap=True)
+    for name in shown:
+        table.add_column(name, overflow="fold", justify="right" if name in ("port", "slots") else "left")
+    if groups:
+        table.add_column("groups", overflow="fold")
+    for node_rank, host in enumerate(inventory.hosts):
+        cells = [str(node_rank), host.name, *(_text(cell(host)) for cell in shown.values())]
+        table.add_row(*map(Text, [*cells, groups.get(host.name, "")] if groups else cells))
+    Console(width=None if sys.stdout.isatty() else 1000, highlight=False).print(table)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else clean(str(value))

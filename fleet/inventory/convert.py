@@ -1,0 +1,162 @@
+"""An inventory as other tools read it. Every format is a pure function Inventory -> text.
+
+Names, addresses and users were validated when they were read; what is free text (paths, env) is quoted for its
+format here, or refused where the format cannot hold it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import yaml
+
+from fleet.errors import InventoryError
+from fleet.inventory.build import hops
+from fleet.inventory.fields import FIELDS
+from fleet.inventory.groups import ALL
+from fleet.inventory.hostfile import quote
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Report, Result
+
+
+def convert(inventory: Inventory, form: str) -> str:
+    """The inventory as `form`, one of FORMATS, ending in a newline. InventoryError where the form cannot say it."""
+    return FORMATS[form](inventory)
+
+
+def report(inventory: Inventory) -> Report:
+    """`fleet hosts --json`: every field of every host under its name, with the node rank it would get."""
+    results = tuple(
+        Result(host.name, True, data={"node_rank": node_rank, **_as_data(host)})
+        for node_rank, host in enumerate(inventory.hosts)
+    )
+    data = {"source": inventory.source, "env": dict(inventory.env),
+            "groups": {group: list(members) for group, members in inventory.groups.items()}}
+    return Report("hosts", results, 0, data)
+
+
+def _as_data(host: Host) -> dict[str, Any]:
+    data = {f.name: getattr(host, f.name) for f in fields(host)}
+    return {**data, "env": dict(host.env), "devices": None if host.devices is None else list(host.devices)}
+
+
+def _names(inventory: Inventory) -> str:
+    return "".join(f"{name}\n" for name in inventory.names)
+
+
+def _nodeset(inventory: Inventory) -> str:
+    return fold(inventory.names) + "\n"
+
+
+def _deepspeed(inventory: Inventory) -> str:
+    """DeepSpeed reads up to slots=N and skips what stands behind it; fleet reads all of it back."""
+    return "".join(f"{_deepspeed_line(host, inventory)}\n" for host in inventory.hosts)
+
+
+def _deepspeed_line(host: Host, inventory: Inventory) -> str:
+    if host.slots is None:
+        raise InventoryError("a DeepSpeed hostfile needs slots", host=host.name, where=inventory.source,
+                             hint="give the host slots, or all of them: 'defaults: {slots: 8}'")
+    words = [host.name, f"slots={host.slots}"]
+    for key in FIELDS:
+        value = getattr(host, key)
+        if value is None or key == "slots" or (key, value) == ("address", host.name):
+            continue
+        text = ",".join(map(str, value)) if key == "devices" else str(value)
+        words.append(f"{key}={quote(text)}")
+    for name, value in inventory.env_for(host).items():
+        if not value.isprintable():
+            raise InventoryError(f"env: {name} holds a line break or a control character, a hostfile cannot",
+                                 host=host.name, where=inventory.source)
+        words.append(f"env={name}={quote(value)}")
+    return " ".join(words)
+
+
+def _mpi(inventory: Inventory) -> str:
+    """Open MPI's form. A host without slots is left to mpirun, which takes one."""
+    return "".join(f"{h.name}\n" if h.slots is None else f"{h.name} slots={h.slots}\n" for h in inventory.hosts)
+
+
+def _pdsh(inventory: Inventory) -> str:
+    """For pdsh -w "$(...)": a WCOLL file cannot hold users."""
+    return ",".join(f"{h.user}@{h.name}" if h.user else h.name for h in inventory.hosts) + "\n"
+
+
+def jump_hosts(inventory: Inventory) -> list[Host]:
+    """The unselected hosts that the selected ones are reached through, in the file's order."""
+    others = {host.name: host for host in inventory.unselected}
+    needed: set[str] = set()
+    todo = list(inventory.hosts)
+    while todo:
+        found = {hop for hop in hops(todo.pop()) if hop in others and hop not in needed}
+        needed |= found
+        todo += [others[hop] for hop in found]
+    return [host for host in inventory.unselected if host.name in needed]
+
+
+def _ssh_config(inventory: Inventory) -> str:
+    """Also the jump hosts that were not selected: without them the others are not reached."""
+    hosts = [*inventory.hosts, *jump_hosts(inventory)]
+    return "\n".join(_ssh_config_block(host, inventory) for host in hosts)
+
+
+def _ssh_config_block(host: Host, inventory: Inventory) -> str:
+    lines = [f"Host {host.name}", f"    HostName {host.address.replace('%', '%%')}"]
+    if host.user is not None:
+        lines.append(f"    User {host.user}")
+    if host.port is not None:
+        lines.append(f"    Port {host.port}")
+    if host.identity_file is not None:
+        if '"' in host.identity_file:
+            raise InventoryError("identity_file: an ssh config cannot hold a path with '\"'", host=host.name,
+                                 where=inventory.source)
+        path = host.identity_file.replace("%", "%%")
+        lines.append(f'    IdentityFile "{path}"')
+    if host.proxy_jump is not None:
+        lines.append(f"    ProxyJump {host.proxy_jump.replace('%', '%%')}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _ansible(inventory: Inventory) -> str:
+    """A YAML inventory; hosts in order, groups as children."""
+    document: dict[str, Any] = {"hosts": {host.name: _ansible_vars(host, inventory) for host in inventory.hosts}}
+    if ALL in inventory.groups:
+        raise InventoryError("group 'all' is every host in Ansible", where=inventory.source, hint="rename the group")
+    if inventory.groups:
+        document["children"] = {
+            group: {"hosts": dict.fromkeys(members)} for group, members in inventory.groups.items()
+        }
+    return yaml.safe_dump({"all": document}, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "ansible_host": host.address,
+        "ansible_user": host.user,
+        "ansible_port": host.port,
+        "ansible_ssh_private_key_file": host.identity_file,
+        "ansible_ssh_common_args": f"-o ProxyJump={host.proxy_jump}" if host.proxy_jump else None,
+    }
+    if "{{" in (host.identity_file or "") or "{%" in (host.identity_file or ""):
+        raise InventoryError("identity_file: Ansible would run '{{' and '{%' as a template", host=host.name,
+                             where=inventory.source)
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _json(inventory: Inventory) -> str:
+    return json.dumps(report(inventory).as_json()) + "\n"
+
+
+FORMATS: dict[str, Callable[[Inventory], str]] = {
+    "names": _names,
+    "nodeset": _nodeset,
+    "deepspeed": _deepspeed,
+    "mpi": _mpi,
+    "pdsh": _pdsh,
+    "ssh-config": _ssh_config,
+    "ansible": _ansible,
+    "json": _json,
+}
