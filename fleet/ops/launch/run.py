@@ -1,0 +1,198 @@
+"""The one loop of a run: what followers hear goes in, stops go out, until every node has ended."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from fleet.events import Notice
+from fleet.model import Report
+from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.gang import Gang, RankEnd
+from fleet.ops.launch.janitor import send_janitor
+from fleet.ops.launch.logs import NodeLogs, RunFolder
+from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.summary import INTERRUPTED, summarise
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Session
+
+TICK = 0.1
+STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+LEAVE = 3  # interrupts after which fleet leaves without waiting for nodes
+
+
+class Interrupts:
+    """How often the user has asked to stop: once is gentle, twice kills, three times leaves."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def request(self) -> None:
+        self.count += 1
+
+
+class Run:
+    """A started run. `attach` later makes one for a run that somebody else started."""
+
+    def __init__(
+        self, plan: Plan, folder: RunFolder, sessions: Mapping[str, Session], runtime: Runtime,
+        interrupts: Interrupts,
+    ) -> None:
+        self.plan, self.folder, self.runtime, self.interrupts = plan, folder, runtime, interrupts
+        options = plan.options
+        self.gang = Gang({n.node.host.name: n.node.node_rank for n in plan.nodes},
+                         restarts=plan.job.max_restarts > 0)
+        self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in plan.hosts}
+        self.incomplete: list[str] = []
+        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self._followers = {
+            host.name: Follower(plan.run_id, host, sessions[host.name], runtime.transport, self.logs[host.name],
+                                self._heard.put, runtime.emit, options.node_timeout)
+            for host in plan.hosts
+        }
+        self._handlers: dict[str, Callable[[Heard], None]] = {
+            "message": self._on_message, "dropped": self._on_dropped, "resumed": self._on_resumed,
+            "blocked": self._on_blocked, "unblocked": self._on_unblocked, "over": self._on_over,
+        }
+        self._stop_by: float | None = None
+        self._killed = False
+        self._began = time.monotonic()
+
+    def follow(self) -> Report:
+        """Until the end of the run, whatever it is; writes summary.json."""
+        for follower in self._followers.values():
+            follower.start()
+        while not all(node.ended for node in self.gang.nodes.values()):
+            try:
+                heard = self._heard.get(timeout=TICK)
+            except queue.Empty:
+                pass
+            else:
+                self._handlers[heard.what](heard)
+            self._watch_silence()
+            self._watch_interrupts()
+            self._watch_stop()
+            if self.interrupts.count >= LEAVE:
+                break
+        self._clean_up()
+        report = summarise(self.plan, self.gang, self.logs, self.incomplete, time.monotonic() - self._began)
+        self.folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
+        self.folder.write_json("summary.json", report.as_json())
+        return report
+
+    # -- what is heard ------------------------------------------------------------------------------------
+    def say(
+        self, level: Literal["info", "warning", "error"], message: str, event: str, host: str | None = None,
+        hint: str | None = None, **data: Any,
+    ) -> None:
+        """One event: a line of events.jsonl, and a Notice for whoever looks on."""
+        record = self.folder.event(event, host=host, message=message, **data)
+        self.runtime.emit(Notice(level, message, host, hint, record))
+
+    def _on_message(self, heard: Heard) -> None:
+        node = self.gang.nodes[heard.host]
+        message = heard.data
+        if isinstance(message.get("time"), (int, float)):
+            node.clock.heard(float(message["time"]), heard.time)
+        if message.get("event") == "rank":
+            self._on_rank(heard.host, message)
+        elif message.get("event") == "status":
+            state = {k: v for k, v in message.items() if k not in ("event", "time")}
+            self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
+            self._stop_if(self.gang.node_status(heard.host, message))
+        elif message.get("event") == "failed":
+            self.gang.node_status(heard.host, {"state": "lost", "reason": str(message.get("message"))})
+            self._stop_if(f"{heard.host}: {message.get('message')}")
+
+    def _on_rank(self, host: str, message: Mapping[str, Any]) -> None:
+        end = RankEnd(host, self.gang.nodes[host].node_rank, int(message["rank"]), message.get("local_rank"),
+                      message.get("status"), message.get("signal"), float(message.get("time") or 0),
+                      int(message.get("attempt") or 0))
+        how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
+        reason = self.gang.rank_ended(end)
+        level: Literal["info", "error"] = "error" if reason else "info"
+        self.say(level, f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}", "rank", host,
+                 rank=end.rank, node_rank=end.node_rank, local_rank=end.local_rank, status=end.status,
+                 signal=end.signal, attempt=end.attempt)
+        self._stop_if(reason)
+
+    def _on_dropped(self, heard: Heard) -> None:
+        self.say("warning", f"{heard.host}: {heard.data['reason']}; trying again", "dropped", heard.host)
+
+    def _on_resumed(self, heard: Heard) -> None:
+        self.say("info", f"{heard.host} is back; its logs go on where they stopped", "resumed", heard.host)
+
+    def _on_blocked(self, heard: Heard) -> None:
+        self.say("error", f"{heard.host}: logs cannot be written here: {heard.data['reason']}", "blocked", heard.host,
+                 hint=f"training goes on and its nodes keep every line; make room in {self.folder.path}")
+
+    def _on_unblocked(self, heard: Heard) -> None:
+        self.say("info", f"{heard.host}: logs are written again, nothing is lost", "unblocked", heard.host)
+
+    def _on_over(self, heard: Heard) -> None:
+        node = self.gang.nodes[heard.host]
+        node.ended = True
+        if not heard.data["complete"] and node.lost is None:
+            self.incomplete.append(heard.host)
+            self.say("error", f"{heard.host}: its logs are not complete here", "incomplete", heard.host,
+                     hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.plan.run_id}")
+
+    # -- what is done about it ----------------------------------------------------------------------------
+    def _stop_if(self, reason: str | None) -> None:
+        if reason is not None and self.gang.stop(reason, time.time()):
+            self._tell_all(self.plan.options.grace, reason)
+
+    def _tell_all(self, grace: float, reason: str) -> None:
+        self.say("info", f"stopping all nodes: {reason}", "stop", reason=reason, grace=grace)
+        self._stop_by = time.monotonic() + grace + STUBBORN_SECONDS
+        for host, follower in self._followers.items():
+            if not self.gang.nodes[host].ended:
+                follower.stop(grace, reason)
+
+    def _watch_silence(self) -> None:
+        for host, follower in self._followers.items():
+            since, node = follower.silent_since, self.gang.nodes[host]
+            if since is None or node.ended or node.lost is not None:
+                continue
+            silent = time.monotonic() - since
+            if silent >= self.plan.options.node_timeout:
+                follower.give_up()
+                reason = self.gang.node_lost(host, time.time() - silent)
+                self.say("error", f"{host} is silent for {silent:.0f} s: lost", "lost", host,
+                         hint="the host hangs, or the link to it is cut")
+                self._stop_if(reason)
+
+    def _watch_interrupts(self) -> None:
+        if self.interrupts.count >= 1:
+            self._stop_if(INTERRUPTED)
+        if self.interrupts.count >= 2 and not self._killed:
+            self._killed = True
+            self._tell_all(0.0, f"{INTERRUPTED} twice")
+
+    def _watch_stop(self) -> None:
+        if self._stop_by is None or time.monotonic() < self._stop_by:
+            return
+        for host, follower in self._followers.items():
+            node = self.gang.nodes[host]
+            if not node.ended and node.lost is None:
+                follower.give_up()
+                self.gang.node_lost(host, time.time())
+                self.say("error", f"{host} did not stop in time", "stubborn", host)
+
+    def _clean_up(self) -> None:
+        """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
+        left = [host for host in self.plan.hosts
+                if self.gang.nodes[host.name].lost is not None or not self.gang.nodes[host.name].ended]
+        if not left:
+            return
+        for host in left:
+            self._followers[host.name].give_up()
+        lease = self.plan.options.lease
+        pid = send_janitor(self.plan, left, self.folder, self.runtime.transport.name)
+        for host in left:
+            ends = f"its ranks end by themselves {lease:g} s after it lost the head" if lease is not None else \
+                "its ranks run until somebody stops them: this run has no lease"
+            self.say("warning", f"{host.name}: {ends}" + (
+                f"; a helper (pid {pid}) stops them as soon as it answers" if pid else ""), "janitor", host.name)

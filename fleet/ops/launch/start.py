@@ -1,0 +1,120 @@
+"""Connects to all nodes of a run and starts its supervisor on each; all or none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from fleet import fanout
+from fleet.engines.base import COMMAND_FILE
+from fleet.errors import FleetError, HostFailed, Interrupted
+from fleet.model import Host
+from fleet.ops.each import failed
+from fleet.ops.launch.plan import NodePlan, Plan
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import call
+
+T = TypeVar("T")
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+
+
+class Sessions:
+    """Open connections by host name, made on first use. Close them all with close()."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._open: dict[str, Session] = {}
+
+    def get(self, host: Host) -> Session:
+        if host.name not in self._open:
+            self._open[host.name] = self.runtime.transport.connect(host, self.runtime.cancel)
+        return self._open[host.name]
+
+    def take(self, host: Host) -> Session:
+        """Hand the connection over; the taker closes it."""
+        session = self.get(host)
+        del self._open[host.name]
+        return session
+
+    def close(self) -> None:
+        for session in self._open.values():
+            session.close()
+        self._open.clear()
+
+    def each(
+        self, hosts: tuple[Host, ...], work: Callable[[Session, Host], T], cancel: Cancel | None = None
+    ) -> tuple[dict[str, T], dict[str, FleetError]]:
+        """Do `work` on all hosts at once: (answers, errors) by host name, both in the order of `hosts`."""
+        outcomes: dict[str, T | BaseException] = {}
+        for host, outcome in fanout.run(
+            hosts, lambda h: work(self.get(h), h), limit=len(hosts), cancel=cancel or self.runtime.cancel
+        ):
+            outcomes[host.name] = outcome
+        answers: dict[str, T] = {}
+        errors: dict[str, FleetError] = {}
+        for host in hosts:
+            outcome = outcomes[host.name]
+            if isinstance(outcome, BaseException):
+                error = failed(host, outcome).error
+                assert error is not None
+                errors[host.name] = error
+            else:
+                answers[host.name] = outcome
+        return answers, errors
+
+
+def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
+    """What fleet/remote/supervise.py is fed. Values of variables travel here and nowhere else."""
+    remote = files("fleet") / "remote"
+    return {
+        "run": plan.run_id,
+        "host": node.node.host.name,
+        "node_rank": node.node.node_rank,
+        "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
+        "env": dict(node.env),
+        "env_expand": dict(node.env_expand),
+        "cwd": node.workdir,
+        "activate": node.node.host.activate,
+        "ranks": list(node.node.ranks),
+        "lease": plan.options.lease,
+        "grace": plan.options.grace,
+        "node_timeout": plan.options.node_timeout,
+        "time": time.time(),
+        "files": {
+            COMMAND_FILE: node.start.command_file(),
+            **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},
+        },
+    }
+
+
+def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
+    """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
+
+    def start(session: Session, host: Host) -> dict[str, Any]:
+        answer = call(session, "supervise", supervise_spec(plan, plan.node(host.name)), timeout=START_SECONDS)
+        if answer.get("event") != "started":
+            raise HostFailed(str(answer.get("message") or "the supervisor did not start"), host=host.name,
+                             hint=answer.get("hint"))
+        return answer
+
+    # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
+    answers, errors = sessions.each(plan.hosts, start)
+    if errors or sessions.runtime.cancel.is_set():
+        stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
+        if sessions.runtime.cancel.is_set():
+            raise Interrupted("interrupted while starting; everything was stopped again")
+        raise min(errors.values(), key=lambda e: (isinstance(e, Interrupted), -e.exit_code))
+    return answers
+
+
+def stop_all(
+    plan: Plan, sessions: Sessions, grace: float, reason: str
+) -> tuple[dict[str, dict[str, Any]], dict[str, FleetError]]:
+    """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
+    spec = {"run": plan.run_id, "grace": grace, "reason": reason}
+    return sessions.each(
+        plan.hosts, lambda session, host: call(session, "stop", spec, timeout=grace + STOP_SECONDS), Cancel())
