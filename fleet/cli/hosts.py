@@ -14,7 +14,7 @@ from fleet.cli.context import load_inventory
 from fleet.cli.options import common_options, settings_of
 from fleet.cli.output import clean, write_json
 from fleet.inventory import FORMATS, convert, report
-from fleet.model import Inventory
+from fleet.model import Host, Inventory
 
 # column -> what a host shows in it; a column that says nothing for any host is left out
 COLUMNS: dict[str, Callable[[Host], object]] = {
