@@ -1,0 +1,161 @@
+"""Sessions and channels over an authenticated Link; every wait is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from paramiko.buffered_pipe import PipeTimeout
+from paramiko.common import cMSG_CHANNEL_REQUEST
+
+from fleet.errors import ConnectError, FleetError
+from fleet.model import Host
+from fleet.transport.base import Cancel
+from fleet.transport.ssh_dial import Deadline
+from fleet.transport.ssh_link import WINDOW_BYTES, ChannelRefused, Link
+from fleet.transport.ssh_wire import Message, NodeChannel
+
+READ_BYTES = 256 * 1024
+SEND_SLICE = 0.2
+
+
+class SshChannel:
+    """One remote process. recv, send and wait may be called from different threads."""
+
+    def __init__(self, channel: NodeChannel, host: Host) -> None:
+        self._channel = channel
+        self._host = host
+        self._read_lock = threading.Lock()
+        self._early = bytearray()
+        channel.settimeout(SEND_SLICE)
+
+    def send(self, data: bytes) -> None:
+        """Blocks while the peer takes nothing. What the peer writes meanwhile is taken in, so that a program
+        which writes before it reads on cannot make both wait for ever."""
+        view = memoryview(data)
+        while view:
+            if len(self._channel.in_buffer) > WINDOW_BYTES // 4:
+                self._take_in()
+            try:
+                sent = self._channel.send(view)
+            except TimeoutError:
+                self._take_in()
+                continue
+            except Exception as error:
+                raise self._lost() from error
+            if sent == 0:
+                raise self._lost()
+            view = view[sent:]
+
+    def _take_in(self) -> None:
+        if self._channel.transport is None or not self._channel.transport.is_active():
+            raise self._lost()
+        if self._read_lock.acquire(blocking=False):
+            try:
+                while self._channel.recv_ready():
+                    self._early += self._channel.recv(READ_BYTES)
+            finally:
+                self._read_lock.release()
+
+    def _lost(self) -> FleetError:
+        link = self._channel.transport
+        via = link.via if isinstance(link, Link) else None
+        if via is not None and via.broken:
+            return ConnectError("the connection to its gateway was lost", host=self._host.name, kind="gateway",
+                                hint="the gateway went down, or its sshd was stopped")
+        return ConnectError("the connection was lost, or the process there has ended", host=self._host.name,
+                            kind="lost", hint="the host went down, or its sshd was stopped")
+
+    def send_eof(self) -> None:
+        with contextlib.suppress(Exception):
+            self._channel.shutdown_write()
+
+    def recv(self, timeout: float) -> bytes | None:
+        with self._read_lock:
+            if self._early:
+                data = bytes(self._early)
+                self._early.clear()
+                return data
+            try:
+                # reading nothing waits until there is something, without touching the timeout of send()
+                self._channel.in_buffer.read(0, timeout)
+                data = bytes(self._channel.recv(READ_BYTES))
+            except (PipeTimeout, TimeoutError):
+                return None
+            except Exception as error:
+                raise self._lost() from error
+        link = self._channel.transport
+        if not data and self._channel.exit_status < 0 and isinstance(link, Link) and link.broken:
+            raise self._lost()
+        return data
+
+    def recv_stderr(self) -> bytes:
+        with self._channel.lock:
+            data = bytes(self._channel.stderr_tail)
+            self._channel.stderr_tail.clear()
+        return data
+
+    def wait(self, timeout: float) -> int | None:
+        self._channel.status_event.wait(timeout)
+        status: int = self._channel.exit_status
+        return status if status >= 0 else None
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            link = self._channel.transport
+            if isinstance(link, Link) and link.is_active():
+                link.quietly(self._channel.close)
+
+
+class SshSession:
+    """An authenticated connection to one host."""
+
+    def __init__(self, host: Host, link: Link, timeout: float, on_close: Callable[[], None] | None = None) -> None:
+        self.host = host
+        self._link = link
+        self._timeout = timeout
+        self._on_close = on_close
+
+    def start(self, command: str) -> SshChannel:
+        # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
+        deadline = Deadline.after(self._timeout, Cancel())
+        try:
+            channel = self._link.open("session", deadline)
+        except ChannelRefused as error:
+            raise ConnectError(
+                f"its sshd opens no further session: {error.text or 'refused'}", host=self.host.name,
+                kind="protocol", hint="MaxSessions in its sshd_config (10 by default)") from error
+        except FleetError as error:
+            error.host = self.host.name
+            raise
+        event = channel.event
+        event.clear()
+        channel.event_ready = False
+        m = Message()
+        m.add_byte(cMSG_CHANNEL_REQUEST)
+        m.add_int(channel.remote_chanid)
+        m.add_string("exec")
+        m.add_boolean(True)
+        m.add_string(command)
+        self._link._send_user_message(m)
+        in_time = deadline.wait(event)
+        if channel.event_ready:
+            return SshChannel(channel, self.host)
+        if in_time and self._link.is_active():
+            raise ConnectError("its sshd refuses to run commands", host=self.host.name, kind="protocol",
+                               hint="a restricted account? try 'ssh HOST true'")
+        failure = self._link.failure(in_time, self._timeout, "the start of a command")
+        failure.host = self.host.name
+        raise failure
+
+    @property
+    def alive(self) -> bool:
+        """The connection stands, as far as this side has heard."""
+        return bool(self._link.is_active())
+
+    def close(self) -> None:
+        self._link.abort()
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()

@@ -1,0 +1,163 @@
+"""From a name to a connected TCP socket, within a deadline, with the reason when it does not work."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import queue
+import select
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.errors import ConnectError, FleetError, Interrupted, LimitError
+from fleet.transport.base import Cancel
+
+SLICE_SECONDS = 0.2
+STALLED_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in time (time.monotonic()) up to which things may take, and the latch that ends them earlier."""
+
+    at: float
+    cancel: Cancel
+    seconds: float
+
+    @classmethod
+    def after(cls, seconds: float, cancel: Cancel) -> Deadline:
+        return cls(time.monotonic() + seconds, cancel, seconds)
+
+    def left(self) -> float:
+        """Seconds left, 0 when it has passed. Raises Interrupted."""
+        if self.cancel.is_set():
+            raise Interrupted("interrupted")
+        return max(0.0, self.at - time.monotonic())
+
+    def wait(self, event: threading.Event) -> bool:
+        """Wait for the event; False when time ran out. Raises Interrupted at once on cancel."""
+        if not event.is_set():
+            undo = self.cancel.on_set(event.set)
+            try:
+                event.wait(self.left())
+            finally:
+                undo()
+            self.left()
+        return event.is_set()
+
+
+def dial(address: str, port: int, deadline: Deadline) -> socket.socket:
+    """A connected socket. Raises ConnectError: resolve, refused, unreachable, timeout; LimitError; Interrupted."""
+    targets = resolve_name(address, port, deadline)
+    last: FleetError | None = None
+    for index, (family, sockaddr) in enumerate(targets):
+        # several addresses share the time, so that a dead IPv6 one leaves some for the IPv4 one
+        share = Deadline(time.monotonic() + deadline.left() / (len(targets) - index), deadline.cancel,
+                         deadline.seconds)
+        try:
+            return _connect(family, sockaddr, share, f"{address} port {port}")
+        except ConnectError as error:
+            last = error
+    assert last is not None
+    raise last
+
+
+def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int, Any]]:
+    """[(family, sockaddr), ...]. A resolver that hangs is left behind in its (daemon) thread."""
+    try:
+        version = ipaddress.ip_address(address).version
+        return [(socket.AF_INET if version == 4 else socket.AF_INET6, (address, port))]
+    except ValueError:
+        pass
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+        done.set()
+
+    start_thread(ask, "fleet-resolve")
+    hint = "correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in ~/.ssh/config)"
+    if not deadline.wait(done) or answers.empty():
+        raise ConnectError(f"no answer from the resolver for {address!r} within {deadline.seconds:g} s",
+                           kind="resolve", hint="is DNS reachable? an IP address in the inventory does without it")
+    answer = answers.get()
+    if isinstance(answer, BaseException):
+        reason = answer.strerror if isinstance(answer, OSError) and answer.strerror else "not a valid name"
+        raise ConnectError(f"the name {address!r} does not resolve: {reason}", kind="resolve", hint=hint)
+    return [(family, sockaddr) for family, _, _, _, sockaddr in answer]
+
+
+def _connect(family: int, sockaddr: Any, deadline: Deadline, where: str) -> socket.socket:
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise os_error(error, where) from error
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex(sockaddr)
+        if code == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            while not poll.poll(min(SLICE_SECONDS, deadline.left()) * 1000):
+                if deadline.left() == 0:
+                    raise ConnectError(
+                        f"no answer from {where} within {deadline.seconds:g} s", kind="timeout",
+                        hint="is the host up, is the address right, does a firewall drop the port?")
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise os_error(OSError(code, errno.errorcode.get(code, str(code))), where)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # a writer must not wait for ever for a peer that takes nothing: frozen, or behind a cut cable
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
+        return sock
+    except OSError as error:
+        sock.close()
+        raise os_error(error, where) from error
+    except BaseException:
+        sock.close()
+        raise
+
+
+def os_error(error: OSError, where: str) -> FleetError:
+    """The FleetError for what the kernel said about a connection to `where`."""
+    code = error.errno
+    if code in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+        return LimitError("this machine has no open file left for another connection",
+                          hint="lower --fanout, or raise 'ulimit -n'")
+    if code == errno.ECONNREFUSED:
+        return ConnectError(f"{where} refused the connection", kind="refused",
+                            hint="is sshd running there, and on this port?")
+    if code == errno.ETIMEDOUT:
+        return ConnectError(f"no answer from {where}", kind="timeout",
+                            hint="is the host up, does a firewall drop the port?")
+    if code in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL,
+                errno.EACCES, errno.EPERM, errno.EINVAL, errno.EAFNOSUPPORT):
+        return ConnectError(f"{where} cannot be reached: {_words(code)}", kind="unreachable",
+                            hint="is the host up, is the address right, is there a route to its network?")
+    return ConnectError(f"the connection to {where} was lost: {_words(code)}", kind="lost",
+                        hint="the host went down, or something on the way cut the connection")
+
+
+def _words(code: int | None) -> str:
+    return os.strerror(code).lower() if code else "closed"
+
+
+def start_thread(target: Any, name: str) -> threading.Thread:
+    """Start a daemon thread. LimitError when this machine does not allow one more."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise LimitError("this machine does not allow another thread",
+                         hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)") from error
+    return thread

@@ -1,0 +1,194 @@
+"""One SSH connection: paramiko's Transport, cut down to what fleet needs and bounded where paramiko waits for ever.
+
+The host key is judged inside the key exchange: when it is wrong, not one byte more is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fleet.errors import ConnectError, FleetError
+from fleet.transport.ssh_dial import Deadline, os_error, start_thread
+from fleet.transport.ssh_hostkeys import ALGORITHMS, HostKey, HostKeyCheck
+from fleet.transport.ssh_wire import Message, NodeChannel, Packets, paramiko
+
+# SSH_MSG_*
+_CHANNEL_OPEN = b"\x5a"
+_CHANNEL_EXTENDED_DATA = 95
+_CHANNEL_REQUEST = 98
+WINDOW_BYTES = 4 * 1024 * 1024
+
+
+class Link(paramiko.Transport):  # type: ignore[misc]
+    """A connection with a verified host key; not authenticated yet after handshake()."""
+
+    # cheapest first of what is secure; older ones only for servers that have nothing else
+    _preferred_ciphers = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
+    _preferred_macs = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256",
+                       "hmac-sha2-512", "hmac-sha1")
+    _preferred_kex = tuple(k for k in paramiko.Transport._preferred_kex if not k.endswith("sha1"))
+    _preferred_keys: Any = tuple(a for names in ALGORITHMS.values() for a in names)
+    _preferred_pubkeys = _preferred_keys
+    _active_check_timeout = 0.5  # sockets are shut down to wake their thread, so this is only a fallback
+    _channel_handler_table = {
+        **paramiko.Transport._channel_handler_table,
+        _CHANNEL_EXTENDED_DATA: NodeChannel._feed_extended,
+        _CHANNEL_REQUEST: NodeChannel._handle_request,
+    }
+
+    def __init__(self, sock: Any, check: HostKeyCheck | None, key_types: tuple[str, ...]) -> None:
+        super().__init__(sock, default_window_size=WINDOW_BYTES, packetizer_class=Packets)
+        self._check = check
+        self._preferred_keys = tuple(a for kind in key_types for a in ALGORITHMS[kind])
+        self.server_key_types: tuple[str, ...] = ()
+        self.server_host_key: HostKey | None = None
+        self.saved_exception: BaseException | None = None
+        self.via: Link | None = None
+        self._where = "?"
+
+    def _log(self, level: int, msg: object, *args: object) -> None:
+        """Formatting log lines that nobody reads costs a tenth of a connection."""
+
+    def _really_parse_kex_init(self, m: Message, ignore_first_byte: bool = False) -> dict[str, Any]:
+        parsed: dict[str, Any] = super()._really_parse_kex_init(m, ignore_first_byte)
+        if not ignore_first_byte:
+            offered = parsed["server_key_algo_list"]
+            self.server_key_types = tuple(
+                kind for kind, names in ALGORITHMS.items() if any(n in offered for n in names))
+        return parsed
+
+    def _verify_key(self, host_key: bytes, sig: bytes) -> None:
+        super()._verify_key(host_key, sig)
+        self.server_host_key = HostKey(Message(host_key).get_text(), host_key)
+        if self._check is not None:
+            self._check.check(self.server_host_key)
+
+    def handshake(self, where: str, deadline: Deadline) -> None:
+        """Banner and key exchange. ConnectError: banner, timeout, lost, protocol, host-key, unknown-host-key."""
+        self._where = where
+        done = threading.Event()
+        self.start_client(event=done)
+        in_time = deadline.wait(done)
+        if in_time and self.is_active() and self.initial_kex_done:
+            return
+        raise self.failure(in_time, deadline.seconds, "the key exchange")
+
+    def failure(self, in_time: bool, seconds: float, during: str) -> FleetError:
+        """What made the connection fail, or not come about in time."""
+        error = self.saved_exception
+        if isinstance(error, FleetError):
+            return error
+        said = getattr(self.packetizer, "preamble", "")
+        if not self.remote_version:
+            if in_time and isinstance(error, paramiko.SSHException) and "Indecipherable" in str(error) or said:
+                return ConnectError(f"{self._where} answers, but not as an SSH server does: {said!r}", kind="banner",
+                                    hint="is this the port of sshd? or it turns this machine away for a while")
+            if in_time:
+                return ClosedEarly(f"{self._where} closed the connection before it said anything", kind="banner",
+                                   hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away")
+            return ConnectError(
+                f"{self._where} accepts connections and says nothing within {seconds:g} s", kind="banner",
+                hint="its sshd is frozen or overloaded, or something else listens on that port")
+        if not in_time:
+            return ConnectError(f"{self._where} stopped answering during {during} ({seconds:g} s)", kind="timeout",
+                                hint="the host hangs or is overloaded, or the link to it is cut")
+        if isinstance(error, OSError):
+            return os_error(error, self._where)
+        if error is None or isinstance(error, EOFError):
+            return ConnectError(f"{self._where} closed the connection during {during}", kind="lost",
+                                hint="the host's sshd log says why (journalctl -u ssh)")
+        return ConnectError(f"{self._where}: {error}", kind="protocol",
+                            hint="its sshd is very old, or its settings allow nothing that fleet speaks")
+
+    def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
+        """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no.
+
+        paramiko's own open_channel mixes up the answers to channels opened at the same time.
+        """
+        event = threading.Event()
+        m = Message()
+        with self.lock:
+            chanid = self._next_channel()
+            m.add_byte(_CHANNEL_OPEN)
+            m.add_string(kind)
+            m.add_int(chanid)
+            m.add_int(WINDOW_BYTES)
+            m.add_int(self.default_max_packet_size)
+            if target is not None:
+                m.add_string(target[0])
+                m.add_int(target[1])
+                m.add_string("127.0.0.1")
+                m.add_int(0)
+            channel = NodeChannel(chanid)
+            self._channels.put(chanid, channel)
+            self.channel_events[chanid] = event
+            self.channels_seen[chanid] = True
+            channel._set_transport(self)
+            channel._set_window(WINDOW_BYTES, self.default_max_packet_size)
+        self._send_user_message(m)
+        in_time = False
+        try:
+            in_time = deadline.wait(event)
+        finally:
+            if not in_time:
+                self.channel_events.pop(chanid, None)
+        if channel.refused:
+            raise ChannelRefused(*channel.refused)
+        if not in_time or not channel.active or not self.is_active():
+            raise self.failure(in_time, deadline.seconds, "the opening of a channel")
+        return channel
+
+    def _parse_channel_open_failure(self, m: Message) -> None:
+        chanid, code, text = m.get_int(), m.get_int(), m.get_text()
+        channel = self._channels.get(chanid)
+        if channel is not None:
+            channel.refused = (code, text)
+        m.rewind()
+        super()._parse_channel_open_failure(m)
+        self.saved_exception = None
+
+    def _parse_disconnect(self, m: Message) -> None:
+        super()._parse_disconnect(m)
+        self.saved_exception = EOFError()
+
+    @property
+    def broken(self) -> bool:
+        """The connection is gone; true before its channels notice."""
+        return not self.is_active() or self.saved_exception is not None
+
+    def quietly(self, send: Callable[[], None]) -> None:
+        """Call what sends a small message, without waiting for a peer that takes nothing."""
+        try:
+            writable = bool(select.select([], [self.sock], [], 0)[1]) if self.via is None else not self.via.broken
+        except (OSError, ValueError):
+            return
+        if writable:
+            send()
+        else:
+            start_thread(send, "fleet-close")
+
+    def abort(self) -> None:
+        """Close at once, whatever state it is in; never blocks, never raises."""
+        with contextlib.suppress(Exception):
+            shut = getattr(self.sock, "abort", None)
+            shut() if shut else self.sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            self.close()
+            self.sock.close()
+
+
+class ClosedEarly(ConnectError):
+    """Closed before the banner: sshd drops connections at random beyond MaxStartups; trying again is harmless."""
+
+
+class ChannelRefused(Exception):
+    """The server said no to a channel. code: 1 prohibited, 2 connect failed, 3 unknown type, 4 resources."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
