@@ -153,7 +153,8 @@ class Tools:
         full = ["-dumpfullversion", "-dumpversion"]
         cuda = [self.env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
         return {
-            "compilers": {"gcc": self.version("gcc", full, r"^([\d.]+)$"), "g++": self.version("g++", full, r"^([\d.]+)$"),
+            "compilers": {"gcc": self.version("gcc", full, r"^([\d.]+)$"),
+                          "g++": self.version("g++", full, r"^([\d.]+)$"),
                           "ninja": self.version("ninja", ["--version"], r"^([\d.]+)")},
             "cuda_toolkit": self.version("nvcc", ["--version"], r"release ([\d.]+)", *cuda),
             "rsync": self.version("rsync", ["--version"], r"version v?([\d.]+)"),

@@ -1,0 +1,113 @@
+"""`fleet check`: one round trip a host brings the facts, rules turn them into findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.each import on_each
+from fleet.ops.runtime import Runtime
+from fleet.rules.judge import Finding, judge
+from fleet.rules.view import View, view
+from fleet.transport.base import Session
+from fleet.transport.program import Program
+
+CLOCK_SAMPLES = 4
+SILENCE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """step_timeout: seconds a probe step has on the node; all of them run at once. workdir: where hosts without one
+    of their own would run, None not to look."""
+
+    step_timeout: float = 10.0
+    workdir: str | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """views: host name -> its facts with what follows from them, of every host that answered, in inventory order."""
+
+    report: Report
+    views: Mapping[str, View]
+    findings: tuple[Finding, ...]
+
+
+def make_plan(inventory: Inventory, options: CheckOptions) -> dict[str, dict[str, Any]]:
+    """Pure: host name -> the spec that fleet/remote/probe.py is fed."""
+    return {
+        host.name: {
+            "python": host.python, "activate": host.activate, "env": inventory.env_for(host),
+            "workdir": host.workdir or options.workdir, "deadline": options.step_timeout,
+        }
+        for host in inventory.hosts
+    }
+
+
+def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Checked:
+    """Probe every host and judge them. exit_code: 122 and its like when a host could not be asked, else 123 with an
+    error among the findings, else 0."""
+    plan = make_plan(inventory, options)
+
+    def task(session: Session, host: Host) -> Result:
+        facts = probe(session, plan[host.name], options, runtime)
+        return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
+
+    results = on_each(inventory.hosts, runtime, task)
+    views = {r.host: view_of(inventory.host(r.host), r.data["facts"], options) for r in results if r.ok}
+    findings = tuple(judge(views, fold))
+    code = exit_code_of(results)
+    if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
+        code = EXIT_PREFLIGHT
+    report = Report("check", results, code, {"findings": [finding.as_json() for finding in findings]})
+    return Checked(report, views, findings)
+
+
+def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View:
+    """A host's facts against what the inventory wants of it."""
+    needed = max(host.devices or (-1,)) + 1
+    return view(facts, ranks=host.slots, gpus=needed, deadline=options.step_timeout)
+
+
+def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runtime: Runtime) -> dict[str, Any]:
+    """The facts of one host. While its steps run, the clock is asked for: no round trip of its own."""
+    facts: dict[str, Any] = {}
+    best: tuple[float, float] | None = None
+    left = CLOCK_SAMPLES
+    deadline = time.monotonic() + options.step_timeout + 2 * SILENCE_SECONDS
+    with Program(session, "probe", spec) as program:
+        program.send({"op": "clock"})
+        # the first answer tells when python had started there, nothing about the clock
+        asked: float | None = None
+        for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=runtime.cancel):
+            if frame.kind != "J":
+                continue
+            message = frame.json()
+            if "facts" in message:
+                facts = message["facts"]
+            if "clock" in message:
+                best = better(best, asked, message["clock"], time.time())
+                left -= 1
+                if left > 0:
+                    asked = time.time()
+                    program.send({"op": "clock"})
+    if best is not None:
+        facts["clock"] = {"offset": round(best[0], 6), "uncertainty": round(best[1], 6)}
+    return facts
+
+
+def better(
+    best: tuple[float, float] | None, asked: float | None, theirs: float, now: float
+) -> tuple[float, float] | None:
+    """(offset, uncertainty) in seconds, the node's clock less ours, of the fastest round trip so far: it was read at
+    the middle of the trip, give or take half of it."""
+    if asked is None or now < asked:
+        return best
+    sample = (theirs - (asked + now) / 2, (now - asked) / 2)
+    return sample if best is None or sample[1] < best[1] else best

@@ -1,0 +1,206 @@
+"""Who listens on TCP ports, and their end: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
+
+spec: {"ports": [n], "op": "scan"}, or {"ports": [n], "op": "end", "grace": s, "force": bool,
+"approved": [[pid, start ticks, uid]]}. Answers one J:
+    {"listeners": [{"port", "address", "pid"|null, "start"|null, "uid", "user", "command"|null, "run_id"|null,
+                    "age": s|null, "own": bool, "refused": reason|null}],
+     "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
+One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
+has pid null. "own": it belongs to the user we are. Only approved processes are ever signalled, after checking
+that pid, start time and owner are as they were shown; "refused" ones never.
+"""
+import pwd
+import signal
+import socket
+
+POLL = 0.05
+
+
+def parse_listeners(table, ports):
+    """[(port, address, uid, inode)] of a /proc/net/tcp or tcp6 text; lines that make no sense are passed over."""
+    found = []
+    for line in table.splitlines():
+        fields = line.split()
+        try:
+            if fields[3] != "0A":  # TCP_LISTEN
+                continue
+            address, port = fields[1].split(":")
+            port, uid, inode = int(port, 16), int(fields[7]), int(fields[9])
+            raw = bytes.fromhex(address)
+            if len(raw) not in (4, 16):
+                continue
+        except (IndexError, ValueError):
+            continue
+        if port in ports:
+            # 32-bit words in the machine's byte order
+            raw = b"".join(raw[i:i + 4][::-1] if sys.byteorder == "little" else raw[i:i + 4]
+                           for i in range(0, len(raw), 4))
+            family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+            found.append((port, socket.inet_ntop(family, raw), uid, inode))
+    return found
+
+
+def holders(inodes):
+    """{socket inode: [pid]} as far as /proc lets us see."""
+    wanted = {"socket:[%d]" % inode: inode for inode in inodes}
+    found = {}
+    for pid in pids():
+        folder = "/proc/%d/fd/" % pid
+        try:
+            descriptors = os.listdir(folder)
+        except OSError:
+            continue  # gone, or not ours to see
+        links = set()
+        for descriptor in descriptors:
+            try:
+                links.add(os.readlink(folder + descriptor))
+            except OSError:
+                pass  # closed under our eyes
+        for link in links & set(wanted):
+            found.setdefault(wanted[link], []).append(pid)
+    return found
+
+
+def status_number(pid, field):
+    """The first number behind `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
+    for line in read_file("/proc/%d/status" % pid).splitlines():
+        name, _, rest = line.partition(b":")
+        if name == field and rest.split():
+            return int(rest.split()[0])
+    return None
+
+
+def user_name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def age(start):
+    uptime = read_file("/proc/uptime").split()
+    return max(0.0, round(float(uptime[0]) - start / os.sysconf("SC_CLK_TCK"), 1)) if uptime else None
+
+
+def ancestors():
+    """This program and everything above it: the shell, the sshd session, the sshd that listens, init."""
+    line = []
+    pid = os.getpid()
+    while pid and pid not in line:
+        line.append(pid)
+        pid = status_number(pid, b"PPid")
+    return line
+
+
+def our_ssh_port():
+    """The port at which sshd took this very connection; None without one."""
+    fields = os.environ.get("SSH_CONNECTION", "").split()
+    return int(fields[3]) if len(fields) == 4 and fields[3].isdigit() else None
+
+
+def describe(pid):
+    """What is known of a process: {} when it is gone."""
+    born, uid = start_time(pid), status_number(pid, b"Uid")
+    if born is None or uid is None:
+        return {}
+    command = read_file("/proc/%d/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
+    marks = [pair[13:] for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
+             if pair.startswith(b"FLEET_RUN_ID=")]
+    return {"pid": pid, "start": born, "uid": uid, "age": age(born),
+            "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace"),
+            "run_id": marks[0].decode("utf-8", "replace") if marks else None}
+
+
+def scan(ports):
+    """The listener entries of the docstring, by port, address and pid."""
+    ssh_port = our_ssh_port()
+    sockets = []
+    for name in ("tcp", "tcp6"):
+        table = read_file("/proc/net/" + name, 1 << 26).decode("latin-1")
+        sockets += parse_listeners(table, ports | {ssh_port})
+    owners = holders([inode for _, _, _, inode in sockets if inode])
+    above = ancestors()
+    way_back = {pid for port, _, _, inode in sockets if port == ssh_port for pid in owners.get(inode, [])}
+    found = []
+    for port, address, socket_uid, inode in sockets:
+        for pid in owners.get(inode, [None]) if port in ports else []:
+            entry = {"port": port, "address": address, "pid": None, "start": None, "uid": socket_uid, "age": None,
+                     "command": None, "run_id": None, "refused": None}
+            if pid:
+                entry.update(describe(pid))
+                if pid == 1:
+                    entry["refused"] = "it is this host's init"
+                elif pid in above or pid in way_back:
+                    entry["refused"] = "this SSH connection came through it"
+            entry["user"] = user_name(entry["uid"])
+            entry["own"] = entry["uid"] == os.getuid()
+            if entry not in found:
+                found.append(entry)
+    return sorted(found, key=lambda e: (e["port"], e["address"], e["pid"] or 0))
+
+
+def judge(pid, born, uid, entry, force):
+    """Why an approved process must be left alone all the same; None when it may be ended."""
+    if status_number(pid, b"Uid") != uid:
+        return "its owner changed since it was shown"
+    if entry is None:
+        return "it does not listen there any more"
+    if entry["refused"]:
+        return entry["refused"]
+    if not entry["own"] and not force:
+        return "it belongs to %s" % entry["user"]
+    return None
+
+
+def end(ports, approved, grace, force):
+    """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
+    listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports)}
+    reasons, left, ended = {}, {}, []
+    for pid, born, uid in approved:
+        if start_time(pid) != born:  # gone by itself; whoever has the pid now is a stranger
+            ended.append(pid)
+            continue
+        reason = judge(pid, born, uid, listening.get((pid, born)), force)
+        if reason:
+            reasons[pid] = reason
+        else:
+            left[pid] = born
+    for signum, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
+        for pid, born in list(left.items()):
+            try:
+                if start_time(pid) == born:
+                    os.kill(pid, signum)
+            except OSError as error:
+                if not isinstance(error, ProcessLookupError):
+                    reasons[pid] = "not permitted" if isinstance(error, PermissionError) else str(error)
+                    del left[pid]
+        deadline = time.monotonic() + seconds
+        while left:
+            for pid in [pid for pid, born in left.items() if start_time(pid) != born]:
+                ended.append(pid)
+                del left[pid]
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(POLL)
+    for pid in left:
+        reasons[pid] = "it survived SIGKILL: it hangs in the kernel"
+    return ended, reasons
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    start_heartbeat()
+    ports = set(spec["ports"])
+    answer = {}
+    if spec["op"] == "end":
+        ended, reasons = end(ports, spec["approved"], spec["grace"], spec["force"])
+        answer.update(ended=ended, reasons={str(pid): reason for pid, reason in reasons.items()})
+    answer["listeners"] = scan(ports)
+    send_json(answer)
+    send_exit(0)
+
+
+main()
+os._exit(0)

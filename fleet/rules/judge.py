@@ -1,0 +1,138 @@
+"""Rules applied to the views of all hosts: findings, the worst first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.rules.parity import RULES, SEVERITIES, Rule, Severity
+from fleet.rules.units import amount, shown
+from fleet.rules.view import NOTABLE, View, lookup
+
+Fold = Callable[[Iterable[str]], str]
+OTHER_PACKAGES = 6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be. hosts: whom it is about, in inventory order."""
+
+    id: str
+    severity: Severity
+    hosts: tuple[str, ...]
+    message: str
+    remedy: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "severity": self.severity, "hosts": list(self.hosts), "message": self.message,
+                "remedy": self.remedy}
+
+
+def judge(views: Mapping[str, View], fold: Fold, rules: Sequence[Rule] = RULES) -> list[Finding]:
+    """All findings about these hosts (name -> view), in order of severity, then of the rules."""
+    found = [finding for rule in rules for finding in _KINDS[rule.kind](rule, _values(rule, views), fold)]
+    found += _packages(views, fold)
+    # one cause, one finding: a different minor version is a different patch release too
+    reported = {finding.id for finding in found}
+    found = [f for f in found if not (f.id == "python-patch" and "python-version" in reported)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def groups(values: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
+    """[(value, its hosts)], most hosts first, ties in order of appearance."""
+    by_value: dict[Any, list[str]] = {}
+    for name, value in values.items():
+        by_value.setdefault(value, []).append(name)
+    return sorted(by_value.items(), key=lambda item: -len(item[1]))
+
+
+def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
+    """True where one value has more hosts than any other; else nobody can say who deviates."""
+    return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
+
+
+def _values(rule: Rule, views: Mapping[str, View]) -> dict[str, Any]:
+    values = {}
+    for name, view in views.items():
+        applies = lookup(view, rule.when) if rule.when else True
+        value = lookup(view, rule.fact)
+        # anything else, MISSING among it, cannot be judged
+        if isinstance(applies, bool | int) and applies and isinstance(value, str | int | float | None):
+            values[name] = value
+    return values
+
+
+def _equal(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+    grouped = groups(values)
+    if len(grouped) < 2:
+        return
+    if not has_majority(grouped):
+        parts = [f"{fold(names)} {shown(value)}" for value, names in grouped]
+        yield Finding(rule.id, rule.severity, tuple(values), f"{rule.what} differs: " + "; ".join(parts), rule.remedy)
+        return
+    (usual, most), rest = grouped[0], grouped[1:]
+    parts = []
+    for value, names in rest:
+        verb = "has" if len(names) == 1 else "have"
+        parts.append(f"{fold(names)} {verb} no {rule.what}" if value is None
+                     else f"{fold(names)} {verb} {rule.what} {shown(value)}")
+    others = "the other one" if len(most) == 1 else f"the {len(most)} others"
+    message = f"{', '.join(parts)}{';' if len(rest) > 1 else ','} {others} {shown(usual)}"
+    deviating = {name for _, names in rest for name in names}
+    yield Finding(rule.id, rule.severity, tuple(n for n in values if n in deviating), message, rule.remedy)
+
+
+def _limit(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+    sign = 1 if rule.kind == "minimum" else -1
+    left = {name: float("inf") if value == "unlimited" else value for name, value in values.items()
+            if value == "unlimited" or isinstance(value, int | float)}
+    for limit, severity in rule.levels:
+        beyond = {name: value for name, value in left.items() if sign * value < sign * limit}
+        if not beyond:
+            continue
+        left = {name: value for name, value in left.items() if name not in beyond}
+        low, high = amount(min(beyond.values()), rule.unit), amount(max(beyond.values()), rule.unit)
+        had = low if low == high else f"{low} to {high}"
+        bound = "" if limit == float("inf") else "at least " if sign == 1 else "at most "
+        yield Finding(rule.id, severity, tuple(beyond), f"{fold(beyond)}: {had} {rule.what}, "
+                      f"{bound}{amount(limit, rule.unit)} wanted", rule.remedy)
+
+
+def _clear(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+    for value, names in groups({name: value for name, value in values.items() if value}):
+        yield Finding(rule.id, rule.severity, tuple(names), f"{fold(names)}: {rule.what}: {value}", rule.remedy)
+
+
+def _somewhere(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+    if values and all(value is None for value in values.values()):
+        yield Finding(rule.id, rule.severity, tuple(values), f"no host has {rule.what}", rule.remedy)
+
+
+def _distinct(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+    for value, names in groups(values):
+        if len(names) > 1:
+            yield Finding(rule.id, rule.severity, tuple(names), f"{fold(names)} share the {rule.what} {shown(value)}",
+                          rule.remedy)
+
+
+_KINDS: Mapping[str, Callable[[Rule, Mapping[str, Any], Fold], Iterable[Finding]]] = {
+    "equal": _equal, "minimum": _limit, "maximum": _limit, "clear": _clear, "somewhere": _somewhere,
+    "distinct": _distinct,
+}
+
+
+def _packages(views: Mapping[str, View], fold: Fold) -> Iterable[Finding]:
+    """Packages that no rule of their own looks at, together in one remark."""
+    installed = {name: view["packages"] for name, view in views.items() if view.get("packages")}
+    differing: dict[str, set[str]] = {}
+    for package in sorted({p for packages in installed.values() for p in packages} - {"torch", "deepspeed", *NOTABLE}):
+        grouped = groups({name: packages.get(package) for name, packages in installed.items()})
+        if len(grouped) > 1:
+            differing[package] = {n for _, names in grouped[1 if has_majority(grouped) else 0 :] for n in names}
+    if differing:
+        hosts = tuple(name for name in installed if any(name in names for names in differing.values()))
+        some = ", ".join(list(differing)[:OTHER_PACKAGES])
+        more = f" and {len(differing) - OTHER_PACKAGES} more" if len(differing) > OTHER_PACKAGES else ""
+        yield Finding("packages", "info", hosts, f"{fold(hosts)}: other packages differ: {some}{more}",
+                      "install from one lock file on every host; --json lists all versions")

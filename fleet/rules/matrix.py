@@ -1,0 +1,161 @@
+"""The facts as a table: one row a fact, hosts with the same values folded into one column. Pure; cli draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.rules.judge import Fold, groups, has_majority
+from fleet.rules.units import seconds, size
+from fleet.rules.view import MISSING, View, lookup
+
+ABSENT = "-"
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """deviates: most other hosts have something else."""
+
+    text: str
+    deviates: bool = False
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """titles: of the columns behind the fact's name. rows: (fact, cells), as many cells as titles."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+def matrix(views: Mapping[str, View], fold: Fold, max_columns: int) -> Matrix:
+    """The table of these hosts (name -> view).
+
+    Where hosts differ in more ways than fit, there are two columns instead: what most have, and who has what else.
+    """
+    texts = {name: {label: show(view) for label, show in ROWS} for name, view in views.items()}
+    alike = groups({name: tuple(row.values()) for name, row in texts.items()})
+    labels = [label for label, _ in ROWS if any(row[label] != ABSENT for row in texts.values())]
+    columns = [names for _, names in alike]
+    fits = len(columns) <= max_columns
+    rows = []
+    for label in labels:
+        shared = groups({name: row[label] for name, row in texts.items()})
+        usual = shared[0][0] if has_majority(shared) else None
+        if fits:
+            cells = [Cell(texts[names[0]][label], texts[names[0]][label] != usual) for names in columns]
+        else:
+            rest = "\n".join(f"{fold(names)}: {text}" for text, names in shared[1:])
+            cells = [Cell(shared[0][0], usual is None), Cell(rest, bool(rest))]
+        rows.append((label, tuple(cells)))
+    for label, path, form in SPANS:
+        spans = [_span(views, names, path, form) for names in (columns if fits else [list(views)])]
+        if any(text != ABSENT for text in spans):
+            rows.append((label, tuple(map(Cell, spans if fits else [*spans, ""]))))
+    titles = tuple(_title(names, fold) for names in columns) if fits else (f"most of {len(views)} hosts", "others")
+    return Matrix(titles, tuple(rows))
+
+
+def _title(names: list[str], fold: Fold) -> str:
+    return f"{fold(names)} ({len(names)})" if len(names) > 1 else names[0]
+
+
+def _span(views: Mapping[str, View], names: list[str], path: str, form: Callable[[float], str]) -> str:
+    """From the smallest to the largest value of a fact that is never the same on two hosts."""
+    values = [value for value in (lookup(views[name], path) for name in names) if isinstance(value, int | float)]
+    if not values:
+        return ABSENT
+    low, high = form(min(values)), form(max(values))
+    return low if low == high else f"{low} .. {high}"
+
+
+def _fact(path: str, form: Callable[[Any], str] = str) -> Callable[[View], str]:
+    def show(view: View) -> str:
+        value = lookup(view, path)
+        return UNKNOWN if value is MISSING else ABSENT if value is None or value == "" else form(value)
+
+    return show
+
+
+def _python(view: View) -> str:
+    path = lookup(view, "python.path")
+    return UNKNOWN if path is MISSING else f"{lookup(view, 'python.version')} {path}"
+
+
+def _torch(view: View) -> str:
+    version = _fact("torch.version")(view)
+    build = _fact("torch_build")(view)
+    nccl = lookup(view, "torch.nccl")
+    return version if build == UNKNOWN else f"{version} ({build}{f', NCCL {nccl}' if isinstance(nccl, str) else ''})"
+
+
+def _ops(view: View) -> str:
+    return ABSENT if view.get("deepspeed", MISSING) is None else _fact("deepspeed_ops")(view)
+
+
+def _cpu(view: View) -> str:
+    return f"{_fact('cpu.usable')(view)} x {_fact('cpu.model')(view)}"
+
+
+def _gpus(view: View) -> str:
+    if lookup(view, "gpu_error"):
+        return "unusable" if lookup(view, "gpu_error") is not MISSING else UNKNOWN
+    count = lookup(view, "gpu.count")
+    return f"{count} x {lookup(view, 'gpu.model')}" if count else ABSENT
+
+
+def _link(view: View) -> str:
+    name, speed, mtu = (lookup(view, f"link.{part}") for part in ("name", "speed", "mtu"))
+    if not isinstance(name, str):
+        return ABSENT
+    return f"{name}{f', {speed} Mbit/s' if isinstance(speed, int) else ''}, mtu {mtu}"
+
+
+def _memory(total: float) -> str:
+    # no two machines have the same to the byte
+    return f"{round(total / (1 << 30))} GiB"
+
+
+def _offset(s: float) -> str:
+    # what a round trip can tell; less is noise
+    if abs(s) < 0.005:
+        return "0.00 s"
+    return f"{s:+.2f} s" if abs(s) < 100 else ("-" if s < 0 else "+") + seconds(abs(s))
+
+
+ROWS: tuple[tuple[str, Callable[[View], str]], ...] = (
+    ("system", _fact("os")),
+    ("kernel", _fact("kernel")),
+    ("architecture", _fact("arch")),
+    ("glibc", _fact("glibc")),
+    ("CPUs", _cpu),
+    ("memory", _fact("memory.total", _memory)),
+    ("python", _python),
+    ("torch", _torch),
+    ("deepspeed", _fact("deepspeed.version")),
+    ("compiled ops", _ops),
+    ("accelerate", _fact("versions.accelerate")),
+    ("transformers", _fact("versions.transformers")),
+    ("numpy", _fact("versions.numpy")),
+    ("GPUs", _gpus),
+    ("NVIDIA driver", _fact("driver")),
+    ("CUDA toolkit", _fact("cuda_toolkit")),
+    ("system NCCL", _fact("nccl_library")),
+    ("gcc", _fact("compilers.gcc")),
+    ("ninja", _fact("compilers.ninja")),
+    ("link to head", _link),
+    ("InfiniBand ports", _fact("infiniband_ports", lambda n: str(n) if n else ABSENT)),
+    ("open files", _fact("limits.nofile")),
+)
+
+# facts of which every host has its own: shown from the smallest to the largest
+SPANS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("memory available", "memory.available", size),
+    ("free in workdir", "disks.workdir.free", size),
+    ("free in home", "disks.home.free", size),
+    ("free in /tmp", "disks.tmp.free", size),
+    ("/dev/shm", "disks.shm.total", size),
+    ("clock offset", "clock.offset", _offset),
+)

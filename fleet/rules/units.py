@@ -1,0 +1,35 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def size(n: float) -> str:
+    """Bytes with a binary prefix and three significant digits: "9.77 GiB"."""
+    value, unit = float(n), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+
+
+def seconds(s: float) -> str:
+    """A duration in one unit: "0.4 ms", "2.5 s", "3.1 h"."""
+    for limit, factor, unit in ((1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172800.0, 3600.0, "h")):
+        if abs(s) < limit:
+            return f"{s / factor:.3g} {unit}"
+    return f"{s / 86400:.3g} d"
+
+
+def amount(value: float, unit: str) -> str:
+    """A limit or what was measured against it."""
+    if value == float("inf"):
+        return "unlimited"
+    return size(value) if unit == "bytes" else seconds(value) if unit == "s" else f"{value:g}"
+
+
+def shown(value: Any) -> str:
+    """A fact in a sentence or a cell; "none" for what is not there."""
+    return "none" if value is None else str(value)
