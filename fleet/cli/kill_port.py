@@ -1,0 +1,114 @@
+"""`fleet kill-port PORT...`"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean
+from fleet.errors import UsageError
+
+if TYPE_CHECKING:
+    from fleet.model import Report
+    from fleet.ops.kill_port import Listener
+
+COMMAND_WIDTH = 60
+
+
+def _port(text: str) -> int:
+    # int() would take " 1_0", and digits of other scripts
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 65535 and len(text) <= 5):
+        raise ValueError(text)
+    return int(text)
+
+
+def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int]:
+    """Ports and ranges of them, "29500", "29500-29510", as a sorted list."""
+    found: set[int] = set()
+    for value in values:
+        first, dash, last = value.partition("-")
+        try:
+            ports = range(_port(first), _port(last if dash else first) + 1)
+        except ValueError:
+            raise click.BadParameter(f"{value!r}: a port is 1 to 65535, a range 29500-29510") from None
+        if not ports:
+            raise click.BadParameter(f"{value!r} is an empty range")
+        found.update(ports)
+    return sorted(found)
+
+
+@click.command("kill-port")
+@click.argument("ports", nargs=-1, required=True, callback=parse_ports, metavar="PORT...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="End other users' processes too, where permitted.")
+@click.option("--grace", type=click.FloatRange(0, 600), default=5.0, metavar="S",
+              help="Seconds between SIGTERM and SIGKILL [5].")
+@common_options
+def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
+    """Show who listens on a TCP port, on every host, and end them: only them, and only when you agree.
+
+    PORT is a port or a range, 29500-29510. What this connection runs through is never ended. Exit: 1 when a port
+    is still held by something.
+    """
+    from fleet.ops.kill_port import end, preview, report, scan
+
+    settings = settings_of()
+    inventory = load_inventory()
+    with runtime(inventory) as rt:
+        scanned = scan(inventory, ports, force, rt)
+    if not settings.json:
+        show(scanned.listeners)
+        if not scanned.listeners and any(result.ok for result in scanned.results):
+            click.echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
+    if settings.dry_run:
+        outcome = preview(scanned)
+    elif scanned.targets and (yes or ask(len({(each.host, each.pid) for each in scanned.targets}))):
+        # a runtime of its own: while we ask, Ctrl-C means no
+        with runtime(inventory) as rt:
+            outcome = end(inventory, scanned, grace, force, rt)
+    else:
+        outcome = report(scanned, {})
+    return finish(outcome, show_ended)
+
+
+def ask(count: int) -> bool:
+    """A question on the terminal; UsageError where there is none to ask on."""
+    what = f"{count} process{'' if count == 1 else 'es'}"
+    if settings_of().json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"would end {what}, and cannot ask here", hint="add -y to end them, --dry-run to only look")
+    return click.confirm(f"End {what}?", default=False, err=True)
+
+
+def show(listeners: tuple[Listener, ...]) -> None:
+    """Who listens where, one line each, and what would be done about it."""
+    from fleet.rules.units import seconds
+
+    if not listeners:
+        return
+    rows = [("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "COMMAND")]
+    for each in listeners:
+        facts = each.facts
+        address = f"[{facts['address']}]" if ":" in facts["address"] else facts["address"]
+        command = clean(facts["command"] or "?").replace("\n", "\\n").replace("\t", "\\t")
+        if len(command) > COMMAND_WIDTH and not settings_of().verbose:
+            command = command[: COMMAND_WIDTH - 3] + "..."
+        rows.append(("leave" if each.reason else "end", each.host, f"{address}:{facts['port']}",
+                     str(facts["pid"] or "?"), clean(facts["user"]),
+                     "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or "-"), command))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def show_ended(outcome: Report) -> None:
+    """What was ended; what is left becomes an error of its host."""
+    for result in outcome.results:
+        for entry in result.data["listeners"]:
+            if entry["ended"]:
+                click.echo(f"{result.host}: port {entry['port']}, pid {entry['pid']}: ended")
+            elif outcome.data.get("dry_run") and entry["reason"]:
+                click.echo(f"{result.host}: port {entry['port']}: {clean(entry['reason'])}")

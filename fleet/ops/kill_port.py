@@ -1,0 +1,166 @@
+"""`fleet kill-port`: shows who listens on ports, everywhere, and ends exactly those that were shown and agreed to.
+
+Two round trips: a scan, and the end of the processes approved, each named by pid, start time and owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.each import on_each
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import call
+
+SCAN_SECONDS = 30.0
+AFTER_GRACE_SECONDS = 20.0
+SHOWN = ("port", "address", "pid", "user", "command", "run_id", "age")
+# why a listener is left alone, and what to do about it
+UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
+FOREIGN = "it belongs to {user}"
+DECLINED = "left alone, as you said"
+HINTS = (
+    (FOREIGN.partition("{")[0], "--force ends other users' processes, where that is permitted"),
+    (UNSEEN, "connect as root to see and end other users' processes"),
+    ("took the port over", "something restarts it: end that, or run kill-port again"),
+    ("not permitted", "connect as root, or as that user"),
+)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A process that listens on a port of a host. facts: its entry as fleet/remote/ports.py gives it.
+
+    reason: why it is left alone, None when it may be ended. ended: it is gone.
+    """
+
+    host: str
+    facts: Mapping[str, Any]
+    reason: str | None = None
+    ended: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        pid = self.facts["pid"]
+        return pid if isinstance(pid, int) else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**{key: self.facts[key] for key in SHOWN}, "ended": self.ended, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What listens where. results: of the hosts, with the errors of those that could not be asked."""
+
+    ports: tuple[int, ...]
+    listeners: tuple[Listener, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def targets(self) -> tuple[Listener, ...]:
+        """Those that would be ended."""
+        return tuple(listener for listener in self.listeners if listener.reason is None)
+
+
+def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runtime) -> Scan:
+    """Who listens on these ports, on every host. force: other users' processes may be ended too."""
+
+    def task(session: Session, host: Host) -> Result:
+        answer = call(session, "ports", {"op": "scan", "ports": list(ports)}, timeout=SCAN_SECONDS,
+                      cancel=runtime.cancel)
+        return Result(host.name, ok=True, exit_status=0, data=answer)
+
+    results = on_each(inventory.hosts, runtime, task)
+    listeners = tuple(
+        Listener(result.host, facts, why_left(facts, force))
+        for result in results if result.ok for facts in result.data["listeners"]
+    )
+    return Scan(tuple(ports), listeners, results)
+
+
+def why_left(facts: Mapping[str, Any], force: bool) -> str | None:
+    """Why a listener is not to be ended; None when it is."""
+    if facts["pid"] is None:
+        return UNSEEN
+    if facts["refused"]:
+        return f"{facts['refused']}, it is never ended"
+    if not facts["own"] and not force:
+        return FOREIGN.format(user=facts["user"])
+    return None
+
+
+def end(inventory: Inventory, scanned: Scan, grace: float, force: bool, runtime: Runtime) -> Report:
+    """End the scan's targets. A host is ok when nothing of what was found listens there any more."""
+    by_host: dict[str, list[Listener]] = {}
+    for listener in scanned.targets:
+        by_host.setdefault(listener.host, []).append(listener)
+
+    def task(session: Session, host: Host) -> Result:
+        approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
+        spec = {"op": "end", "ports": list(scanned.ports), "approved": approved, "grace": grace, "force": force}
+        answer = call(session, "ports", spec, timeout=grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel)
+        return Result(host.name, ok=True, exit_status=0, data=answer)
+
+    hosts = [host for host in inventory.hosts if host.name in by_host]
+    ended = {result.host: result for result in on_each(hosts, runtime, task)}
+    return report(scanned, ended)
+
+
+def preview(scanned: Scan) -> Report:
+    """What --dry-run tells: who listens, and nothing done about it."""
+    results = tuple(
+        replace(r, data={"listeners": [each.as_json() for each in scanned.listeners if each.host == r.host]})
+        for r in scanned.results
+    )
+    return Report("kill-port", results, exit_code_of(results), {"dry_run": True})
+
+
+def report(scanned: Scan, ended: Mapping[str, Result]) -> Report:
+    """The outcome by host: `ended` are the second round trip's results, {} when there was none."""
+    results = []
+    for result in scanned.results:
+        second = ended.get(result.host)
+        listeners = [_outcome(each, second) for each in scanned.listeners if each.host == result.host]
+        listeners += _newcomers(listeners, second)
+        error = result.error or (second.error if second else None) or _held(result.host, listeners)
+        results.append(Result(result.host, error is None, EXIT_HOST_FAILED if error else EXIT_OK, error=error,
+                              data={"listeners": [listener.as_json() for listener in listeners]}))
+    return Report("kill-port", tuple(results), exit_code_of(tuple(results)))
+
+
+def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
+    """The error of a host where something still listens."""
+    left = [each for each in listeners if not each.ended]
+    if not left:
+        return None
+    said = dict.fromkeys(f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}"
+                         for each in left)
+    hint = next((hint for wanted, hint in HINTS if any(wanted in (each.reason or "") for each in left)), None)
+    return HostFailed("; ".join(said), host=host, hint=hint)
+
+
+def _outcome(listener: Listener, second: Result | None) -> Listener:
+    if listener.reason is not None:
+        return listener
+    if second is None:
+        return replace(listener, reason=DECLINED)
+    if not second.ok:
+        return replace(listener, reason="the host did not answer any more: unknown")
+    reason = second.data["reasons"].get(str(listener.pid))
+    return replace(listener, reason=reason, ended=listener.pid in second.data["ended"])
+
+
+def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
+    """Who took the port over meanwhile, a worker that its master restarted; shown, never ended unasked."""
+    if second is None or not second.ok:
+        return []
+    seen = {(k.facts["port"], k.facts["address"], k.facts["pid"], k.facts["start"]) for k in known}
+    return [
+        Listener(second.host, facts, "it took the port over meanwhile")
+        for facts in second.data["listeners"]
+        if (facts["port"], facts["address"], facts["pid"], facts["start"]) not in seen
+    ]
