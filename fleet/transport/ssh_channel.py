@@ -13,6 +13,7 @@ from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline
+from fleet.transport.ssh_hostkeys import HostKey
 from fleet.transport.ssh_link import WINDOW_BYTES, ChannelRefused, Link
 from fleet.transport.ssh_wire import Message, NodeChannel
 
@@ -148,6 +149,12 @@ class SshSession:
         failure = self._link.failure(in_time, self._timeout, "the start of a command")
         failure.host = self.host.name
         raise failure
+
+    @property
+    def host_key(self) -> HostKey:
+        """The verified key of the host at the other end."""
+        assert self._link.server_host_key is not None
+        return self._link.server_host_key
 
     @property
     def alive(self) -> bool:
