@@ -8,7 +8,7 @@ in facts["timed_out"] and left behind. At the end the process group is killed, s
 A fact that could not be had is null; a fact whose step timed out or failed is missing. Sizes are bytes,
 limits numbers or "unlimited", link speeds Mbit/s.
 """
-# parts: probe_system probe_network probe_tools
+# parts: steps probe_system probe_network probe_tools
 import signal
 
 
@@ -24,46 +24,6 @@ def steps(spec):
         ("compilers", tools.compilers), ("nccl", tools.nccl), ("driver", driver), ("gpus", tools.gpus),
         ("gpu processes", tools.gpu_processes),
     ] + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
-
-
-def gather(todo, seconds):
-    """Run all steps at once; facts of those that answered within `seconds`, the names of the others."""
-    answers = {}
-
-    def work(name, function):
-        try:
-            answers[name] = function(), None
-        except Exception as error:  # one odd /proc or /sys must not cost the other facts
-            answers[name] = {}, "%s: %s" % (type(error).__name__, error)
-
-    deadline = time.monotonic() + seconds
-    threads = []
-    for name, function in todo:
-        thread = threading.Thread(target=work, args=(name, function))
-        thread.daemon = True
-        thread.start()
-        threads.append(thread)
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    answered = dict(answers)
-    facts = {"timed_out": [name for name, _ in todo if name not in answered], "failed": {}}
-    for name, _ in todo:
-        found, error = answered.get(name, ({}, None))
-        if error:
-            facts["failed"][name] = error
-        for key, value in found.items():
-            if isinstance(facts.get(key), dict):
-                facts[key].update(value)
-            else:
-                facts[key] = value
-    return facts
-
-
-def leave():
-    """End, and with us every child: what hangs in a wedged mount ignores anything less than this."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(0)
 
 
 def listen():

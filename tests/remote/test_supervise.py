@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from nodes import (
-    Running, alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until,
-)
+from nodes import Running, alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 STUBBORN = "trap '' TERM; echo $$ > $PIDS/stubborn; while :; do sleep 0.2; done"
 
@@ -155,7 +153,7 @@ def test_a_daemon_of_a_rank_is_ended_with_the_run(home: Path, run: str) -> None:
 
 
 def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str) -> None:
-    hidden = "setsid env -i sh -c 'echo $$ > %s/hidden; trap \"\" TERM; while :; do sleep 1; done' & sleep 0.3" % home
+    hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; trap \"\" TERM; while :; do sleep 1; done' & sleep 0.3"
     start(home, run, ranks_argv(hidden))
     assert final(home, run)["left"] == []
     assert not alive(int((home / "hidden").read_text()))

@@ -1,0 +1,114 @@
+"""Whether this node can take its part in a run: interpreter, engine, script, devices, the way to the master.
+
+spec: {"run", "node_rank", "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}, "script": str|null,
+"workdir": str|null, "python": str|null, "activate": str|null, "env": {}, "engine": name, "modules": [names],
+"deadline": s, "peer_addresses": [str]}. Answers one J {"event": "facts", "facts": {...}}, then X. Facts:
+    time, seconds          this node's clock at the end of the work; how long that took
+    hostname, arch, ...    as in the probe of `check`; cpus: usable here
+    activate               what went wrong with that line, or null
+    python                 {"path", "executable", "version", "error"}; torch, deepspeed: as in the probe
+    modules                {name: version | null}, null: it cannot be imported. Nothing is imported to find out
+    workdir                {"path", "exists", "type": file system}
+    script                 {"path", "exists", "size", "sha256" (below 16 MiB), "executable"}, or null
+    gpus, gpu_error, gpu_processes   as in the probe; a process also has "run_id" and "command" where /proc shows them
+    network, port          see meeting.py
+    timed_out, failed      names of the steps that gave no answer in time, and {name: why} of those that broke
+Step names: activate, system, python, files, gpus, gpu processes, network, port. Control line {"op": "done"} ends
+the waiting for others. End of file on stdin ends everything.
+"""
+# parts: steps listeners probe_system probe_network probe_tools meeting
+import hashlib
+
+HASH_LIMIT = 16 << 20
+MARGIN = 0.3
+
+
+class Preflight:
+    def __init__(self, spec):
+        self.spec = spec
+        self.tools = Tools(spec)
+        self.done = threading.Event()
+        self.until = time.monotonic() + spec["deadline"]
+
+    def steps(self):
+        return [
+            ("activate", self.tools.activate), ("system", self.system), ("python", self.python),
+            ("files", self.files), ("gpus", self.tools.gpus), ("gpu processes", self.gpu_processes),
+            ("network", lambda: network(self.spec)),
+            ("port", lambda: meet(self.spec, self.until - MARGIN, self.done)),
+        ]
+
+    def system(self):
+        return dict(system(), cpus=len(os.sched_getaffinity(0)))
+
+    def python(self):
+        facts = self.tools.python()
+        packages = facts.pop("packages")
+        facts["modules"] = {
+            name: (facts.get(name) or {}).get("version") if name in ("torch", "deepspeed") else packages.get(name)
+            for name in self.spec.get("modules") or []}
+        return facts
+
+    def files(self):
+        workdir = os.path.abspath(expand_user(self.spec.get("workdir") or "~"))
+        facts = {"script": None, "workdir": {
+            "path": workdir, "exists": os.path.isdir(workdir),
+            "type": filesystem(os.path.realpath(workdir), text("/proc/self/mounts"))[0]}}
+        script = self.spec.get("script")
+        if script:
+            path = os.path.join(workdir, expand_user(script))
+            if self.spec.get("engine") == "command" and "/" not in script:
+                # a program: exec looks for it on the PATH, and only there
+                path = self.tools.tool(script) or script
+            facts["script"] = file_facts(path)
+        return facts
+
+    def gpu_processes(self):
+        facts = self.tools.gpu_processes()
+        for process in facts["gpu_processes"]:
+            known = describe(process["pid"])
+            process.update({key: known.get(key) for key in ("command", "run_id")})
+        return facts
+
+    def listen(self):
+        for message in control_lines():
+            if isinstance(message, dict) and message.get("op") == "done":
+                self.done.set()
+        leave()
+
+
+def file_facts(path):
+    facts = {"path": path, "exists": os.path.isfile(path), "size": None, "sha256": None,
+             "executable": os.access(path, os.X_OK)}
+    if facts["exists"]:
+        facts["size"] = os.path.getsize(path)
+        if facts["size"] <= HASH_LIMIT:
+            with open(path, "rb") as f:
+                facts["sha256"] = hashlib.sha256(f.read(HASH_LIMIT)).hexdigest()
+    return facts
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    preflight = Preflight(start())
+    try:
+        os.setpgid(0, 0)
+    except OSError:
+        pass  # already the leader of its session, as under sshd
+    start_heartbeat()
+    thread = threading.Thread(target=preflight.listen)
+    thread.daemon = True
+    thread.start()
+    began = time.monotonic()
+    facts = gather(preflight.steps(), preflight.spec["deadline"])
+    facts.update(seconds=round(time.monotonic() - began, 3), time=time.time())
+    try:
+        send_json({"event": "facts", "facts": facts})
+        send_exit(0)
+    except OSError:
+        pass
+    leave()
+
+
+main()
