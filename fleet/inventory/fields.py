@@ -54,6 +54,8 @@ def host_name(text: str) -> str:
         hint = "names are letters, digits and ._:%-, and start with a letter, a digit or _"
         if is_ipv6(text):
             hint = f"give the host a name, and {text} as its address"
+        elif "@" in text:
+            hint = "the user has a key of its own: user"
         raise FieldError(f"{shown(text)} is not a host name", hint)
     if len(text) > MAX_NAME:
         raise FieldError(f"host name {shown(text)} is longer than {MAX_NAME} characters")
@@ -94,7 +96,7 @@ def address(text: str) -> str:
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not _INT.fullmatch(text) or (len(text) > 1 and text.lstrip("-").startswith("0")):
-            raise FieldError(f"{shown(text)} is not a whole number")
+            raise FieldError(f"{shown(text)} is not a whole number", "digits only, without leading zeros")
         if not low <= int(text) <= high:
             raise FieldError(f"{text} is not between {low} and {high}")
         return int(text)

@@ -100,7 +100,7 @@ def _values(words: list[str], count: int | None) -> dict[str, Any]:
             raise unknown_key(key, (*HOST_KEYS, *_MAX_SLOTS))
         else:
             values[key] = parse_field(key, text)
-    if limit is not None and values.setdefault("slots", limit) > limit:
+    if limit is not None and values.get("slots", 0) > limit:
         raise FieldError(f"slots={values['slots']} is more than max_slots={limit}")
     return {**values, "env": env} if env else values
 

@@ -1,0 +1,153 @@
+"""Hostfiles of four dialects, and finding the file."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.errors import InventoryError
+from fleet.inventory import convert, find_inventory, load, parse_hostfile
+from fleet.inventory.find import parse
+
+
+@pytest.mark.parametrize(
+    ("line", "slots"),
+    [
+        ("gpu1 slots=8", 8),  # DeepSpeed
+        ("gpu1\tslots=8   # the big one", 8),
+        ("gpu1 slots=8 max_slots=16", 8),  # Open MPI
+        ("gpu1 max-slots=8 slots=8", 8),
+        ("gpu1 max-slots=8", None),
+        ("gpu1:8", 8),  # MPICH
+        ("  gpu1  ", None),  # Colossal-AI
+        ("gpu1 # slots=3", None),
+    ],
+)
+def test_the_dialects(line, slots):
+    (host,) = parse_hostfile(f"# a comment\n\n{line}\n", "hostfile").hosts
+    assert (host.name, host.address, host.slots) == ("gpu1", "gpu1", slots)
+
+
+def test_all_fields_and_quoting():
+    text = """g[2,1]:4 user=root
+h slots=8 address=10.0.0.1 port=33 data_address=fd00::1 identity_file="~/my keys/id" proxy_jump=u@j:22,k \
+python=/opt/py#3 activate="source \\"/x\\" # not a comment" workdir='/a b' devices=0-7 env=A=1 env=B="x = y" env=C=
+"""
+    inventory = parse_hostfile(text, "hostfile")
+    assert inventory.names == ("g2", "g1", "h")
+    assert inventory.host("g1").slots == 4
+    h = inventory.host("h")
+    assert (h.address, h.port, h.data_address, h.slots) == ("10.0.0.1", 33, "fd00::1", 8)
+    assert (h.identity_file, h.proxy_jump, h.python) == ("~/my keys/id", "u@j:22,k", "/opt/py#3")
+    assert (h.activate, h.workdir, h.devices) == ('source "/x" # not a comment', "/a b", tuple(range(8)))
+    assert h.env == {"A": "1", "B": "x = y", "C": ""}
+    again = parse_hostfile(convert(parse_hostfile(text.splitlines()[1], "f"), "deepspeed"), "f")
+    assert again.hosts == (h,)
+
+
+def test_ipv6_in_mpich_form():
+    assert parse_hostfile("fd00::1:8", "f").hosts[0].slots is None  # an address is read whole
+    host = parse_hostfile("[fd00::1]:8", "f").hosts[0]
+    assert (host.name, host.address, host.slots) == ("fd00::1", "fd00::1", 8)
+
+
+WRONG = [
+    ("", None, "names no hosts", ""),
+    ("\n# x\n", None, "names no hosts", ""),
+    ("a\nb\na\n", 3, "host a: is here twice, first on line 1", "slots"),
+    ("g[1-2]\ng2 slots=4\n", 2, "host g2: is here twice, first on line 1", ""),
+    ("gpu1 slot=8", 1, "unknown key 'slot'", "did you mean 'slots'?"),
+    ("gpu1 adress=x", 1, "unknown key 'adress'", "did you mean 'address'?"),
+    ("gpu1 8", 1, "'8' is not understood", "did you mean 'slots=8'?"),
+    ("gpu1 slots = 8", 1, "'slots' is not understood", "without blanks"),
+    ("gpu1 gpu2", 1, "'gpu2' is not understood", "one host on a line"),
+    ("gpu1 slots=8 slots=8", 1, "slots is here twice", ""),
+    ("gpu1:8 slots=8", 1, "slots is here twice", ""),
+    ("gpu1 slots=eight", 1, "slots: 'eight'", ""),
+    ("gpu1 slots=-1", 1, "slots: -1", ""),
+    ("gpu1 slots=\u0663", 1, "slots:", ""),
+    ("gpu1 slots=8 max_slots=4", 1, "more than max_slots", ""),
+    ("gpu1 max_slots=4 max-slots=4", 1, "twice", ""),
+    ("gpu1 max_slots=x", 1, "max_slots: 'x'", ""),
+    ("gpu1:x", 1, "behind ':'", "port=22"),
+    ("gpu1:", 1, "behind ':'", ""),
+    ("::1", 1, "not a host name", "as its address"),
+    ("[::1]:8", 1, "not a host name", "as its address"),
+    ("[gpu1]:8", 1, "not a range", ""),
+    ("slots=8", 1, "where the host's name belongs", ""),
+    ("root@gpu1 slots=8", 1, "not a host name", "user"),
+    ("-oProxyCommand=touch", 1, "where the host's name belongs", ""),
+    ("-oX", 1, "not a host name", ""),
+    ("gpu1 activate='x", 1, "a quote is not closed", ""),
+    ("gpu1 env=A=1 env=A=2", 1, "'A' is here twice", ""),
+    ("gpu1 env=1A=1", 1, "not a variable name", ""),
+    ("gpu1 address=a\ngpu2 address=a\n", 2, "address and port of host gpu1 on line 1", ""),
+    ("gpu[1-1000000000] slots=8", 1, "more than 100000", ""),
+    ("gpu1;id slots=8", 1, "not a host name", ""),
+    ("$(id)", 1, "not a host name", ""),
+    ("a" * 300, 1, "longer than 253", ""),
+    ("a" + "1" * 120, 1, "more than 90 digits", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "message", "hint"), WRONG, ids=[w[0][:40] for w in WRONG])
+def test_wrong_ones_say_where_why_and_what_next(text, line, message, hint):
+    with pytest.raises(InventoryError) as caught:
+        parse_hostfile(text, "hostfile")
+    assert caught.value.where == (f"hostfile:{line}" if line else "hostfile")
+    assert message in str(caught.value)
+    assert hint in (caught.value.hint or "")
+
+
+def test_bom_and_windows_line_ends():
+    assert parse(b"\xef\xbb\xbfgpu1 slots=2\r\ngpu2\r\n", "hostfile").names == ("gpu1", "gpu2")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "yaml"),
+    [
+        ("hosts: [a]\n", "x", True), ("---\nhosts: [a]\n", "x", True), ('{"hosts": ["a"]}', "x", True),
+        ("# c\ndefaults:\n  port: 1\nhosts: [a]", "x", True), ("a:8\n", "x", False), ("hosts:8\n", "x", False),
+        ("a slots=1\n", "x", False),
+    ],
+)
+def test_yaml_and_hostfile_are_told_apart(text, name, yaml):
+    inventory = parse(text.encode(), name)
+    assert inventory.names == (("a",) if yaml or text[0] == "a" else ("hosts",))
+
+
+def test_the_file_is_looked_for_in_order(tmp_path):
+    environ = {"FLEET_INVENTORY": "env.yaml"}
+    for name in ("given", "env.yaml", "fleet.yaml", "hostfile"):
+        (tmp_path / name).write_text("a")
+    assert find_inventory("given", tmp_path, environ) == tmp_path / "given"
+    assert find_inventory(None, tmp_path, environ) == tmp_path / "env.yaml"
+    assert find_inventory(None, tmp_path, {"FLEET_INVENTORY": ""}) == tmp_path / "fleet.yaml"
+    (tmp_path / "fleet.yaml").unlink()
+    assert find_inventory(None, tmp_path, {}) == tmp_path / "hostfile"
+
+
+def test_nothing_found_lists_where_it_was_looked_for(tmp_path):
+    with pytest.raises(InventoryError) as caught:
+        find_inventory(None, tmp_path, {})
+    for place in ("-i", "$FLEET_INVENTORY", str(tmp_path / "fleet.yaml"), str(tmp_path / "hostfile")):
+        assert place in caught.value.message
+
+
+def test_a_named_file_that_is_missing_is_never_replaced_by_another(tmp_path):
+    (tmp_path / "hostfile").write_text("a")
+    for explicit, environ in (("nope", {}), ("", {}), (None, {"FLEET_INVENTORY": "nope"})):
+        with pytest.raises(InventoryError, match="no inventory"):
+            find_inventory(explicit, tmp_path, environ)
+
+
+def test_lab_names_the_lab_and_not_a_file(tmp_path, monkeypatch):
+    (tmp_path / "lab").write_text("a")
+    monkeypatch.setattr("fleet.lab.inventory_path", lambda: tmp_path / "elsewhere")
+    assert find_inventory("lab", tmp_path, {}) == tmp_path / "elsewhere"
+    assert find_inventory("./lab", tmp_path, {}) == tmp_path / "lab"
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InventoryError, match="cannot read"):
+            load(path)
