@@ -1,0 +1,64 @@
+"""`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
+
+    python -m tests.bench [--runs N] [--only exec,launch,help] [--hosts 64] [--json FILE]
+
+A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench import exec_peers, launch_peers
+from tests.bench.fleet_lab import FLEET, bench_lab
+from tests.bench.harness import Contestant, command, race, record, table
+
+
+def show(title: str, own: Contestant, peers: Sequence[Contestant], aims: dict[str, float], rounds: int) -> object:
+    race(title, [own, *peers], rounds)
+    print(table(title, own, peers, aims), flush=True)
+    return record(title, own, peers, aims)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=7, help="rounds of each table [7]")
+    parser.add_argument("--hosts", type=int, default=64, help="of the exec table [64]")
+    parser.add_argument("--only", default="help,launch,exec", help="tables, by comma")
+    parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
+    args = parser.parse_args()
+    # ended politely, the lab is taken down as on Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine = f"{os.cpu_count()} CPUs, {platform.platform()}, Python {platform.python_version()}"
+    print(f"{machine}; {args.runs} rounds, median (min-max)\n", flush=True)
+    tables = []
+    wanted = args.only.split(",")
+    if "help" in wanted:
+        own = Contestant("fleet --help", command([FLEET, "--help"]), lambda done: None)
+        python = Contestant("python -c pass", command([sys.executable, "-c", "pass"]), lambda done: None)
+        tables.append(show("Start-up (aim: fleet --help under 0.15 s)", own, [python], {}, args.runs * 3))
+    if "launch" in wanted:
+        with bench_lab(4) as lab:
+            own, peers = launch_peers.contestants(lab)
+            tables.append(show("Launch of a trivial script on 4 nodes", own, peers, launch_peers.AIMS, args.runs))
+    if "exec" in wanted:
+        with bench_lab(args.hosts) as lab:
+            own, peers = exec_peers.contestants(lab)
+            tables.append(show(f"`hostname` on {args.hosts} hosts", own, peers, exec_peers.AIMS, args.runs))
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"machine": machine, "rounds": args.runs, "tables": tables}, indent=1) + "\n")
+    print(f"as JSON: {args.json}")
+    return 0
+
+
+try:
+    sys.exit(main())
+except KeyboardInterrupt:
+    sys.exit(130)
