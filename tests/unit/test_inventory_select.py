@@ -1,0 +1,177 @@
+"""-w and -x: node sets, groups, patterns and DeepSpeed's device filters."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from fleet.errors import InventoryError
+from fleet.inventory import parse_hostfile, parse_yaml, select
+
+FLEET = """\
+hosts:
+  b: {slots: 4}
+  gpu[3,1-2]: {slots: 4}
+  cpu: {}
+  part: {devices: [2, 3, 5]}
+  fe80::1: {slots: 2}
+  fe80::1:0: {slots: 2}
+  z10: {slots: 8}
+groups: {gpus: "gpu[1-3]", one: gpu1, mixed: "@one,b"}
+"""
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    return parse_yaml(FLEET, "fleet.yaml")
+
+
+def said(inventory):
+    """host or host:devices, in order."""
+    return " ".join(h.name if h.devices is None else f"{h.name}:{','.join(map(str, h.devices))}"
+                    for h in inventory.hosts)
+
+
+ALL = "b gpu3 gpu1 gpu2 cpu part:2,3,5 fe80::1 fe80::1:0 z10"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "exclude", "left"),
+    [
+        (None, None, ALL),
+        ("gpu[1-3],b", None, "b gpu3 gpu1 gpu2"),  # the inventory's order, not the sorted one
+        ("z10, b", None, "b z10"),
+        ("@gpus", None, "gpu3 gpu1 gpu2"),
+        ("@mixed", None, "b gpu1"),
+        ("@all", None, ALL),
+        ("@gpus!gpu2", None, "gpu3 gpu1"),
+        ("@gpus&gpu[1-2]", None, "gpu1 gpu2"),
+        ("@gpus^gpu1,b", None, "b gpu3 gpu2"),
+        ("gpu*", None, "gpu3 gpu1 gpu2"),
+        ("?", None, "b"),
+        (None, "@gpus,fe80*,part", "b cpu z10"),
+        ("@gpus", "@one", "gpu3 gpu2"),
+        # DeepSpeed's separator and devices
+        ("gpu1@gpu2:0,2", None, "gpu1 gpu2:0,2"),
+        ("gpu2:0,2@gpu1", None, "gpu1 gpu2:0,2"),
+        ("gpu2:0,2,gpu1", None, "gpu1 gpu2:0,2"),
+        ("gpu1@@one@b:3", None, "b:3 gpu1"),
+        ("gpu1,@one", None, "gpu1"),
+        ("@gpus:1-3", None, "gpu3:1,2,3 gpu1:1,2,3 gpu2:1,2,3"),
+        ("gpu[1-2]:0", None, "gpu1:0 gpu2:0"),
+        ("gpu1:0@gpu1:2", None, "gpu1:0,2"),
+        ("gpu1:2,0", None, "gpu1:0,2"),
+        ("gpu1:0,gpu1", None, "gpu1"),
+        ("gpu1:0,b!b", None, "gpu1:0"),
+        ("cpu:0,1", None, "cpu:0,1"),
+        ("part:5", None, "part:5"),
+        (None, "gpu2:1@@one,b,cpu,fe80*", "gpu3 gpu2:0,2,3 part:2,3,5 z10"),
+        ("part", "part:3", "part:2,5"),
+        ("gpu1@gpu2", "gpu2:0-3", "gpu1"),
+        ("gpu2:0,1@b", "gpu2:1,3", "b gpu2:0"),
+        # a name with colons wins over devices
+        ("fe80::1", None, "fe80::1"),
+        ("fe80::1:0", None, "fe80::1:0"),
+        ("fe80::1:1", None, "fe80::1:1"),
+        ("fe80::1:0:1", None, "fe80::1:0:1"),
+    ],
+)
+def test_selections(fleet, hosts, exclude, left):
+    chosen = select(fleet, hosts, exclude)
+    assert said(chosen) == left
+    assert all(h.slots == len(h.devices) for h in chosen.hosts if h.devices is not None)
+    assert {h.name for h in (*chosen.hosts, *chosen.unselected)} == set(fleet.names)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "exclude", "message", "hint"),
+    [
+        ("gpu9", None, "no host 'gpu9'", "did you mean 'gpu"),
+        ("gpu[1-4]", None, "no host 'gpu4'", "did you mean"),
+        ("gpus", None, "no host 'gpus'", "did you mean '@gpus'?"),
+        (None, "nosuch", "no host 'nosuch'", ""),
+        ("@gpu", None, "no group '@gpu'", "did you mean 'gpus'?"),
+        ("@", None, "missing", ""),
+        ("x*", None, "no host matches", ""),
+        ("gpu1:4", None, "no device 4", "0,1,2,3"),
+        ("part:0", None, "no device 0", "2,3,5"),
+        (None, "gpu2:7", "no device 7", ""),
+        (None, "cpu:0", "does not say how many", "slots"),
+        ("gpu1&gpu2", None, "leaves no host", ""),
+        (None, "@all", "leaves no host", ""),
+        ("gpu1", "gpu1:0-3", "leaves no host", ""),
+        ("@gpus&gpu1:0", None, "behind '&'", "-x"),
+        ("!gpu1", None, "missing", "-x"),
+        ("", None, "missing", ""),
+        ("gpu1,", None, "missing", ""),
+        ("gpu1@", None, "missing", ""),
+        ("gpu1,,b", None, "missing", ""),
+        ("gpu1 b", None, "not understood", "','"),
+        ("gpu1:", None, "no host 'gpu1:'", ""),
+        ("gpu1:1-0", None, "backwards", ""),
+        ("gpu1:0,0", None, "named twice", ""),
+        ("gpu1:9999999", None, "devices", ""),
+        ("gpu[1-999999999]", None, "more than", ""),
+        ("gpu[1-2", None, "", ""),
+        ("gpu]1", None, "not understood", ""),
+        ("$(id)", None, "not a host name", ""),
+    ],
+)
+def test_what_a_wrong_selection_is_told(fleet, hosts, exclude, message, hint):
+    with pytest.raises(InventoryError) as caught:
+        select(fleet, hosts, exclude)
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+    assert caught.value.where == "fleet.yaml"
+
+
+def test_groups_keep_who_is_left(fleet):
+    assert select(fleet, "gpu1,b", None).groups == {"gpus": ("gpu1",), "one": ("gpu1",), "mixed": ("b", "gpu1")}
+
+
+def test_a_selection_of_a_selection(fleet):
+    twice = select(select(fleet, "@gpus", None), "gpu1", None)
+    assert said(twice) == "gpu1"
+    assert {h.name for h in twice.unselected} == set(fleet.names) - {"gpu1"}
+
+
+def test_numbers_of_the_name_do_not_sort_it():
+    assert select(parse_hostfile("n10\nn9\nn1\n", "f"), "n1,n9,n10", None).names == ("n10", "n9", "n1")
+
+
+def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
+    """A groups.conf whose upcalls would leave a file behind: nothing runs, whatever the selection."""
+    trap = tmp_path / "trap"
+    upcall = tmp_path / "upcall"
+    upcall.write_text(f"#!/bin/sh\ntouch {trap}\necho gpu1\n")
+    upcall.chmod(upcall.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "groups.conf").write_text(
+        f"[Main]\ndefault: evil\n[evil]\nmap: {upcall}\nall: {upcall}\nlist: {upcall}\nreverse: {upcall}\n"
+    )
+    program = """if True:
+        import builtins
+        from fleet.errors import FleetError
+        from fleet.inventory import convert, parse_yaml, select
+        opened, real = [], builtins.open
+        builtins.open = lambda name, *a, **k: opened.append(str(name)) or real(name, *a, **k)
+        inventory = parse_yaml("hosts: 'gpu[1-3]'\\ngroups: {g: 'gpu[1-2]'}", "f")
+        for text in ("@g", "@all", "@evil", "@evil:x", "@*", "@@evil", "gpu*", "gpu1", "@g!gpu1"):
+            try:
+                convert(select(inventory, text, None), "nodeset")
+            except FleetError:
+                pass
+        print([name for name in opened if "groups" in name])
+    """
+    environ = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
+    # the trap itself works: ClusterShell left to its defaults walks into it
+    subprocess.run([sys.executable, "-c", "from ClusterShell.NodeSet import NodeSet; NodeSet('@x')"], env=environ,
+                   check=True, timeout=60)
+    assert trap.exists()
+    trap.unlink()
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
+    assert not trap.exists()
