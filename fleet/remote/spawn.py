@@ -18,7 +18,8 @@ def command():
     """A rank's argv; with DeepSpeed's --local_rank where its launcher would have put it."""
     with open(os.path.join(HERE, "command.json"), encoding="utf-8") as f:
         spec = json.load(f)
-    argv = list(spec["argv"])
+    # bytes for the kernel, whatever encoding this node's locale makes python believe in
+    argv = [os.fsdecode(item.encode("utf-8", "surrogateescape")) for item in spec["argv"]]
     at = spec.get("local_rank_at")
     if at is not None:
         argv.insert(at, "--local_rank=%s" % os.environ.get("LOCAL_RANK", "0"))

@@ -1,0 +1,65 @@
+"""`fleet launch`: plan, preflight, start, follow, and one report of how the run ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from fleet import fanout
+from fleet.errors import HostFailed
+from fleet.events import Notice
+from fleet.model import Inventory, Job, Report
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
+from fleet.ops.launch.plan import Plan, make_plan
+from fleet.ops.launch.preflight import preflight
+from fleet.ops.launch.run import Interrupts, Run
+from fleet.ops.launch.start import Sessions, start_all
+from fleet.ops.runtime import Runtime
+
+__all__ = [
+    "Interrupts", "LaunchOptions", "Plan", "launch", "make_plan", "new_run_id", "parse_nnodes", "parse_nproc",
+    "read_env",
+]
+
+FDS_PER_HOST = 4  # a connection and, for a moment, the one that replaces it
+
+
+def launch(
+    inventory: Inventory, job: Job, options: LaunchOptions, run_id: str, runtime: Runtime, interrupts: Interrupts
+) -> Report:
+    """Do it all. PreflightError, ConnectError: nothing was started anywhere. Otherwise the run's own end."""
+    draft = make_plan(inventory, job, options, run_id)
+    fanout.check_limits(len(draft.hosts), len(draft.hosts), FDS_PER_HOST)
+    if options.sync:
+        sync_code(inventory, draft, runtime)
+    sessions = Sessions(runtime)
+    try:
+        plan = preflight(inventory, draft, sessions)
+        folder = RunFolder.create(options.runs_dir, run_id)
+        folder.write_json("run.json", {**plan.describe(), "started": time.time()})
+        runtime.emit(Notice("info", f"run {run_id}: {plan.world.size} ranks on {len(plan.nodes)} nodes", None, None,
+                            folder.event("plan", **plan.describe())))
+        started = start_all(plan, sessions)
+        for host, answer in started.items():
+            folder.event("started", host=host, pid=answer.get("pid"), folder=answer.get("dir"))
+        run = Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime, interrupts)
+        return run.follow()
+    finally:
+        sessions.close()
+
+
+def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
+    """--sync: the head's current folder to every node's workdir; raises the first host's error, nothing starts."""
+    from fleet.ops import sync
+
+    hosts = replace(inventory, hosts=plan.hosts)
+    where = {n.node.host.name: n.workdir for n in plan.nodes}
+    report = sync.execute(hosts, sync.SyncPlan(Path(plan.options.cwd), where), runtime)
+    failed = [r for r in report.results if not r.ok]
+    for result in failed[1:]:
+        runtime.emit(Notice("error", str(result.error), result.host))
+    if failed:
+        raise failed[0].error or HostFailed("sync failed there", host=failed[0].host)
+    runtime.emit(Notice("info", f"synced {plan.options.cwd} to {len(plan.hosts)} hosts"))

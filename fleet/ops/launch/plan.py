@@ -113,7 +113,7 @@ def make_plan(
             env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
         start = chosen.start(job, world, node, known.python or python_of(host, job))
         for name in set(start.env) & ({*job.env, *job.env_expand}):
-            raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=_instead(name))
+            raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {_instead(name)}")
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         plans.append(NodePlan(node, start, env, dict(job.env_expand), workdir_of(host, job, options)))
     return Plan(run_id, job, options, world, tuple(plans), facts)
@@ -199,4 +199,4 @@ def workdir_of(host: Host, job: Job, options: LaunchOptions) -> str:
 
 def _instead(name: str) -> str:
     return {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port",
-            "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}.get(name, "leave it out")
+            "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}.get(name, "another name")

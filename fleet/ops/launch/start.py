@@ -46,12 +46,12 @@ class Sessions:
         self._open.clear()
 
     def each(
-        self, hosts: tuple[Host, ...], work: Callable[[Session, Host], T], cancel: Cancel | None = None
+        self, hosts: tuple[Host, ...], work: Callable[[Host], T], cancel: Cancel | None = None
     ) -> tuple[dict[str, T], dict[str, FleetError]]:
-        """Do `work` on all hosts at once: (answers, errors) by host name, both in the order of `hosts`."""
+        """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`."""
         outcomes: dict[str, T | BaseException] = {}
         for host, outcome in fanout.run(
-            hosts, lambda h: work(self.get(h), h), limit=len(hosts), cancel=cancel or self.runtime.cancel
+            hosts, work, limit=len(hosts), cancel=cancel or self.runtime.cancel
         ):
             outcomes[host.name] = outcome
         answers: dict[str, T] = {}
@@ -94,8 +94,9 @@ def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
 def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
     """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
 
-    def start(session: Session, host: Host) -> dict[str, Any]:
-        answer = call(session, "supervise", supervise_spec(plan, plan.node(host.name)), timeout=START_SECONDS)
+    def start(host: Host) -> dict[str, Any]:
+        spec = supervise_spec(plan, plan.node(host.name))
+        answer = call(sessions.get(host), "supervise", spec, timeout=START_SECONDS)
         if answer.get("event") != "started":
             raise HostFailed(str(answer.get("message") or "the supervisor did not start"), host=host.name,
                              hint=answer.get("hint"))
@@ -117,4 +118,4 @@ def stop_all(
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
     spec = {"run": plan.run_id, "grace": grace, "reason": reason}
     return sessions.each(
-        plan.hosts, lambda session, host: call(session, "stop", spec, timeout=grace + STOP_SECONDS), Cancel())
+        plan.hosts, lambda host: call(sessions.get(host), "stop", spec, timeout=grace + STOP_SECONDS), Cancel())

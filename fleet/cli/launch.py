@@ -1,0 +1,181 @@
+"""`fleet launch [OPTIONS] SCRIPT [ARGS...]`"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.cli.context import load_inventory, make_transport
+from fleet.cli.launch_view import LaunchView
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean, fold, talk, write_failures, write_json
+from fleet.model import Inventory, Job, Report
+from fleet.ops.runtime import Runtime
+
+if TYPE_CHECKING:
+    from fleet.ops.launch import Interrupts, LaunchOptions, Plan
+
+
+@click.command("launch", context_settings={"allow_interspersed_args": False})
+@click.option("--engine", type=click.Choice(["torchrun", "deepspeed", "command"]), default="torchrun",
+              show_default=True, help="What starts the ranks on a node.")
+@click.option("--nnodes", metavar="N", help="Only the first N hosts.")
+@click.option("--nproc-per-node", metavar="N|auto|gpu|cpu", help="Ranks a node [the host's slots].")
+@click.option("--master-addr", metavar="ADDR", help="Where ranks meet [node 0's data address].")
+@click.option("--master-port", metavar="PORT|auto", default="auto", show_default=True, help="Its port.")
+@click.option("--env", multiple=True, metavar="K=V|K", help="Set K to V, or to its value here.")
+@click.option("--env-expand", multiple=True, metavar="K=V", help="Set K to V with $NAMEs expanded on the node.")
+@click.option("--env-file", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="KEY=VALUE lines.")
+@click.option("--workdir", metavar="DIR", help="Folder on the nodes [the host's workdir, else this folder's path].")
+@click.option("--python", metavar="PATH", help="Training interpreter on the nodes [the host's python, else python3].")
+@click.option("--engine-arg", "engine_args", multiple=True, metavar="ARG",
+              help="An option for the engine itself: --engine-arg=--bind_cores_to_rank.")
+@click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
+@click.option("--lease", type=click.FloatRange(min=1), default=120.0, metavar="S", show_default=True,
+              help="Seconds that nodes go on without this command.")
+@click.option("--grace", type=click.FloatRange(min=0), default=10.0, metavar="S", show_default=True,
+              help="Seconds between SIGTERM and SIGKILL.")
+@click.option("--node-timeout", type=click.FloatRange(min=1), default=15.0, metavar="S", show_default=True,
+              help="Seconds of silence after which a node is lost.")
+@click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
+@click.option("--name", metavar="NAME", help="The run's name [the script's].")
+@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), metavar="DIR",
+              show_default=True, help="Where logs go.")
+@click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@common_options
+def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
+    """Start SCRIPT as ranks on all hosts, follow it, and collect every rank's logs in runs/RUN/HOST/.
+
+    Everything behind SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
+    """
+    from fleet.ops.launch import make_plan, new_run_id
+
+    inventory = load_inventory()
+    job, options = _job(script, args, given), _options(given)
+    run_id = new_run_id(script, given["name"])
+    plan = make_plan(inventory, job, options, run_id)
+    if settings_of().dry_run:
+        _show_plan(plan)
+        return 0
+    return _run(inventory, plan)
+
+
+def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
+    from fleet.errors import UsageError
+    from fleet.ops.launch import parse_nproc, read_env
+
+    port = given["master_port"]
+    if port != "auto" and not (port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"--master-port {port}: not a port", hint="1 to 65535, or auto")
+    if given["max_restarts"] and given["engine"] != "torchrun":
+        raise UsageError("--max-restarts is torchrun's", hint=f"engine '{given['engine']}' cannot restart ranks")
+    env, env_expand = read_env(given["env_file"], given["env"], given["env_expand"], os.environ)
+    return Job(
+        script, args, given["engine"], parse_nproc(given["nproc_per_node"])[0], given["master_addr"],
+        0 if port == "auto" else int(port), env, env_expand, given["workdir"], given["python"],
+        given["max_restarts"], given["name"], given["engine_args"],
+    )
+
+
+def _options(given: dict[str, Any]) -> LaunchOptions:
+    from fleet.ops.launch import LaunchOptions, parse_nnodes, parse_nproc
+
+    return LaunchOptions(
+        parse_nnodes(given["nnodes"]), parse_nproc(given["nproc_per_node"])[1], given["lease"], given["grace"],
+        given["node_timeout"], not given["no_preflight"], given["sync"], given["runs_dir"], str(Path.cwd()),
+    )
+
+
+def _show_plan(plan: Plan) -> None:
+    """The plan as JSON, or as text a person reads; no host was asked anything."""
+    if settings_of().json:
+        write_json({"verb": "launch", "dry_run": True, "plan": plan.describe()})
+        return
+    import shlex
+
+    shown = plan.describe()
+    click.echo(f"run {shown['run']}: {shown['world_size']} ranks, engine {shown['engine']}, "
+               f"master {shown['master']}, logs in {shown['logs']}")
+    for name, node in shown["hosts"].items():
+        ranks = node["ranks"]
+        click.echo(clean(f"{name}: node rank {node['node_rank']}, ranks {ranks[0]}-{ranks[-1]}, in {node['workdir']}"))
+        click.echo(clean(f"  engine: {shlex.join(node['argv'])}"))
+        click.echo(clean(f"  each rank: {shlex.join(node['command'])}"))
+        if node["env"]:
+            click.echo(f"  env: {', '.join(node['env'])}")
+
+
+def _run(inventory: Inventory, plan: Plan) -> int:
+    from fleet.ops.launch import Interrupts, launch
+
+    settings = settings_of()
+    view = LaunchView({n.node.host.name: n.node.node_rank for n in plan.nodes}, json=settings.json,
+                      level=-1 if settings.quiet else settings.verbose)
+    interrupts = Interrupts()
+    transport = make_transport(inventory)
+    runtime = Runtime(transport, settings.fanout, view)
+    try:
+        with _signals(interrupts, runtime), view:
+            report = launch(inventory, plan.job, plan.options, plan.run_id, runtime, interrupts)
+    finally:
+        transport.close()
+    if settings.json:
+        write_json({"event": "summary", **report.as_json()})
+    else:
+        _show_summary(report)
+    return report.exit_code
+
+
+@contextmanager
+def _signals(interrupts: Interrupts, runtime: Runtime) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease."""
+
+    def stop(signum: int, frame: Any) -> None:
+        interrupts.request()
+        runtime.cancel.set()
+        says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
+        os.write(2, f"\ninterrupted: {says.get(interrupts.count, 'leaving')}\n".encode())
+
+    def hang_up(signum: int, frame: Any) -> None:
+        # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
+        os._exit(128 + signum)
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
+
+
+def _show_summary(report: Report) -> None:
+    """How it ended, on stderr: the first failure first, then where the logs are."""
+    failure = report.data["first_failure"]
+    if failure:
+        talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
+        for line in (failure["traceback"] or failure["tail"] or "").splitlines():
+            talk(f"    {clean(line)}")
+        if failure["hint"]:
+            talk(f"  hint: {clean(failure['hint'])}")
+        talk(f"  log: {failure['log']}")
+    lost = [r for r in report.results if r.error is not None]
+    if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
+        write_failures(Report("launch", tuple(lost), report.exit_code))
+    for result in report.results:
+        if result.data["left"]:
+            talk(f"error: host {result.host}: processes that would not die: {result.data['left']}")
+    if report.data["incomplete_logs"]:
+        talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
+    state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
+    talk(f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
+         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err")

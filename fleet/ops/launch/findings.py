@@ -1,0 +1,161 @@
+"""What preflight's facts mean for a run: a pure function from facts to findings, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fleet.engines import engine
+from fleet.ops.launch.plan import NodePlan, Plan
+
+Severity = Literal["error", "warning"]
+Raw = Mapping[str, Any]
+NEEDED_STEPS = frozenset({"activate", "python", "files", "network", "port"})
+_SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong on one host, or on the hosts that deviate."""
+
+    severity: Severity
+    hosts: tuple[str, ...]
+    message: str
+    hint: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"event": "finding", "severity": self.severity, "hosts": list(self.hosts), "message": self.message,
+                "hint": self.hint}
+
+
+def folded(findings: list[Finding]) -> list[Finding]:
+    """The same finding on several hosts becomes one; errors come first."""
+    hosts: dict[tuple[Severity, str, str | None], list[str]] = {}
+    for f in sorted(findings, key=lambda f: f.severity == "warning"):
+        hosts.setdefault((f.severity, f.message, f.hint), []).extend(f.hosts)
+    return [Finding(severity, tuple(names), message, hint) for (severity, message, hint), names in hosts.items()]
+
+
+def judge(plan: Plan, raw: Mapping[str, Raw], complete: bool = True) -> list[Finding]:
+    """All findings. complete: all nodes answered; if not, that they could not meet says nothing."""
+    found: list[Finding] = []
+    for node in plan.nodes:
+        name = node.node.host.name
+        if name in raw:
+            for severity, message, hint in [*_node(plan, node, raw[name]), *_gpus(node, raw[name])]:
+                found.append(Finding(severity, (name,), message, hint))
+    if complete:
+        found += _meeting(plan, raw)
+    return found + _differences(plan, raw)
+
+
+def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]]:
+    python, script, workdir = raw.get("python") or {}, raw.get("script") or {}, raw.get("workdir") or {}
+    modules = engine(plan.job.engine).modules
+    stuck = [*raw.get("timed_out", ()), *raw.get("failed", {})]
+    for step in stuck:
+        why = raw.get("failed", {}).get(step, "no answer in time")
+        yield ("error" if step in NEEDED_STEPS else "warning"), f"preflight of its {step}: {why}", \
+            "a wedged mount or driver there? 'fleet check' looks closer"
+    if raw.get("activate"):
+        yield "error", f"the 'activate' line fails: {raw['activate']}", "correct it in the inventory"
+    if modules and python.get("error"):
+        yield "error", f"no training interpreter: {python['error']}", "set 'python' in the inventory, or --python"
+    elif modules and "python" not in stuck:
+        for module in modules:
+            if (raw.get("modules") or {}).get(module) is None:
+                yield "error", f"{module} is not installed for {python.get('path')}", \
+                    "install it there ('fleet sync --wheels'), or set 'python' to the interpreter that has it"
+    if "files" in stuck:
+        return
+    if not workdir.get("exists"):
+        yield "error", f"the folder {workdir.get('path')} does not exist", _SYNC
+    elif not script.get("exists"):
+        yield "error", f"the script {script.get('path')} does not exist", _SYNC
+    elif plan.job.engine == "command" and not script.get("executable"):
+        yield "error", f"{script.get('path')} is not executable", "chmod +x"
+
+
+def _gpus(node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]]:
+    gpus = raw.get("gpus") or []
+    if raw.get("gpu_error"):
+        yield "error", f"nvidia-smi fails: {raw['gpu_error']}", "'fleet check' looks closer at the driver"
+    if not gpus:
+        return
+    indexes = {gpu["index"] for gpu in gpus}
+    wanted = indexes if node.node.host.devices is None else set(node.node.host.devices)
+    if wanted - indexes:
+        yield "error", f"no GPU {', '.join(map(str, sorted(wanted - indexes)))} there, only {len(indexes)}", \
+            "correct the device filter (-w HOST:0,2)"
+    if node.node.local_world_size > len(wanted & indexes):
+        yield "warning", f"{node.node.local_world_size} ranks share {len(wanted & indexes)} GPUs", \
+            "set 'slots', or --nproc-per-node gpu"
+    ours = {gpu["uuid"] for gpu in gpus if gpu["index"] in wanted}
+    for process in raw.get("gpu_processes") or ():
+        if process.get("gpu") in ours:
+            who = f"run {process['run_id']}" if process.get("run_id") else process.get("command") or "a process"
+            yield "error", f"a GPU is in use by {who} (pid {process['pid']})", \
+                "wait for it, end it, or choose other devices (-w HOST:2,3)"
+
+
+def _meeting(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
+    """The way to the master. What is wrong at the master itself explains what the others see: said alone."""
+    found = []
+    for node in plan.nodes:
+        name = node.node.host.name
+        network, port = raw[name].get("network") or {}, raw[name].get("port") or {}
+        if network.get("error"):
+            found.append(Finding("error", (name,), network["error"], network.get("hint")))
+        elif port.get("error"):
+            found.append(Finding("error", (name,), port["error"] + _holder(port), port.get("hint")))
+        if found and node.node.node_rank == 0:
+            break
+    return found
+
+
+def _holder(port: Raw) -> str:
+    holder = port.get("holder")
+    if not holder:
+        return ""
+    if holder.get("pid") is None:
+        return ", held by another user's process"
+    run = f", run {holder['run_id']}" if holder.get("run_id") else ""
+    return f", held by pid {holder['pid']} ({(holder.get('command') or '?')[:100]}{run})"
+
+
+def _differences(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
+    """What must be the same everywhere and is not; named are the hosts that deviate from most."""
+    modules = engine(plan.job.engine).modules
+    checks: list[tuple[str, Severity, Callable[[Raw], Any], str]] = [
+        ("the script's content", "error", lambda r: (r.get("script") or {}).get("sha256"), _SYNC),
+    ]
+    if modules:
+        checks.append(("python", "error", lambda r: _minor((r.get("python") or {}).get("version")),
+                       "one minor version everywhere: set 'python' in the inventory"))
+    for module in modules:
+        checks.append((module, "error", lambda r, m=module: (r.get("modules") or {}).get(m),  # type: ignore[misc]
+                       "install one version everywhere; 'fleet check' shows the matrix"))
+    found = []
+    for what, severity, value_of, hint in checks:
+        groups: dict[Any, list[str]] = {}
+        for name, facts in raw.items():
+            value = value_of(facts)
+            if value is not None:
+                groups.setdefault(value, []).append(name)
+        if len(groups) > 1:
+            most = max(groups, key=lambda v: len(groups[v]))
+            for value, names in groups.items():
+                if value != most:
+                    found.append(Finding(severity, tuple(names), f"{what} differs: {_short(value)}, "
+                                         f"elsewhere {_short(most)}", hint))
+    return found
+
+
+def _minor(version: str | None) -> str | None:
+    return ".".join(version.split(".")[:2]) if version else None
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 40 else f"sha256 {text[:12]}"

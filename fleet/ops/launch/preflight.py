@@ -1,0 +1,126 @@
+"""Preflight: one round trip to all nodes at once; everything that is wrong is said at once, nothing starts."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fleet.engines import engine
+from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError
+from fleet.events import Notice
+from fleet.model import Host, Inventory
+from fleet.ops.launch.findings import Finding, folded, judge
+from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
+from fleet.ops.launch.start import Sessions
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import Program
+
+DEADLINE_SECONDS = 20.0
+SILENCE_SECONDS = 15.0
+
+Raw = Mapping[str, Any]  # the facts of one node, as fleet/remote/preflight.py documents them
+
+
+def preflight(inventory: Inventory, draft: Plan, sessions: Sessions) -> Plan:
+    """The final plan. ConnectError, PreflightError after telling every finding; an automatic port is redrawn."""
+    automatic = not draft.job.master_port
+    ports = candidate_ports(draft.run_id) if automatic else [draft.job.master_port]
+    for tries_left, port in reversed(list(enumerate(reversed(ports)))):
+        raw, errors = ask_all(draft, port, sessions)
+        if automatic and tries_left and not errors and port_is_taken(raw[draft.hosts[0].name]):
+            continue
+        break
+    findings = judge(draft, raw, complete=not errors)
+    refuse(draft, findings, errors, sessions)
+    facts = {name: facts_of(node) for name, node in raw.items()}
+    network = raw[draft.hosts[0].name].get("network") or {}
+    address = network.get("master") or draft.world.master_addr
+    return make_plan(inventory, draft.job, draft.options, draft.run_id, facts=facts, master=(address, port))
+
+
+def port_is_taken(raw: Raw) -> bool:
+    return (raw.get("port") or {}).get("ok") is False
+
+
+def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], dict[str, FleetError]]:
+    """(facts, errors) by host name. A host that fails ends the others' waiting for it at once."""
+    token = secrets.token_hex(16)
+    hurry = Cancel()
+
+    def ask(session: Session, host: Host) -> Raw:
+        with Program(session, "preflight", spec_for(plan, host, port, token)) as program:
+            undo = hurry.on_set(lambda: program.send({"op": "done"}))
+            try:
+                for frame in program.frames(silence=SILENCE_SECONDS, cancel=sessions.runtime.cancel,
+                                            deadline=time.monotonic() + DEADLINE_SECONDS + 10):
+                    if frame.kind == "J":
+                        facts = frame.json().get("facts")
+                        if isinstance(facts, dict):
+                            return {**facts, "heard": time.time()}
+            finally:
+                undo()
+        raise HostFailed("preflight gave no answer there", host=host.name)
+
+    def connect_and_ask(host: Host) -> Raw:
+        try:
+            return ask(sessions.get(host), host)
+        except BaseException:
+            hurry.set()  # nobody needs to wait for this one any more
+            raise
+
+    return sessions.each(plan.hosts, connect_and_ask)
+
+
+def spec_for(plan: Plan, host: Host, port: int, token: str) -> dict[str, Any]:
+    """What fleet/remote/preflight.py is fed."""
+    node = plan.node(host.name)
+    others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
+    return {
+        "run": plan.run_id,
+        "node_rank": node.node.node_rank,
+        "master": {"address": plan.world.master_addr, "port": port, "token": token,
+                   "is_me": node.node.node_rank == 0, "peers": len(others)},
+        "script": plan.job.script,
+        "workdir": node.workdir,
+        "python": plan.job.python or host.python,
+        "activate": host.activate,
+        "env": dict(node.env),
+        "engine": plan.job.engine,
+        "modules": list(engine(plan.job.engine).modules),
+        "deadline": DEADLINE_SECONDS,
+        "peer_addresses": others[:1] if node.node.node_rank == 0 else [],
+    }
+
+
+def facts_of(raw: Raw) -> Facts:
+    python, network = raw.get("python") or {}, raw.get("network") or {}
+    return Facts(
+        python=python.get("path"), gpus=len(raw.get("gpus") or ()), cpus=int(raw.get("cpus") or 1),
+        address=network.get("address"), interface=network.get("interface"),
+        clock_offset=float(raw.get("time") or 0) - float(raw.get("heard") or 0),
+    )
+
+
+def refuse(
+    plan: Plan, findings: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions
+) -> None:
+    """Tell everything that was found; raise when anything of it forbids the start."""
+    if any(isinstance(error, Interrupted) for error in errors.values()):
+        raise Interrupted("interrupted in preflight; nothing was started")
+    emit = sessions.runtime.emit
+    fatal = sum(f.severity == "error" for f in findings)
+    for finding in folded(findings):
+        level = finding.severity if plan.options.preflight else "warning"
+        emit(Notice(level, f"{', '.join(finding.hosts)}: {finding.message}", None, finding.hint, finding.as_json()))
+    if errors:
+        first, *others = sorted(errors.values(), key=lambda e: e.exit_code == EXIT_PREFLIGHT)
+        for error in others:
+            emit(Notice("error", str(error), None, error.hint,
+                        {"event": "unreachable", "host": error.host, **error.as_json()}))
+        first.message += "; nothing was started anywhere"
+        raise first
+    if fatal and plan.options.preflight:
+        raise PreflightError(f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
+                             hint="--no-preflight starts in spite of them")

@@ -1,0 +1,50 @@
+"""Plans of `fleet launch`: one file a case in tests/golden/launch. Adding a case is adding a file.
+
+A case is JSON: {"inventory": {...}, "job": {...}, "options": {...}, "facts": {...}, "plan": ... | "error": ...}.
+FLEET_GOLDEN_WRITE=1 writes what comes out today; read the diff before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import FleetError
+from fleet.model import Host, Inventory, Job
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import Facts, make_plan
+
+CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
+
+
+def plan_of(case: dict[str, Any]) -> dict[str, Any]:
+    stored = case["inventory"]
+    hosts = tuple(Host(**{**h, **({"devices": tuple(h["devices"])} if "devices" in h else {})}) for h in stored["hosts"])
+    inventory = Inventory(hosts, env=stored.get("env", {}))
+    job = {k: tuple(v) if isinstance(v, list) else v for k, v in case["job"].items()}
+    facts = {name: Facts(**f) for name, f in case.get("facts", {}).items()}
+    options = LaunchOptions(**{"cwd": "/head/here", **case.get("options", {})})
+    try:
+        plan = make_plan(inventory, Job(**job), options, "train-20260101-000000-abcd", facts=facts)
+    except FleetError as error:
+        return {"error": str(error), "hint": error.hint}
+    return {"plan": json.loads(json.dumps(plan.describe())), "command": json.loads(plan.nodes[0].start.command_file())}
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_the_plan_is_as_recorded(path: Path) -> None:
+    case = json.loads(path.read_text())
+    got = plan_of(case)
+    if os.environ.get("FLEET_GOLDEN_WRITE"):
+        given = {k: case[k] for k in ("inventory", "job", "options", "facts") if k in case}
+        path.write_text(json.dumps({**given, **got}, indent=1) + "\n")
+    else:
+        assert got == {k: v for k, v in case.items() if k not in ("inventory", "job", "options", "facts")}
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 8

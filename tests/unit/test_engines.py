@@ -1,0 +1,124 @@
+"""Engines: what each starts on a node, and that no engine's parser ever sees the script's own arguments."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fleet
+from fleet.engines import ENGINES, engine
+from fleet.engines.base import World
+from fleet.errors import UsageError
+from fleet.model import Host, Job, Node
+
+NODES = (Node(Host("a", "10.0.0.1", slots=2), 0, 2, 0), Node(Host("b", "10.0.0.2", devices=(1, 3, 5)), 1, 3, 2))
+WORLD = World("run-1", NODES, "10.0.0.1", 20000, {"b": "10.0.0.2"})
+ARGS = ("--m", "1", "--l", "--r", "--", "$$", "${local_rank}", "it's", "", "a\nb", "--nnodes=9")
+REMOTE = Path(fleet.__file__).parent / "remote"
+
+
+def words(name: str, node: Node = NODES[1], **job: object) -> list[str]:
+    return [str(w) for w in engine(name).start(Job("train.py", ARGS, **job), WORLD, node, "/py").argv]
+
+
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_the_scripts_arguments_travel_by_file_only(name: str) -> None:
+    start = engine(name).start(Job("train.py", ARGS), WORLD, NODES[1], "/py")
+    assert not {"train.py", *ARGS[:2], *ARGS[5:]} & {str(w) for w in start.argv}
+    assert json.loads(start.command_file())["argv"][-len(ARGS):] == list(ARGS)
+
+
+def test_torchrun_is_static_and_ends_its_options() -> None:
+    argv = words("torchrun")
+    assert argv[:3] == ["/py", "-m", "torch.distributed.run"]
+    for option in ("--nnodes=2", "--node-rank=1", "--nproc-per-node=3", "--master-addr=10.0.0.1",
+                   "--master-port=20000", "--rdzv-id=run-1", "--local-addr=10.0.0.2", "--max-restarts=0"):
+        assert option in argv
+    assert argv[argv.index("--no-python") + 1 :] == ["--", "{python}", "{run_dir}/spawn.py"]
+    env = engine("torchrun").start(Job("t"), WORLD, NODES[1], "/py").env
+    assert env == {"CUDA_VISIBLE_DEVICES": "1,3,5"}
+
+
+def test_torchrun_restarts_through_c10d() -> None:
+    argv = words("torchrun", max_restarts=2)
+    assert "--rdzv-backend=c10d" in argv and "--rdzv-conf=is_host=0" in argv and "--max-restarts=2" in argv
+    assert "--rdzv-conf=is_host=1" in words("torchrun", NODES[0], max_restarts=2)
+
+
+def test_deepspeed_gets_the_world_in_node_rank_order_with_devices() -> None:
+    argv = words("deepspeed")
+    info = next(w for w in argv if w.startswith("--world_info=")).partition("=")[2]
+    world = json.loads(base64.urlsafe_b64decode(info))
+    assert list(world.items()) == [("a", [0, 1]), ("b", [1, 3, 5])]
+    assert engine("deepspeed").start(Job("t"), WORLD, NODES[0], "/py").local_rank_at == 3
+    plain = Job("t", engine_args=("--no_local_rank",))
+    assert engine("deepspeed").start(plain, WORLD, NODES[0], "/py").local_rank_at is None
+
+
+def test_engine_args_stand_before_fleets_own_words() -> None:
+    for name in ("torchrun", "deepspeed"):
+        argv = words(name, engine_args=("--log_level=error",))
+        assert argv.index("--log_level=error") < argv.index("{python}")
+
+
+def test_an_unknown_engine_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no engine 'horovod'"):
+        engine("horovod")
+
+
+@pytest.mark.parametrize("name", ["torch.distributed.run", "deepspeed.launcher.launch"])
+def test_real_parsers_take_our_argv_as_we_mean_it(name: str) -> None:
+    """The installed engines' own argparse, without running anything: what stands behind our words stays there."""
+    engine_name = "torchrun" if name.startswith("torch.") else "deepspeed"
+    start = engine(engine_name).start(Job("train.py", ARGS), WORLD, NODES[1], sys.executable)
+    argv = ["/usr/bin/python3", "-I", "-S", "/r/spawn.py"]
+    argv = [str(w) for w in start.argv[3:-2]] + argv
+    code = (f"import sys, json; import {name} as m; sys.argv = ['x'] + json.loads(sys.argv[1]);"
+            "a = m.parse_args(sys.argv[1:]) if 'torch.' in m.__name__ else m.parse_args();"
+            "print(json.dumps([a.training_script, a.training_script_args, a.no_python]))")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, json.dumps(argv)], capture_output=True,
+                          text=True, timeout=200, env={"PATH": "/usr/bin:/bin", "DS_ACCELERATOR": "cpu"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == ["/usr/bin/python3", ["-I", "-S", "/r/spawn.py"], True]
+
+
+def spawn(tmp_path: Path, argv: list[str], *words: str, at: int | None = None, **env: str) -> subprocess.CompletedProcess[bytes]:
+    for name in ("rank", "spawn"):
+        (tmp_path / f"{name}.py").write_bytes((REMOTE / f"{name}.py").read_bytes())
+    (tmp_path / "command.json").write_text(json.dumps({"argv": argv, "local_rank_at": at}))
+    return subprocess.run([sys.executable, "-I", "-S", tmp_path / "spawn.py", *words], capture_output=True, timeout=60,
+                          env={"PATH": "/usr/bin:/bin", "FLEET_RUN_DIR": str(tmp_path), **env})
+
+
+def test_spawn_hands_a_rank_its_argv_byte_for_byte(tmp_path: Path) -> None:
+    odd = [*ARGS, "\udcff\udc80", "é"]
+    show = "import os,sys; sys.stdout.buffer.write(b'|'.join(map(os.fsencode, sys.argv[1:])))"
+    done = spawn(tmp_path, [sys.executable, "-c", show, *odd], RANK="7", LOCAL_RANK="1")
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "rank7.out").read_bytes()
+    assert said == b"|".join(a.encode("utf-8", "surrogateescape") for a in odd)
+
+
+def test_spawn_puts_local_rank_where_deepspeed_would(tmp_path: Path) -> None:
+    show = "import sys; print(sys.argv[1:])"
+    spawn(tmp_path, [sys.executable, "-u", "-c", show, "--x"], RANK="0", LOCAL_RANK="3", at=4)
+    assert (tmp_path / "rank0.out").read_text() == "['--local_rank=3', '--x']\n"
+
+
+def test_spawn_as_the_engine_ends_the_others_with_the_first_failure(tmp_path: Path) -> None:
+    script = 'if [ "$RANK" = 5 ]; then exit 3; fi; sleep 60'
+    done = spawn(tmp_path, ["sh", "-c", script], "4", "3")
+    assert done.returncode == 3
+    ends = {r: json.loads((tmp_path / f"rank{r}.json").read_text()) for r in (4, 5, 6)}
+    assert ends[5]["status"] == 3 and ends[4]["signal"] == ends[6]["signal"] == 15
+    assert [ends[r]["local_rank"] for r in (4, 5, 6)] == [0, 1, 2]
+
+
+def test_spawn_as_the_engine_passes_a_signal_on_as_128_plus_n(tmp_path: Path) -> None:
+    assert spawn(tmp_path, ["sh", "-c", "kill -9 $$"], "0", "1").returncode == 137
