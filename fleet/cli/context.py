@@ -20,13 +20,24 @@ from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 
+def load_everyone() -> Inventory:
+    """The inventory that -i, $FLEET_INVENTORY or the current folder name, whole; read once a command line."""
+    from fleet.inventory import find_inventory, load
+
+    meta = click.get_current_context().find_root().meta
+    if "fleet.inventory" not in meta:
+        meta["fleet.inventory"] = load(find_inventory(settings_of().inventory, Path.cwd(), os.environ))
+    everyone = meta["fleet.inventory"]
+    assert isinstance(everyone, Inventory)
+    return everyone
+
+
 def load_inventory() -> Inventory:
-    """The inventory that -i, $FLEET_INVENTORY or the current folder name, narrowed by -w and -x."""
-    from fleet.inventory import find_inventory, load, select
+    """The same, narrowed by -w and -x."""
+    from fleet.inventory import select
 
     settings = settings_of()
-    path = find_inventory(settings.inventory, Path.cwd(), os.environ)
-    return select(load(path), settings.hosts, settings.exclude)
+    return select(load_everyone(), settings.hosts, settings.exclude)
 
 
 def make_transport(inventory: Inventory, password_for: Callable[[Host], str | None] | None = None) -> Transport:
@@ -38,7 +49,9 @@ def make_transport(inventory: Inventory, password_for: Callable[[Host], str | No
         return LocalTransport()
     from fleet.transport.ssh import SshTransport
 
-    return SshTransport(ConnectOptions(settings.connect_timeout), password_for=password_for)
+    # a gateway may be a host of the inventory that is not selected
+    options = ConnectOptions(settings.connect_timeout)
+    return SshTransport(options, hosts=load_everyone().hosts, password_for=password_for)
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""`fleet setup-ssh`"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean, fold, talk, write_json
+from fleet.cli.progress import ProgressLine
+from fleet.errors import UsageError
+from fleet.events import Event, Notice, Progress
+from fleet.model import Inventory, Report
+
+if TYPE_CHECKING:
+    from fleet.ops.setup_ssh.enrol import NewKey
+
+
+def _terminal() -> bool:
+    """Whether somebody can be asked: stdin may be a pipe, the terminal is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def ask_password(hosts: Sequence[str]) -> str | None:
+    """Ask on the terminal, hidden; None when there is none."""
+    if not _terminal():
+        return None
+    return getpass.getpass(f"password for {clean(fold(hosts))}, asked once: ")
+
+
+def confirm(keys: Sequence[NewKey]) -> bool | None:
+    """Show the host keys nobody vouches for and let the user answer once for all of them."""
+    if not _terminal():
+        return None
+    with Path("/dev/tty").open("r+b", buffering=0) as tty:
+        tty.write(("\n".join([*table(keys), "Accept them? Type 'yes' if they are right: "])).encode())
+        return tty.readline().strip().lower() == b"yes"
+
+
+def table(keys: Sequence[NewKey]) -> list[str]:
+    """Lines: host, where it is, key type, fingerprint; what it would replace below."""
+    rows = [(k.host, k.target, k.key.type, k.key.fingerprint) for k in keys]
+    width = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = [f"{len(rows)} host key{'s' * (len(rows) > 1)} not known yet:"]
+    for key, row in zip(keys, rows, strict=True):
+        lines.append("  " + "  ".join(cell.ljust(w) for cell, w in zip(row[:3], width, strict=True)) + "  " + row[3])
+        lines += [f"      instead of {old}" for old in key.old]
+    return [clean(line) for line in lines]
+
+
+def tell(line: Callable[[Event], None]) -> Callable[[Event], None]:
+    """An Emit: notices as remarks, the rest to the progress line."""
+    def emit(event: Event) -> None:
+        if isinstance(event, Notice):
+            if not settings_of().quiet or event.level != "info":
+                host = f"host {event.host}: " if event.host else ""
+                talk(clean(f"{event.level}: {host}{event.message}"))
+                if event.hint:
+                    talk(clean(f"  hint: {event.hint}"))
+        elif not isinstance(event, Progress):
+            line(event)
+    return emit
+
+
+def show(report: Report) -> None:
+    """What was done, in a few lines."""
+    pairs = report.data.get("pairs")
+    for result in report.results:
+        how = (result.data.get("host_key") or {}).get("how", "known")
+        if how not in ("known",) and pairs is not None:
+            key = result.data["host_key"]
+            click.echo(clean(f"{result.host}: host key {how}: {key['type']} {key['fingerprint']}"))
+    groups: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.data.get("changed"):
+            groups.setdefault(", ".join(result.data["changed"]), []).append(result.host)
+    if report.data["head"]["changed"]:
+        click.echo(clean(f"this machine: {', '.join(report.data['head']['changed'])}"))
+    for what, names in groups.items():
+        click.echo(clean(f"{fold(names)}: {what}"))
+    if not report.data["changed"] and report.ok:
+        click.echo("nothing to change")
+    if pairs is not None:
+        hosts = sum(r.ok for r in report.results)
+        if pairs["verified"]:
+            click.echo(f"{pairs['verified']} pairs verified, and this machine to {pairs['from_head']} hosts")
+        elif hosts:
+            click.echo(f"this machine to {pairs['from_head']} hosts verified")
+
+
+@click.command("setup-ssh")
+@click.option("--password-file", metavar="F", help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a "
+              "node set or *); nobody else may be able to read it. '-' is stdin.")
+@click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
+@click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
+@click.option("--replace-key", "replace_key", multiple=True, metavar="HOST",
+              help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.")
+@click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
+@click.option("--undo", is_flag=True, help="Take away what setup-ssh added, on the hosts and here.")
+@common_options
+def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tuple[str, ...],
+              key_type: str | None, undo: bool) -> int:
+    """Passwordless SSH from here to every host and between all of them, every pair verified.
+
+    The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
+    checked against the inventory's host_key, or shown and confirmed. Run twice, the second run changes nothing.
+    """
+    from fleet.inventory import select
+    from fleet.ops import setup_ssh as op
+    from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
+
+    settings = settings_of()
+    if settings.transport != "ssh":
+        raise UsageError("setup-ssh is about ssh: it cannot go over another transport")
+    everyone, inventory = load_everyone(), load_inventory()
+    home = Path.home()
+    if undo:
+        return _undo(inventory, everyone, home)
+    replace = [select(inventory, nodeset, None).names for nodeset in replace_key]
+    options = op.SetupOptions(mesh, tofu, frozenset(n for names in replace for n in names), key_type)
+    plan = op.make_plan(inventory, everyone, options, home)
+    if settings.dry_run:
+        write_json({"verb": "setup-ssh", "dry_run": True, "plan": plan.describe()})
+        return 0
+    names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
+    passwords = read_password_file(password_file, names) if password_file else Passwords()
+    with ProgressLine("pairs", quiet=settings.quiet or settings.json) as line, \
+            runtime(inventory, tell(line)) as rt:
+        report = op.setup(plan, lambda password_for: make_transport(everyone, password_for), rt, passwords,
+                          op.Asks(confirm, ask_password), limit=settings.connect_timeout)
+    return finish(report, show)
+
+
+def _undo(inventory: Inventory, everyone: Inventory, home: Path) -> int:
+    from fleet.ops.setup_ssh.undo import describe, undo
+
+    settings = settings_of()
+    if settings.dry_run:
+        write_json({"verb": "setup-ssh", "dry_run": True, "undo": True, "plan": describe(inventory, everyone, home)})
+        return 0
+    with ProgressLine("", quiet=settings.quiet or settings.json) as line, runtime(inventory, tell(line)) as rt:
+        report = undo(inventory, everyone, home, rt)
+    return finish(report, show)

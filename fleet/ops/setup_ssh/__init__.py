@@ -1,0 +1,167 @@
+"""`fleet setup-ssh`: keys, authorized_keys, known_hosts and an ssh config on head and nodes; every pair verified.
+
+The order is the point: a host's key is settled before anything is sent to it, the head's key before a password,
+and everything is on record before it is changed. Run again it finds nothing to do and changes no byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.errors import FleetError, Interrupted
+from fleet.model import Host, Report, Result, exit_code_of
+from fleet.ops.each import failed
+from fleet.ops.runtime import Runtime
+from fleet.ops.setup_ssh import verify
+from fleet.ops.setup_ssh.enrol import Confirm, enrol
+from fleet.ops.setup_ssh.head import Head
+from fleet.ops.setup_ssh.install import AskPassword, Reached, install
+from fleet.ops.setup_ssh.mesh import mesh
+from fleet.ops.setup_ssh.passwords import Passwords
+from fleet.ops.setup_ssh.plan import HostPlan, SetupOptions, SetupPlan, make_plan
+from fleet.ops.setup_ssh.record import Record
+from fleet.ops.setup_ssh.verify import Pair
+from fleet.transport.base import Transport
+from fleet.transport.ssh import SshTransport
+
+__all__ = ["Asks", "MakeTransport", "SetupOptions", "SetupPlan", "make_plan", "setup"]
+
+MakeTransport = Callable[[Callable[[Host], str | None] | None], Transport]
+
+
+@dataclass(frozen=True)
+class Asks:
+    """How the user is asked; each returns None when there is nobody to ask."""
+
+    confirm: Confirm
+    password: AskPassword
+
+
+def setup(
+    plan: SetupPlan, make_transport: MakeTransport, runtime: Runtime, passwords: Passwords, asks: Asks,
+    *, limit: float = 10.0,
+) -> Report:
+    """Carry the plan out. One host's failure does not stop the others. limit: seconds for each verified pair.
+
+    Report.data: "changed" (bool), "head" ({"changed": [...]}), "pairs" ({"verified", "failed": [{"from", "to",
+    "reason"}]}); each host's data: "host_key", "changed".
+    """
+    head = Head(plan, Record.load(plan.home, plan.source))
+    head.check()
+    if head.has_block():
+        head.write_block()  # what the inventory no longer says must not lead anywhere any more
+    reached: dict[str, Reached] = {}
+    failures: dict[str, Result] = {}
+    how: dict[str, str] = {}
+    run = _Run(plan, head, runtime, make_transport, passwords, asks)
+    try:
+        for level in plan.levels:
+            run.level(level, reached, failures, how)
+        hosts = {h.name: reached[h.name] for h in _in_order(plan, reached) if not h.gateway}
+        if plan.options.mesh and hosts:
+            failures.update({r.host: r for r in mesh(hosts, head, runtime) if not r.ok})
+        pairs = _verify(plan, [r.plan.host for n, r in hosts.items() if n not in failures], runtime, limit)
+    finally:
+        run.close()
+    if runtime.cancel.is_set():
+        raise Interrupted("interrupted", hint="run it again: it goes on where it was")
+    return _report(plan, head, reached, failures, how, pairs)
+
+
+class _Run:
+    """Level by level: host keys, then the head's key. Transports are made anew when what they read has changed."""
+
+    def __init__(
+        self, plan: SetupPlan, head: Head, runtime: Runtime, make_transport: MakeTransport, passwords: Passwords,
+        asks: Asks,
+    ) -> None:
+        self._plan, self._head, self._runtime = plan, head, runtime
+        self._make, self._passwords, self._asks = make_transport, passwords, asks
+        self._prepared = False
+        self._transport = self._renew()
+
+    def _renew(self) -> SshTransport:
+        transport = self._make(self._passwords.take)
+        assert isinstance(transport, SshTransport)
+        self._runtime.transport = transport
+        return transport
+
+    def level(
+        self, level: Sequence[HostPlan], reached: dict[str, Reached], failures: dict[str, Result], how: dict[str, str]
+    ) -> None:
+        settled, refused = enrol(level, self._head, self._transport, self._runtime, self._asks.confirm)
+        how.update(settled)
+        failures.update(refused)
+        if not settled:
+            return
+        if not self._prepared:
+            self._head.prepare()
+            self._prepared = True
+            self._transport.close()
+            self._transport = self._renew()
+        wanted = [p for p in level if p.name in settled]
+        found, results = install(wanted, self._head, self._runtime, self._passwords, self._asks.password)
+        reached.update(found)
+        failures.update({r.host: r for r in results if not r.ok})
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:
+    """Those hosts and gateways that are in `names`, in inventory order, gateways that are no hosts last."""
+    order = {e.name: i for i, e in enumerate(plan.node_entries)}
+    return sorted((h for h in plan.all if h.name in names), key=lambda h: (h.gateway, order.get(h.name, 0)))
+
+
+def _verify(plan: SetupPlan, hosts: list[Host], runtime: Runtime, limit: float) -> list[Pair]:
+    if not hosts or runtime.cancel.is_set():
+        return []
+    pairs = verify.from_head([h.name for h in hosts], plan.home, limit, runtime)
+    return pairs + (verify.among(hosts, limit, runtime) if plan.options.mesh else [])
+
+
+def _report(
+    plan: SetupPlan, head: Head, reached: dict[str, Reached], failures: dict[str, Result], how: dict[str, str],
+    pairs: list[Pair],
+) -> Report:
+    results = []
+    for host_plan in _in_order(plan, reached.keys() | failures.keys()):
+        name = host_plan.name
+        found = reached.get(name)
+        mine = [p for p in pairs if p.source == name or (p.source == verify.HEAD and p.target == name)]
+        result = failures.get(name)
+        if result is None:
+            result = _pairs_result(host_plan.host, mine)
+        data = {
+            "host_key": None if found is None else {
+                "type": found.host_key.type, "fingerprint": found.host_key.fingerprint, "how": how.get(name, "known")},
+            "changed": found.changed if found else [],
+        }
+        results.append(replace(result, data={**result.data, **data}))
+    broken = [p for p in pairs if p.reason is not None]
+    document: dict[str, Any] = {
+        "changed": bool(head.changed or any(r.changed for r in reached.values())),
+        "head": {"changed": list(dict.fromkeys(head.changed))},
+        "pairs": {
+            "verified": sum(p.source != verify.HEAD and p.reason is None for p in pairs),
+            "from_head": sum(p.source == verify.HEAD and p.reason is None for p in pairs),
+            "failed": [{"from": p.source, "to": p.target, "reason": p.reason} for p in broken],
+        },
+    }
+    return Report("setup-ssh", tuple(results), exit_code_of(tuple(results)), document)
+
+
+def _pairs_result(host: Host, pairs: list[Pair]) -> Result:
+    from_head = [p for p in pairs if p.source == verify.HEAD and p.reason is not None]
+    own = [p for p in pairs if p.source == host.name]
+    broken = [p for p in own if p.reason is not None]
+    error: FleetError | None = None
+    if from_head:
+        error = verify.as_error(verify.HEAD, from_head, 1)
+    elif broken:
+        error = verify.as_error(host.name, broken, len(own))
+    return failed(host, error) if error is not None else Result(host.name, ok=True)
+

@@ -1,0 +1,140 @@
+"""Host keys: who is asked for it, what is known, what the user has to confirm. Before anything else is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fleet import fanout
+from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.events import Started
+from fleet.model import Host, Result
+from fleet.ops.each import failed
+from fleet.ops.runtime import Runtime
+from fleet.ops.setup_ssh.head import Head
+from fleet.ops.setup_ssh.plan import HostPlan
+from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh_hostkeys import HostKey
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A host key nobody vouches for yet. old: fingerprints on file that it would replace."""
+
+    host: str
+    target: str
+    key: HostKey
+    old: tuple[str, ...] = ()
+
+
+# shows the keys, returns the user's answer; None when there is nobody to ask
+Confirm = Callable[[Sequence[NewKey]], bool | None]
+
+
+def enrol(
+    level: Sequence[HostPlan], head: Head, transport: SshTransport, runtime: Runtime, confirm: Confirm
+) -> tuple[dict[str, str], dict[str, Result]]:
+    """Settle the host keys of these hosts; returns ({host: how}, {host: failure}).
+
+    Keys that are on file or pinned are left to the transport, which verifies them on every connection. The others
+    are fetched (one connection each, nothing sent but a key exchange), judged, and go into known_hosts.
+    """
+    options = head.plan.options
+    how: dict[str, str] = {}
+    failures: dict[str, Result] = {}
+    asked: list[HostPlan] = []
+    for plan in level:
+        if plan.name in options.replace or not (plan.host.host_key or _on_file(plan, transport)):
+            asked.append(plan)
+        else:
+            how[plan.name] = "pinned" if plan.host.host_key else "known"
+    fetched = _fetch(asked, transport, runtime, failures)
+
+    new: list[NewKey] = []
+    accepted: list[tuple[HostPlan, HostKey]] = []
+    for plan, key in fetched:
+        known, revoked = transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)
+        if any(e.key == key for e in revoked):
+            failures[plan.name] = failed(plan.host, ConnectError(
+                f"it presented {key}, which is marked @revoked ({revoked[0].where})", kind="host-key"))
+        elif plan.host.host_key:
+            if plan.host.host_key.rstrip("=") == key.fingerprint:
+                how[plan.name] = "pinned"
+                accepted.append((plan, key))
+            else:
+                failures[plan.name] = failed(plan.host, ConnectError(
+                    f"the inventory expects host key {plan.host.host_key}, it presented {key}", kind="host-key",
+                    hint="if the change is expected: correct host_key in the inventory"))
+        elif any(e.key == key for e in known):
+            how[plan.name] = "known"
+        else:
+            old = tuple(dict.fromkeys(str(e.key) for e in known))
+            new.append(NewKey(plan.name, str(plan.endpoint), key, old))
+    if new:
+        yes = True if options.tofu else confirm(new)
+        for entry in new:
+            plan = next(p for p in level if p.name == entry.host)
+            if yes:
+                how[plan.name] = "replaced" if entry.old else "trusted on first use" if options.tofu else "confirmed"
+                accepted.append((plan, entry.key))
+            else:
+                failures[plan.name] = failed(plan.host, _refused(entry, asked=yes is not None))
+    replaced = [(p.names, key) for p, key in accepted if p.name in options.replace]
+    if replaced:
+        head.enrol(replaced, instead=True)
+    head.enrol((p.names, key) for p, key in accepted)
+    return how, failures
+
+
+def _on_file(plan: HostPlan, transport: SshTransport) -> bool:
+    return bool(transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)[0])
+
+
+def _fetch(
+    plans: Sequence[HostPlan], transport: SshTransport, runtime: Runtime, failures: dict[str, Result]
+) -> list[tuple[HostPlan, HostKey]]:
+    """The keys these hosts present, in the order of `plans`."""
+    def one(plan: HostPlan) -> HostKey:
+        runtime.emit(Started(plan.name, "host key"))
+        return _present(plan.host, transport, runtime)
+
+    found: dict[str, HostKey] = {}
+    for plan, answer in fanout.run(plans, one, limit=runtime.fanout, cancel=runtime.cancel):
+        if isinstance(answer, HostKey):
+            found[plan.name] = answer
+        else:
+            failures[plan.name] = failed(plan.host, answer)
+    return [(plan, found[plan.name]) for plan in plans if plan.name in found]
+
+
+def _present(host: Host, transport: SshTransport, runtime: Runtime) -> HostKey:
+    key = transport.host_key(host, runtime.cancel)
+    if host.host_key is None or key.fingerprint == host.host_key.rstrip("="):
+        return key
+    # the pinned key may be one of the host's others
+    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa"):
+        if kind != key.type:
+            try:
+                other = transport.host_key(host, runtime.cancel, kind)
+            except Interrupted:
+                raise
+            except FleetError:
+                continue
+            if other.fingerprint == host.host_key.rstrip("="):
+                return other
+    return key
+
+
+def _refused(entry: NewKey, *, asked: bool) -> ConnectError:
+    if entry.old:
+        message = f"host key changed: expected {', '.join(entry.old)}, it presented {entry.key}"
+        hint = "it was not confirmed" if asked else "confirm it on a terminal, or run with --tofu"
+        return ConnectError(message, kind="host-key", hint=hint)
+    if asked:
+        return ConnectError(f"its host key {entry.key} was not confirmed", kind="unknown-host-key",
+                            hint="compare it with 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on the host")
+    return ConnectError(
+        f"unknown host key: it presented {entry.key}, and there is no terminal to confirm it on",
+        kind="unknown-host-key",
+        hint="set host_key in the inventory, or accept what answers now with --tofu",
+    )

@@ -1,0 +1,115 @@
+"""The head's own key pairs: found, or made by ssh-keygen; the private half is never read by fleet."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.errors import ConnectError, HostFailed
+from fleet.ops.setup_ssh import files
+from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
+
+BITS = {"rsa": ("-b", "3072")}
+
+
+@dataclass(frozen=True)
+class HeadKey:
+    """A private key file on the head and its public half. created: fleet made it just now."""
+
+    path: Path
+    public: PublicKey
+    created: bool = False
+
+
+def default_path(home: Path, key_type: str) -> Path:
+    return home / ".ssh" / f"id_{key_type}"
+
+
+def expand_identity(text: str, home: Path) -> Path:
+    """An identity_file of the inventory as a path: ~ is the head's home."""
+    if text == "~" or text.startswith("~/"):
+        return home / text[2:]
+    return Path(text) if text.startswith("/") else Path.cwd() / text
+
+
+def ensure(path: Path, key_type: str) -> HeadKey:
+    """The key pair at `path`, made when there is none (no passphrase, 0600).
+
+    An existing one with a passphrase is fine when the agent holds it, else ConnectError(kind="auth").
+    """
+    if not path.exists():
+        return _create(path, key_type)
+    files.repair_mode(path, 0o600)
+    done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path))
+    if done.returncode == 0:
+        return HeadKey(path, _with_comment(path, parse_public_key(done.stdout.strip())))
+    return HeadKey(path, _from_agent(path, done.stderr.decode("utf-8", "replace").strip()))
+
+
+def _create(path: Path, key_type: str) -> HeadKey:
+    files.make_private_dir(path.parent)
+    public = path.with_name(path.name + ".pub")
+    if public.exists():
+        raise HostFailed(f"{public} is there, but not its private key {path}",
+                         hint="move it away, or name another key with --key-type or identity_file")
+    comment = f"{_user()}@{socket.gethostname()} fleet"
+    done = _run("ssh-keygen", "-q", "-t", key_type, *BITS.get(key_type, ()), "-N", "", "-C", comment, "-f", str(path))
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
+        raise HostFailed(f"ssh-keygen could not make {path}: {said}")
+    return HeadKey(path, parse_public_key(public.read_bytes()), created=True)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _with_comment(path: Path, public: PublicKey) -> PublicKey:
+    """The .pub file's line when it is this key's: its comment is the one the user chose."""
+    said = files.read(path.with_name(path.name + ".pub")) or b""
+    try:
+        listed = parse_public_key(said)
+    except HostFailed:
+        return public
+    return listed if listed.blob == public.blob else public
+
+
+def _from_agent(path: Path, reason: str) -> PublicKey:
+    """The public half of a key that needs a passphrase, if the agent can use it."""
+    said = files.read(path.with_name(path.name + ".pub"))
+    if "passphrase" not in reason or said is None:
+        raise ConnectError(f"the key {path} cannot be used: {reason}", kind="auth",
+                           hint="repair it, or name another with identity_file in the inventory")
+    public = parse_public_key(said)
+    agent = _run("ssh-add", "-L")
+    if public.blob not in agent.stdout.split():
+        raise ConnectError(f"the key {path} has a passphrase and no agent holds it", kind="auth",
+                           hint=f"ssh-add {path}, or name a key without one with identity_file in the inventory")
+    return public
+
+
+def _run(*argv: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, umask=0o077)
+    except FileNotFoundError:
+        raise HostFailed(f"{argv[0]} is not installed on this machine",
+                         hint="install OpenSSH's client, openssh-client or openssh-clients") from None
+    except subprocess.TimeoutExpired:
+        raise HostFailed(f"{argv[0]} did not end") from None
+
+
+def discard(path: Path, public: str) -> bool:
+    """Remove a key pair that fleet made, if its public half still is "TYPE BLOB". True when it was removed."""
+    done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path)) if path.exists() else None
+    if done is None or done.stdout.split()[:2] != public.encode().split():
+        return False
+    path.unlink()
+    path.with_name(path.name + ".pub").unlink(missing_ok=True)
+    return True

@@ -1,0 +1,72 @@
+"""Editing known_hosts: adding and forgetting. Pure; every other line stays as it is.
+
+Whether a presented key is the right one is decided in one place, transport/ssh_hostkeys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fleet.ops.setup_ssh.lines import Added, append, split
+from fleet.transport.ssh_hostkeys import HostKey, parse
+
+
+def known_name(address: str, port: int = 22) -> str:
+    """The name under which ssh looks a host up: "gpu01", or "[gpu01]:2222"."""
+    return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
+
+
+def parse_key(text: str) -> HostKey | None:
+    """A key written as "ssh-ed25519 AAAA...", None when it is none."""
+    found = parse(f"x {text}", "")
+    return found[0].key if found else None
+
+
+def keys_of(data: bytes | None, name: str) -> list[HostKey]:
+    """The keys on file for a name; revoked ones and authorities are not among them."""
+    return [e.key for e in parse((data or b"").decode("utf-8", "replace"), "") if not e.revoked and e.covers(name)]
+
+
+def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, Added]:
+    """The file with each key known under each of its names; a line is added for the names that lack it."""
+    plain: set[tuple[str, HostKey]] = set()
+    special = []
+    for entry in parse((data or b"").decode("utf-8", "replace"), ""):
+        if not entry.revoked:
+            if any(c in "".join(entry.names) for c in "|*?!"):
+                special.append(entry)
+            else:
+                plain.update((name, entry.key) for name in entry.names)
+    lines = []
+    for names, key in wanted:
+        missing = [
+            name for name in dict.fromkeys(names)
+            if (name, key) not in plain and not any(e.key == key and e.covers(name) for e in special)
+        ]
+        if missing:
+            plain.update((name, key) for name in missing)
+            lines.append(f"{','.join(missing)} {key.text}".encode())
+    return append(data, lines)
+
+
+def forget(data: bytes | None, names: Iterable[str], keep: HostKey | None = None) -> bytes | None:
+    """The file without any key but `keep` for these names. A line shared with other names keeps those;
+    patterns, authorities and revocations are somebody's policy and stay."""
+    if data is None:
+        return None
+    gone = {name.lower() for name in names}
+    lines = split(data)
+    for index, line in enumerate(lines):
+        for entry in parse(line.decode("utf-8", "replace"), ""):
+            if entry.revoked or entry.key == keep:
+                continue
+            if entry.names[0].startswith("|"):
+                if any(entry.covers(name) for name in gone):
+                    lines[index] = b""
+                continue
+            left = [name for name in line.split()[0].split(b",") if name.decode("utf-8", "replace").lower() not in gone]
+            if not left:
+                lines[index] = b""
+            elif len(left) < len(entry.names):
+                lines[index] = line.replace(line.split()[0], b",".join(left), 1)
+    return b"".join(lines)

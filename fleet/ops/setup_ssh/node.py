@@ -1,0 +1,157 @@
+"""A node's ~/.ssh as the head sees and changes it: node.sh over a session, one round trip a call.
+
+No python is needed there: `sh` reads the script from stdin as a whole (so that no shell ever sees a part of it,
+nor a command line anything of it), and every value in it is single-quoted here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+
+from fleet.errors import ConnectError, HostFailed
+from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
+from fleet.ops.setup_ssh.keys import BITS
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import run_line
+
+FILES = ("authorized_keys", "known_hosts", "config")
+COMMAND = "exec sh -c 'eval \"$(cat)\"'"
+_MARK = b"\nFLEET-SETUP-SSH\n"
+ABSENT = "-"
+
+
+@dataclass
+class NodeState:
+    """What is in ~/.ssh of a node. files: name -> (bytes or None, checksum or "-").
+
+    key_name/key: its own key pair's file and public half, None with `no_key` saying why. done: what the call
+    itself changed, in words. created: names that were made, ".ssh" and key files.
+    """
+
+    files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
+    key_name: str | None = None
+    key: PublicKey | None = None
+    no_key: str | None = None
+    created: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+    open_home: str | None = None
+    sums: dict[str, str] = field(default_factory=dict)
+
+    def data(self, name: str) -> bytes | None:
+        return self.files[name][0]
+
+
+def quote(value: bytes | str) -> bytes:
+    """One word for any POSIX sh, byte for byte. HostFailed for NUL, which no shell can hold."""
+    data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+    if b"\0" in data:
+        raise HostFailed("a file in its ~/.ssh holds a NUL byte", hint="look at it before fleet adds to it")
+    return b"'" + data.replace(b"'", b"'\\''") + b"'"
+
+
+@cache
+def script() -> bytes:
+    return (files("fleet.ops.setup_ssh") / "node.sh").read_bytes()
+
+
+def look(session: Session, *, key_type: str | None, repair: bool = True, cancel: Cancel | None = None) -> NodeState:
+    """Read the node's ~/.ssh. repair: make the folder and put modes right first. key_type: also make sure of
+    a key pair of its own, None leaves keys alone."""
+    calls = [b"prepare"] if repair else []
+    if key_type is not None:
+        calls.append(b" ".join([b"own_key", quote(key_type), *map(quote, BITS.get(key_type, ()))]))
+    calls += [b"show " + quote(name) for name in FILES]
+    return _call(session, calls, cancel)
+
+
+def put(name: str, before: str, data: bytes) -> bytes:
+    """A call that replaces a file whose checksum was `before`."""
+    return b" ".join([b"put", quote(name), quote(before), quote(data), str(len(data)).encode()])
+
+
+def drop(name: str, before: str) -> bytes:
+    """A call that removes a file whose checksum is `before`."""
+    return b" ".join([b"drop", quote(name), quote(before)])
+
+
+def drop_key(name: str, public: str) -> bytes:
+    """A call that removes a key pair if its public half still is "TYPE BLOB"."""
+    return b" ".join([b"drop_key", quote(name), quote(public)])
+
+
+DROP_DIR = b"drop_dir"
+
+
+def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = None) -> NodeState:
+    """Do these calls, in order; the first that cannot be done ends it with HostFailed. `sums` has what was put."""
+    return _call(session, calls, cancel)
+
+
+def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> NodeState:
+    text = b"\n".join([script(), b"begin", *calls, b"say END", b""])
+    done = run_line(session, COMMAND, text, timeout=60.0, cancel=cancel)
+    head, mark, body = done.stdout.partition(_MARK)
+    if not mark:
+        said = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
+        raise ConnectError(
+            f"its login shell did not start a plain sh: {said[-300:]!r}", host=session.host.name, kind="protocol",
+            hint="try 'ssh HOST true': a forced command, a restricted shell or a broken rc file",
+        )
+    state, failed = parse_answer(body, session.host.name)
+    if failed is not None:
+        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        detail = f" ({last[:200]})" if last else ""
+        raise HostFailed(failed + detail, host=session.host.name)
+    return state
+
+
+def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
+    """(state, the text of FAIL or None) of what node.sh printed. HostFailed when it stops in the middle."""
+    state = NodeState()
+    at = 0
+    while at < len(body):
+        end = body.find(b"\n", at)
+        end = len(body) if end < 0 else end
+        line = body[at:end]
+        at = end + 1
+        word, _, rest = line.partition(b" ")
+        text = rest.decode("utf-8", "replace")
+        if word == b"END":
+            return state, None
+        if word == b"FAIL":
+            return state, text
+        if word == b"FILE":
+            name, _, checksum = text.partition(" ")
+            data: bytes | None = None
+            if checksum != ABSENT:
+                size = int(re.sub(r"^\d+:", "", checksum) or 0)
+                data = body[at : at + size]
+                if len(data) != size or body[at + size : at + size + 1] != b"\n":
+                    raise HostFailed(f"its ~/.ssh/{name} changed while it was read", host=host, hint="run it again")
+                at += size + 1
+            state.files[name] = (data, checksum)
+        else:
+            _note(state, word, rest, text, host)
+    raise HostFailed("its answer was cut off", host=host, hint="run it again")
+
+
+def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> None:
+    if word == b"KEY":
+        file, _, public = rest.partition(b" ")
+        state.key_name = file.decode("utf-8", "replace")
+        state.key = parse_public_key(public, comment=f"{host} fleet".encode(), host=host)
+    elif word == b"NOKEY":
+        state.no_key = text.strip()
+    elif word in (b"CREATED", b"NEWKEY"):
+        state.created.append(text)
+    elif word == b"MODE":
+        state.repaired.append(text)
+    elif word == b"OPENHOME":
+        state.open_home = text
+    elif word == b"PUT":
+        name, _, checksum = text.partition(" ")
+        state.sums[name] = checksum

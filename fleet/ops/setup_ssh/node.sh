@@ -1,0 +1,123 @@
+# fleet setup-ssh on a node: a constant text for any POSIX sh, nothing but it and ssh-keygen is needed there.
+# The head puts assignments before it and calls behind it, everything quoted; node.py reads what it prints.
+LC_ALL=C; export LC_ALL
+umask 077
+unset CDPATH
+S=$HOME/.ssh
+
+say() { printf '%s\n' "$*"; }
+fail() { say "FAIL $*"; exit 0; }
+
+begin() {
+    printf '\nFLEET-SETUP-SSH\n'   # what a chatty shell startup file printed comes before this
+    [ -n "$HOME" ] && [ -d "$HOME" ] || fail "there is no home directory '$HOME'"
+}
+
+# -- modes: sshd with StrictModes, its default, ignores keys that others could have written ----------------
+open_to_others() { case $(ls -ldL "$1") in ????------*) return 1 ;; *) return 0 ;; esac }
+private() {   # PATH MODE
+    if [ -e "$1" ] && open_to_others "$1"; then
+        if chmod "$2" "$1"; then say "MODE ${1##*/}"; relabel "$1"; else fail "chmod $2 $1 is not permitted"; fi
+    fi
+}
+relabel() { if command -v restorecon >/dev/null 2>&1; then restorecon -F "$@" 2>/dev/null; fi; return 0; }
+
+prepare() {
+    if [ ! -d "$S" ]; then
+        mkdir "$S" || [ -d "$S" ] || fail "cannot make $S"
+        say "CREATED .ssh"
+        relabel "$S"
+    fi
+    private "$S" 700
+    private "$S/authorized_keys" 600
+    private "$S/config" 600
+    case $(ls -ldL "$HOME") in ?????w*|????????w*) say "OPENHOME $HOME" ;; esac
+}
+
+# -- the node's own key -----------------------------------------------------------------------------------
+own_key() {   # TYPE [OPTIONS of ssh-keygen]
+    type=$1; shift
+    command -v ssh-keygen >/dev/null 2>&1 || { say "NOKEY ssh-keygen is not installed"; return; }
+    for key in "$S/id_$type" "$S/id_${type}_fleet"; do
+        if [ -e "$key" ]; then
+            private "$key" 600
+            if public=$(ssh-keygen -y -P '' -f "$key" </dev/null 2>/dev/null); then
+                say "KEY ${key##*/} $public"
+                return
+            fi   # it has a passphrase: nothing that runs by itself can use it
+        elif [ ! -e "$key.pub" ]; then
+            new=$S/.fleet-key.$$.$(uname -n)
+            rm -f "$new" "$new.pub"
+            if ! said=$(ssh-keygen -q -t "$type" "$@" -N '' -C "$(id -un)@$(uname -n) fleet" -f "$new" </dev/null 2>&1); then
+                rm -f "$new" "$new.pub"
+                say "NOKEY ssh-keygen: $said" | tr '\n' ' '; say ''
+                return
+            fi
+            # link, unlike mv, never replaces: homes may be shared, and another node may be doing the same
+            if ln "$new" "$key" 2>/dev/null || { [ ! -e "$key" ] && mv "$new" "$key"; }; then
+                mv "$new.pub" "$key.pub"
+                say "NEWKEY ${key##*/}"
+            fi
+            rm -f "$new" "$new.pub"
+            relabel "$key" "$key.pub"
+            if public=$(ssh-keygen -y -P '' -f "$key" </dev/null); then say "KEY ${key##*/} $public"; fi
+            return
+        fi
+    done
+    say "NOKEY $S/id_$type has a passphrase and $S/id_${type}_fleet cannot be used"
+}
+drop_key() {   # NAME 'TYPE BLOB': a key pair that fleet made, if it still is that one
+    key=$S/$1
+    [ -e "$key" ] || return
+    case $(ssh-keygen -y -P '' -f "$key" </dev/null 2>/dev/null) in
+        "$2"|"$2 "*) rm -f "$key" "$key.pub"; say "GONE $1" ;;
+        *) say "KEPT $1" ;;
+    esac
+}
+
+# -- files ------------------------------------------------------------------------------------------------
+real() {   # where a symlink leads, as readlink -f, which not every system has
+    path=$1; hops=0
+    while [ -L "$path" ] && [ $hops -lt 20 ]; do
+        link=$(readlink "$path")
+        case $link in /*) path=$link ;; *) path=${path%/*}/$link ;; esac
+        hops=$((hops + 1))
+    done
+}
+sum() { if [ -e "$1" ]; then cksum <"$1" | tr ' ' :; else say -; fi; }
+show() {   # NAME: "FILE name checksum:size" and its bytes
+    real "$S/$1"
+    if [ -e "$path" ]; then
+        [ -r "$path" ] || fail "$path cannot be read"
+        say "FILE $1 $(sum "$path")"
+        cat "$path"
+        say ''
+    else
+        say "FILE $1 -"
+    fi
+}
+# NAME CHECKSUM-IT-HAD CONTENT LENGTH: all or nothing; keeps mode and owner; only if nobody else was faster
+put() {
+    real "$S/$1"
+    tmp=${path%/*}/.fleet.$$.$(uname -n)
+    trap 'rm -f "$tmp"' EXIT
+    if [ -e "$path" ]; then cp -p "$path" "$tmp"; fi && printf '%s' "$3" >"$tmp"
+    status=$?
+    new=$(sum "$tmp")
+    if [ $status -ne 0 ] || [ "${new#*:}" != "$4" ]; then rm -f "$tmp"; fail "cannot write $path; is the disk full?"; fi
+    now=$(sum "$path")
+    if [ "$now" = "$new" ]; then
+        rm -f "$tmp"
+    elif [ "$now" != "$2" ]; then
+        rm -f "$tmp"; fail "$path was changed by somebody else at the same moment; run it again"
+    elif mv -f "$tmp" "$path"; then
+        relabel "$path"
+    else
+        rm -f "$tmp"; fail "cannot replace $path"
+    fi
+    say "PUT $1 $new"
+}
+drop() {   # NAME CHECKSUM-IT-HAD
+    if [ "$(sum "$S/$1")" = "$2" ]; then rm -f "$S/$1"; say "GONE $1"; else say "KEPT $1"; fi
+}
+drop_dir() { rmdir "$S" 2>/dev/null; return 0; }

@@ -1,0 +1,118 @@
+"""Passwords: from a file, or typed once; handed out at most once a host, kept nowhere."""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fleet.errors import UsageError
+from fleet.inventory import expand
+from fleet.model import Host
+
+FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', HOST a host, a node set or *"
+
+
+class Passwords:
+    """Hands each host its password, once: a wrong one is not tried again (sshd counts, and may lock out)."""
+
+    def __init__(self, by_host: Mapping[str, str] | None = None, *, default: str | None = None) -> None:
+        self._by_host = dict(by_host or {})
+        self.default = default
+        self._used: set[str] = set()
+        self._lock = threading.Lock()
+
+    def has(self, name: str) -> bool:
+        return name in self._by_host or self.default is not None
+
+    def take(self, host: Host) -> str | None:
+        """The password for this host; None when there is none or it was handed out before."""
+        with self._lock:
+            if host.name in self._used:
+                return None
+            password = self._by_host.get(host.name, self.default)
+            if password is not None:
+                self._used.add(host.name)
+            return password
+
+    def used(self, name: str) -> bool:
+        return name in self._used
+
+    def __repr__(self) -> str:
+        return "Passwords(***)"
+
+
+def read_password_file(path: str, names: Sequence[str]) -> Passwords:
+    """Passwords from a file that nobody else can read; "-" is stdin. `names`: the inventory's hosts.
+
+    UsageError (with the line, never with its text) for what is not understood.
+    """
+    try:
+        if path == "-":
+            return parse(sys.stdin.read(), names, "<stdin>")
+        mode = Path(path).stat().st_mode
+        if stat.S_ISREG(mode) and mode & 0o077:
+            raise UsageError(f"others can read the password file {path} (mode {mode & 0o777:04o})",
+                             hint=f"chmod 600 {path}")
+        return parse(Path(path).read_text("utf-8"), names, path)
+    except UnicodeDecodeError:
+        raise UsageError(f"the password file {path} is not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the password file {path}: {error.strerror}") from error
+
+
+def parse(text: str, names: Sequence[str], where: str) -> Passwords:
+    """The two forms of FORMAT_HINT. Blank lines do not count; in the second form '#' begins a comment line.
+
+    A single line is the second form only when its first word names hosts of this inventory.
+    """
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = [(number, line.rstrip("\r")) for number, line in lines]
+    if not lines:
+        raise UsageError(f"the password file {where} is empty", hint=FORMAT_HINT)
+    if len(lines) == 1 and _split(lines[0][1], names) is None:
+        return Passwords(default=lines[0][1])
+    by_host: dict[str, str] = {}
+    default: str | None = None
+    for number, line in lines:
+        if line.lstrip().startswith("#"):
+            continue
+        entry = _split(line, names)
+        if entry is None:
+            raise UsageError("does not begin with a host of the inventory and its password",
+                             where=f"{where}:{number}", hint=FORMAT_HINT)
+        hosts, password = entry
+        if hosts is None:
+            default = password
+            continue
+        again = next((name for name in hosts if name in by_host), None)
+        if again:
+            raise UsageError(f"a second password for {again}", where=f"{where}:{number}", hint=FORMAT_HINT)
+        by_host.update(dict.fromkeys(hosts, password))
+    return Passwords(by_host, default=default)
+
+
+def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | None:
+    """(hosts or None for all, password) of a line "HOST PASSWORD" or "HOST: PASSWORD"; None if it is none."""
+    found = re.match(r"\s*(\S+?):?[ \t]+(\S.*)$", line)
+    if not found:
+        return None
+    word, password = found.groups()
+    if word == "*":
+        return None, password
+    try:
+        hosts = list(expand(word))
+    except Exception:
+        return None
+    return (hosts, password) if hosts and set(hosts) <= set(names) else None
+
+
+def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[str], str | None]) -> bool:
+    """Ask for the password of these hosts unless it is known; False when nobody could be asked."""
+    missing = [name for name in hosts if not passwords.has(name)]
+    if missing:
+        passwords.default = ask(f"password for {len(missing)} host{'s' * (len(missing) > 1)}")
+    return not missing or passwords.default is not None

@@ -1,0 +1,186 @@
+"""What setup-ssh is going to do: from the inventory, the options and this machine's ssh config. Nothing is sent."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.model import Host, Inventory
+from fleet.ops.setup_ssh import config_block, files, keys
+from fleet.ops.setup_ssh.config_block import ConfigEntry
+from fleet.ops.setup_ssh.known_hosts import known_name
+from fleet.ops.setup_ssh.record import block_name
+from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh_config import SYSTEM_CONFIG, Endpoint, SshConfig
+
+
+@dataclass(frozen=True)
+class SetupOptions:
+    """mesh: also every node to every node. tofu: take unknown host keys on trust. replace: hosts whose key on
+    file may be replaced. key_type: of keys that are made, None means ed25519 and whatever key is in use."""
+
+    mesh: bool = True
+    tofu: bool = False
+    replace: frozenset[str] = frozenset()
+    key_type: str | None = None
+
+    @property
+    def new_key_type(self) -> str:
+        return self.key_type or "ed25519"
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """One host to set up. identity: the head's private key for it. names: what known_hosts is to know it as.
+    route: gateways on the way, outermost first. gateway: it is only a way to hosts, not one of them."""
+
+    host: Host
+    endpoint: Endpoint
+    identity: Path
+    names: tuple[str, ...]
+    route: tuple[Host, ...]
+    gateway: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+
+@dataclass(frozen=True)
+class SetupPlan:
+    """levels: hosts in the order they can be reached, gateways before what is behind them."""
+
+    block: str
+    source: str
+    home: Path
+    options: SetupOptions
+    levels: tuple[tuple[HostPlan, ...], ...]
+    head_entries: tuple[ConfigEntry, ...]
+    node_entries: tuple[ConfigEntry, ...]
+    known: frozenset[str]
+
+    @property
+    def hosts(self) -> tuple[HostPlan, ...]:
+        """The hosts themselves, without mere gateways, level by level."""
+        return tuple(h for level in self.levels for h in level if not h.gateway)
+
+    @property
+    def all(self) -> tuple[HostPlan, ...]:
+        return tuple(h for level in self.levels for h in level)
+
+    @property
+    def identities(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(h.identity for h in self.all))
+
+    @property
+    def head_block(self) -> bytes:
+        known = str(self.home / ".ssh" / "known_hosts")
+        return config_block.render(self.block, self.head_entries, known, source=self.source)
+
+    @property
+    def node_block_name(self) -> str:
+        # a name of its own: the head may be one of the nodes, with both blocks in one file
+        return f"{self.block} node"
+
+    def node_block(self, key_name: str | None) -> bytes:
+        """A node's block; key_name: its private key's file in ~/.ssh."""
+        identity = f"~/.ssh/{key_name}" if key_name else None
+        entries = [replace(e, identity_file=identity) for e in self.node_entries]
+        return config_block.render(self.node_block_name, entries, "~/.ssh/known_hosts", source=self.source)
+
+    def describe(self) -> dict[str, Any]:
+        """What --dry-run shows."""
+        return {
+            "head": {
+                "keys": {str(p): "reuse" if p.exists() else f"create ({self.options.new_key_type})"
+                         for p in self.identities},
+                "config": f"{self.home / '.ssh' / 'config'}: block '{self.block}'",
+            },
+            "hosts": {h.name: self._describe(h) for h in self.all},
+            "verify": f"{len(self.hosts) * (len(self.hosts) if self.options.mesh else 1)} pairs",
+        }
+
+    def _describe(self, plan: HostPlan) -> dict[str, Any]:
+        if plan.host.host_key:
+            host_key = f"must be {plan.host.host_key}"
+        elif plan.name in self.options.replace:
+            host_key = "replace what is on file" + (", on trust" if self.options.tofu else ", after confirmation")
+        elif plan.name in self.known:
+            host_key = "must be the one on file"
+        else:
+            host_key = "accept on trust" if self.options.tofu else "show and ask"
+        steps = [f"authorise {plan.identity}.pub; with the password where the key is not accepted yet"]
+        if self.options.mesh and not plan.gateway:
+            steps += [f"a key of its own (~/.ssh/id_{self.options.new_key_type}), made there if missing",
+                      f"authorise the keys of all {len(self.hosts)} hosts", f"known_hosts: {len(self.hosts)} hosts",
+                      f"~/.ssh/config: block '{self.node_block_name}'"]
+        return {"target": str(plan.endpoint), "via": [hop.name for hop in plan.route], "host_key": host_key,
+                "known_as": list(plan.names), "steps": steps}
+
+
+def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home: Path) -> SetupPlan:
+    """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
+
+    Reads the user's ssh config as it is without fleet's own block, so that what the inventory no longer says
+    does not live on in there.
+    """
+    block = block_name(everyone.source)
+    config = home / ".ssh" / "config"
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+        own = Path(folder) / "config"
+        own.write_bytes(config_block.take(files.read(config), block, str(config)) or b"")
+        transport = SshTransport(home=home, hosts=everyone.hosts)
+        transport.config = SshConfig(home, (own, SYSTEM_CONFIG))
+        plans = {host.name: _host_plan(host, transport, options, home) for host in everyone.hosts}
+        plain = {host.name: transport.resolve(Host(host.name, host.name)) for host in everyone.hosts}
+        wanted: dict[str, HostPlan] = {}
+        for name in inventory.names:
+            for hop in plans[name].route:
+                hop_plan = plans.get(hop.name) or _host_plan(hop, transport, options, home)
+                wanted.setdefault(hop.name, replace(hop_plan, gateway=hop.name not in inventory.names))
+            wanted[name] = plans[name]
+        known = frozenset(
+            name for name, plan in wanted.items()
+            if transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)[0]
+        )
+    depth = max((len(p.route) for p in wanted.values()), default=0)
+    in_order = [*(n for n in inventory.names), *(n for n in wanted if n not in inventory.names)]
+    levels = [tuple(wanted[n] for n in in_order if len(wanted[n].route) == d) for d in range(depth + 1)]
+    return SetupPlan(
+        block, everyone.source, home, options, tuple(level for level in levels if level),
+        tuple(_head_entry(plans[h.name], plain[h.name]) for h in everyone.hosts),
+        tuple(ConfigEntry(h.name, h.data_address or plans[h.name].endpoint.address, plans[h.name].endpoint.port,
+                          plans[h.name].endpoint.user) for h in everyone.hosts),
+        known,
+    )
+
+
+def _host_plan(host: Host, transport: SshTransport, options: SetupOptions, home: Path) -> HostPlan:
+    endpoint = transport.resolve(host)
+    if host.identity_file:
+        identity = keys.expand_identity(host.identity_file, home)
+    else:
+        configured = endpoint.identity_files if endpoint.explicit_identities and options.key_type is None else ()
+        identity = next((p for p in configured if p.exists()), keys.default_path(home, options.new_key_type))
+    addresses = [host.name, host.address, *([host.data_address] if host.data_address else [])]
+    names = dict.fromkeys([endpoint.known_name, *(known_name(a, endpoint.port) for a in addresses)])
+    return HostPlan(host, endpoint, identity, tuple(names), transport.route(host))
+
+
+def _head_entry(plan: HostPlan, plain: Endpoint) -> ConfigEntry:
+    """What plain ssh has to be told so that it goes where fleet goes; the rest stays with the user's config."""
+    host, full = plan.host, plan.endpoint
+    jump = host.proxy_jump
+    if jump is None and full.proxy_jump != plain.proxy_jump:
+        jump = ",".join(full.proxy_jump) or "none"
+    return ConfigEntry(
+        host.name,
+        full.address if full.address != plain.address else None,
+        full.port if host.port is not None or full.port != plain.port else None,
+        full.user if host.user is not None or full.user != plain.user else None,
+        jump,
+        str(plan.identity),
+    )
+

@@ -1,0 +1,125 @@
+"""What setup-ssh added and where, so that --undo takes away exactly that. Public keys only, no secrets.
+
+~/.fleet/setup-ssh/NAME.json on the head, one file an inventory. Lines are kept once and referred to by index:
+N hosts share N keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import HostFailed
+from fleet.ops.setup_ssh import files
+from fleet.ops.setup_ssh.lines import Added
+
+VERSION = 1
+
+
+def block_name(source: str) -> str:
+    """A name for an inventory that stays the same as long as the file stays where it is: "fleet-3f2a9c"."""
+    path = str(Path(source).resolve()) if Path(source).exists() else source
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(source).stem).strip("-.") or "inventory"
+    return f"{stem[:40]}-{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
+
+
+@dataclass
+class Trace:
+    """What fleet left in one ~/.ssh. files: name -> lines added. keys: key file -> "TYPE BLOB" of a pair that
+    fleet made. made_dir: there was no ~/.ssh."""
+
+    files: dict[str, Added] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    made_dir: bool = False
+
+    def note(self, name: str, added: Added) -> None:
+        if added:
+            self.files.setdefault(name, Added()).merge(added)
+
+    def added(self, name: str) -> Added:
+        return self.files.get(name, Added())
+
+
+class Record:
+    """The traces of one inventory on the head and its hosts. Thread-safe; written only when it changed."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self.path = path
+        self.source = source
+        self.head = Trace()
+        self.hosts: dict[str, Trace] = {}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def load(cls, home: Path, source: str) -> Record:
+        """The record of this inventory, empty when there is none. HostFailed when it cannot be understood."""
+        record = cls(home / ".fleet" / "setup-ssh" / f"{block_name(source)}.json", source)
+        data = files.read(record.path)
+        if data is not None:
+            try:
+                record._parse(json.loads(data))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                raise HostFailed(f"{record.path} is damaged ({type(error).__name__})",
+                                 hint="move it away; what it recorded has to be undone by hand then") from error
+        return record
+
+    def host(self, name: str) -> Trace:
+        with self._lock:
+            return self.hosts.setdefault(name, Trace())
+
+    @property
+    def empty(self) -> bool:
+        return not self.hosts and not any((self.head.files, self.head.keys, self.head.made_dir))
+
+    def save(self) -> bool:
+        """Write it before the changes it describes are made: better one line too many on record than one too few."""
+        with self._lock:
+            text: list[str] = []
+            index: dict[str, int] = {}
+
+            def refer(line: str) -> int:
+                if line not in index:
+                    index[line] = len(text)
+                    text.append(line)
+                return index[line]
+
+            def dump(trace: Trace) -> dict[str, Any]:
+                return {
+                    "files": {
+                        name: {"lines": [refer(x) for x in a.lines], "newline": a.newline, "created": a.created}
+                        for name, a in sorted(trace.files.items())
+                    },
+                    "keys": trace.keys,
+                    "made_dir": trace.made_dir,
+                }
+
+            document = {"version": VERSION, "inventory": self.source, "head": dump(self.head),
+                        "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.items())}, "text": text}
+            return files.write(self.path, (json.dumps(document, indent=0) + "\n").encode())
+
+    def delete(self) -> None:
+        files.write(self.path, None)
+
+    def others(self) -> bool:
+        """Whether other inventories have a record on this head."""
+        return any(path != self.path for path in self.path.parent.glob("*.json"))
+
+    def _parse(self, document: dict[str, Any]) -> None:
+        if document["version"] != VERSION:
+            raise ValueError("version")
+        text = document["text"]
+
+        def trace(value: dict[str, Any]) -> Trace:
+            return Trace(
+                {name: Added([text[i] for i in a["lines"]], a["newline"], a["created"])
+                 for name, a in value["files"].items()},
+                dict(value["keys"]), value["made_dir"],
+            )
+
+        self.head = trace(document["head"])
+        self.hosts = {name: trace(value) for name, value in document["hosts"].items()}

@@ -1,0 +1,143 @@
+"""Every pair, by plain ssh: from the head to every host, from every node to every node."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from fleet.errors import FleetError, HostFailed
+from fleet.events import Progress
+from fleet.model import Host, Result
+from fleet.ops.each import on_each
+from fleet.ops.runtime import Runtime
+from fleet.ops.setup_ssh.node import COMMAND
+from fleet.transport.base import Session
+from fleet.transport.program import run_line
+
+HEAD = "head"
+# ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
+# from the tenth on (MaxStartups). One source opens at most LANES of them.
+AT_ONCE = 48
+LANES = 4
+_MARK = b"\nFLEET-SETUP-SSH\n"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One direction: ssh on `source` ("head" or a host) to `target`. reason: None when it works."""
+
+    source: str
+    target: str
+    reason: str | None = None
+
+
+@cache
+def _script() -> bytes:
+    return (files("fleet.ops.setup_ssh") / "verify.sh").read_bytes()
+
+
+def text(targets: Sequence[str], lanes: int, limit: float, config: str = "") -> bytes:
+    """The script for one source, its values before it."""
+    values = {"TARGETS": " ".join(targets), "LANES": str(lanes), "LIMIT": str(max(1, round(limit))), "CONFIG": config}
+    return "".join(f"{k}={shlex.quote(v)}\n" for k, v in values.items()).encode() + _script()
+
+
+def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
+    """The pairs of one source; a target that the output does not mention failed."""
+    found: dict[str, str | None] = {}
+    general = "no answer"
+    for line in output.rpartition(_MARK)[2].decode("utf-8", "replace").splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "FAIL":
+            general = rest
+        elif word == "PAIR" and len(parts := rest.split(" ", 2)) >= 2:
+            said = parts[2].strip() if len(parts) > 2 else ""
+            found[parts[0]] = None if parts[1] == "0" else (said or _meaning(parts[1]))
+    return [Pair(source, target, found.get(target, general)) for target in targets]
+
+
+def _meaning(status: str) -> str:
+    return {"124": "no answer in time", "255": "ssh failed and said nothing"}.get(status, f"exit status {status}")
+
+
+def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime) -> list[Pair]:
+    """Plain ssh on this machine; with -F where $HOME is not the home that ssh takes from the user database."""
+    same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+    script = text(targets, LANES, limit, "" if same else str(home / ".ssh" / "config"))
+    process = subprocess.Popen(["/bin/sh", "-c", 'eval "$(cat)"'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    undo = runtime.cancel.on_set(lambda: _end(process))
+    try:
+        output, _ = process.communicate(script, timeout=_patience(len(targets), LANES, limit))
+    except subprocess.TimeoutExpired:
+        _end(process)
+        output, _ = process.communicate()
+    finally:
+        undo()
+    return parse(HEAD, targets, output)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def _patience(targets: int, lanes: int, limit: float) -> float:
+    """Seconds that are more than enough: the lanes give up after three silent targets each."""
+    return 60 + 4 * (limit + 20) + 2.0 * targets / lanes
+
+
+def among(hosts: Sequence[Host], limit: float, runtime: Runtime) -> list[Pair]:
+    """Plain ssh on every one of these hosts to every one, itself too. Each begins with its own successor, so that
+    at no time all of them are at the same door."""
+    names = [host.name for host in hosts]
+    lanes = max(1, min(LANES, AT_ONCE // max(1, min(len(names), runtime.fanout))))
+    done: dict[str, list[Pair]] = {}
+
+    def task(session: Session, host: Host) -> Result:
+        at = names.index(host.name) + 1
+        targets = names[at:] + names[:at]
+        answer = run_line(session, COMMAND, text(targets, lanes, limit),
+                          timeout=_patience(len(targets), lanes, limit), cancel=runtime.cancel)
+        done[host.name] = parse(host.name, targets, answer.stdout)
+        runtime.emit(Progress(None, "pairs", sum(map(len, done.values())), len(names) ** 2))
+        return Result(host.name, ok=True)
+
+    for result in on_each(hosts, runtime, task, what="pairs"):
+        if result.error is not None:
+            done[result.host] = [Pair(result.host, name, str(result.error.message)) for name in names]
+    return [pair for name in names for pair in done[name]]
+
+
+def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
+    """What is wrong with one source's pairs; equal reasons are counted, the first few are spelled out."""
+    said = "; ".join(f"{pair.target}: {pair.reason}" for pair in failed[:3])
+    more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return HostFailed(f"plain ssh from {source} fails to {len(failed)} of {total}: {said}{more}", host=source,
+                      kind="pairs", hint=hint_for(failed[0].reason or ""))
+
+
+def hint_for(reason: str) -> str:
+    """What to look at, by what ssh said."""
+    lower = reason.lower()
+    for words, hint in (
+        ("could not resolve", "the name means nothing there: set address or data_address in the inventory"),
+        ("permission denied", "sshd there takes no keys from ~/.ssh/authorized_keys: see its log, AuthorizedKeysFile "
+                              "and PubkeyAuthentication in sshd_config, and who may write to the home"),
+        ("host key verification", "another key is on file there: --replace-key HOST"),
+        ("timed out", "a firewall, or the wrong address as seen from there: set data_address"),
+        ("refused", "is that the port as seen from there?"),
+        ("no route", "the address cannot be reached from there: set data_address"),
+        ("configuration option", "an old or damaged ~/.ssh/config there"),
+    ):
+        if words in lower:
+            return hint
+    return "try it there by hand: ssh HOST true"
