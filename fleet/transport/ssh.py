@@ -62,7 +62,7 @@ class SshTransport:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
         try:
             endpoint = self.resolve(host)
-            link = self._connect(host, endpoint, self.route(host), cancel)
+            link = self._connect(host, endpoint, self._route(endpoint), cancel)
         except FleetError as error:
             error.host = host.name
             raise
@@ -74,7 +74,7 @@ class SshTransport:
         try:
             endpoint = self.resolve(host)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
-            route = self.route(host)
+            route = self._route(endpoint)
             with self._gates.of((_route_key(route), endpoint.address, endpoint.port)).knock(cancel):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 link = self._handshake(endpoint, route, None, types, deadline)
@@ -88,20 +88,22 @@ class SshTransport:
     def close(self) -> None:
         self._gateways.close()
 
-    def route(self, host: Host, depth: int = 0) -> tuple[Host, ...]:
+    def route(self, host: Host) -> tuple[Host, ...]:
         """The gateways to a host, outermost first."""
-        endpoint = self.resolve(host)
+        return self._route(self.resolve(host))
+
+    def _route(self, endpoint: Endpoint, depth: int = 0) -> tuple[Host, ...]:
         hops = tuple(self._hosts.get(hop) or parse_hop(hop) for hop in endpoint.proxy_jump)
+        if not hops:
+            return ()
         if depth > MAX_HOPS or len(hops) > MAX_HOPS:
             raise ConnectError("its gateways form a loop, or a very long chain", kind="gateway",
                                hint="look at proxy_jump in the inventory and ProxyJump in ~/.ssh/config")
-        if not hops:
-            return ()
         first = self.resolve(hops[0])
         if (first.address, first.port) == (endpoint.address, endpoint.port):
             # "everything goes through the bastion" also matches the bastion
             return ()
-        return (*self.route(hops[0], depth + 1), *hops)
+        return (*self._route(first, depth + 1), *hops)
 
     def _connect(self, host: Host, endpoint: Endpoint, route: tuple[Host, ...], cancel: Cancel) -> Link:
         check = HostKeyCheck(host, endpoint, self.known_hosts, self._accept_unknown)
@@ -125,6 +127,7 @@ class SshTransport:
         """A link up to and including the key exchange, with the host key verified where `check` is given."""
         where = f"{endpoint.address} port {endpoint.port}"
         retries = 0
+        first_refusal: ConnectError | None = None
         while True:
             link = self._open(endpoint, route, check, types, deadline)
             try:
@@ -143,8 +146,11 @@ class SshTransport:
                 presented = link.server_host_key
                 types = tuple(t for t in types if presented is not None and t != presented.type
                               and t in link.server_key_types)
-                if error.kind != "host-key" or check is None or check.pinned is None or not types:
-                    raise
+                if error.kind == "host-key" and check is not None and check.pinned is not None:
+                    first_refusal = first_refusal or error
+                    if types:
+                        continue
+                raise first_refusal or error from None
             except BaseException:
                 link.abort()
                 raise

@@ -60,11 +60,15 @@ class Endpoint:
         return f"{self.user}@{address}:{self.port}"
 
 
+# ("host" or "match", its arguments, "FILE:LINE")
+_Condition = tuple[str, tuple[str, ...], str]
+
+
 @dataclass(frozen=True)
 class _Line:
-    """One setting. conditions: every Host and Match line it stands under, ("host"|"match", arguments)."""
+    """One setting. conditions: every Host and Match line it stands under."""
 
-    conditions: tuple[tuple[str, tuple[str, ...]], ...]
+    conditions: tuple[_Condition, ...]
     key: str
     value: str
     where: str
@@ -76,15 +80,14 @@ class SshConfig:
     def __init__(self, home: Path, files: tuple[Path, ...] | None = None) -> None:
         self.home = home
         self.local_user = pwd.getpwuid(os.getuid()).pw_name
+        self.local_host = socket.gethostname().split(".")[0]
         self._files = files if files is not None else (home / ".ssh/config", SYSTEM_CONFIG)
 
     @cached_property
     def _lines(self) -> tuple[_Line, ...]:
         return tuple(line for file in self._files for line in self._read(file, (), 0))
 
-    def _read(
-        self, file: Path, conditions: tuple[tuple[str, tuple[str, ...]], ...], depth: int
-    ) -> Iterator[_Line]:
+    def _read(self, file: Path, conditions: tuple[_Condition, ...], depth: int) -> Iterator[_Line]:
         try:
             text = file.read_text("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):
@@ -98,7 +101,7 @@ class SshConfig:
                 continue
             key, value, where = match[1].lower(), match[2], f"{file}:{number}"
             if key in ("host", "match"):
-                conditions = (*outer, (key, tuple(_words(value, where))))
+                conditions = (*outer, (key, tuple(_words(value, where)), where))
             elif key == "include":
                 for pattern in _words(value, where):
                     if depth >= INCLUDE_DEPTH:
@@ -123,14 +126,14 @@ class SshConfig:
         found: dict[str, list[tuple[str, str]]] = {}
         notes: list[str] = []
         for line in self._lines:
-            if all(self._holds(kind, words, name, found, notes, line.where) for kind, words in line.conditions):
+            if all(self._holds(condition, name, found, notes) for condition in line.conditions):
                 found.setdefault(line.key, []).append((line.value, line.where))
         return found, notes
 
     def _holds(
-        self, kind: str, words: tuple[str, ...], name: str, found: Mapping[str, list[tuple[str, str]]],
-        notes: list[str], where: str,
+        self, condition: _Condition, name: str, found: Mapping[str, list[tuple[str, str]]], notes: list[str]
     ) -> bool:
+        kind, words, where = condition
         if kind == "host":
             return _matches(words, name)
         rest = list(words)
@@ -175,7 +178,7 @@ def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None) -> End
     if host.address == host.name and "hostname" in found:
         address = _first(found, "hostname", "").replace("%h", host.name).replace("%%", "%")
     tokens = {"%": "%", "d": str(config.home), "h": address, "n": host.name, "p": str(port), "r": user,
-              "u": config.local_user, "L": socket.gethostname().split(".")[0], "i": str(os.getuid())}
+              "u": config.local_user, "L": config.local_host, "i": str(os.getuid())}
 
     def paths(keyword: str, several: bool) -> list[Path]:
         texts: list[str] = []
