@@ -72,9 +72,11 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs]) -> dict
     text = logs[failure.host].tail(name, TAIL_BYTES)
     if failure.rank is not None and not text.strip():
         text = logs[failure.host].tail(f"rank{failure.rank}.out", TAIL_BYTES)
+    # of a line that a progress bar rewrote, its last state
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
+    text = "\n".join(lines)
     hint = hint_for(text)
     trace = traceback_of(text)
-    lines = text.rstrip().splitlines()
     return {
         "host": failure.host,
         "node_rank": failure.node_rank,
