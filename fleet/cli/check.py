@@ -101,7 +101,8 @@ def draw(table: Matrix, width: int) -> str:
 def describe(finding: Finding) -> str:
     """A finding in two lines."""
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
-    return f"{severity} {clean(finding.message)}  [{finding.id}]\n        {finding.remedy}\n"
+    message = clean(" ".join(finding.message.split()))
+    return f"{severity} {message}  [{finding.id}]\n        {finding.remedy}\n"
 
 
 def summary(checked: Checked, hidden: int) -> str:

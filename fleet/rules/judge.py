@@ -69,7 +69,8 @@ def _equal(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Findin
         return
     if not has_majority(grouped):
         parts = [f"{fold(names)} {shown(value)}" for value, names in grouped]
-        yield Finding(rule.id, rule.severity, tuple(values), f"{rule.what} differs: " + "; ".join(parts), rule.remedy)
+        message = f"no agreement on {rule.what}: " + "; ".join(parts)
+        yield Finding(rule.id, rule.severity, tuple(values), message, rule.remedy)
         return
     (usual, most), rest = grouped[0], grouped[1:]
     parts = []

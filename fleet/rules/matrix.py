@@ -35,7 +35,8 @@ def matrix(views: Mapping[str, View], fold: Fold, max_columns: int) -> Matrix:
 
     Where hosts differ in more ways than fit, there are two columns instead: what most have, and who has what else.
     """
-    texts = {name: {label: show(view) for label, show in ROWS} for name, view in views.items()}
+    # a newline in what a node says must not look like a row of ours
+    texts = {name: {label: " ".join(show(view).split()) for label, show in ROWS} for name, view in views.items()}
     alike = groups({name: tuple(row.values()) for name, row in texts.items()})
     labels = [label for label, _ in ROWS if any(row[label] != ABSENT for row in texts.values())]
     columns = [names for _, names in alike]
@@ -80,6 +81,8 @@ def _fact(path: str, form: Callable[[Any], str] = str) -> Callable[[View], str]:
 
 
 def _python(view: View) -> str:
+    if lookup(view, "problems.python") not in (MISSING, None):
+        return "missing"
     path = lookup(view, "python.path")
     return UNKNOWN if path is MISSING else f"{lookup(view, 'python.version')} {path}"
 

@@ -71,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule("torch-version", "torch.version", "equal", "torch", SAME_WHEEL),
     Rule("torch-build", "torch_build", "equal", "torch build",
          "install torch from the same index (cu121, cpu, ...) on every host"),
-    Rule("torch-nccl", "torch.nccl", "equal", "torch's NCCL",
+    Rule("torch-nccl", "torch_nccl", "equal", "torch's NCCL",
          "reinstall torch: its nvidia-nccl package must be the one it was released with", "warning"),
     Rule("torch-absent", "torch.version", "somewhere", "torch",
          "fine if none is meant to run here; else install it, or point 'python' at its interpreter", "info"),

@@ -73,12 +73,13 @@ def _python(view: dict[str, Any], problems: dict[str, str | None]) -> None:
             view.pop(name, None)
         return
     view["python_minor"] = ".".join(python["version"].split(".")[:2])
-    packages = view.get("packages") or {}
+    packages = view["packages"] = {name: str(version) for name, version in (view.get("packages") or {}).items()}
     view["versions"] = {name: packages.get(name) for name in NOTABLE}
     torch = view.get("torch")
     if torch:
         view["torch_build"] = (f"CUDA {torch['cuda']}" if torch.get("cuda")
                                else f"ROCm {torch['hip']}" if torch.get("hip") else "CPU")
+        view["torch_nccl"] = torch.get("nccl")
     if view.get("deepspeed"):
         view["deepspeed_ops"] = ", ".join(view["deepspeed"].get("ops") or []) or "none"
 

@@ -1,0 +1,202 @@
+"""Parity rules: facts -> findings and the rendered screen, one file a case in tests/golden/check.
+
+A case holds {"hosts": {NODESET: changes}, "changes": {NAME: {dotted path: value}}, "slots", "devices", "unreachable",
+"width"}, changes being laid over facts.json; beside it stands the screen that it must give. FLEET_GOLDEN=write
+writes the screens anew: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from fleet.cli.check import screen
+from fleet.errors import ConnectError
+from fleet.inventory.nodeset import expand, fold
+from fleet.model import Host, Report, Result
+from fleet.ops.check import Checked, CheckOptions, better, view_of
+from fleet.rules.judge import Finding, judge
+from fleet.rules.parity import RULES, SEVERITIES
+from fleet.rules.units import seconds, size
+from fleet.rules.view import MISSING, lookup, view
+
+GOLDEN = Path(__file__).parents[1] / "golden/check"
+CASES = sorted((GOLDEN / "cases").glob("*.json"))
+BASE: dict[str, Any] = json.loads((GOLDEN / "facts.json").read_text())
+
+
+def facts_of(name: str, *changes: dict[str, Any]) -> dict[str, Any]:
+    facts = copy.deepcopy(BASE)
+    facts["hostname"] = facts["boot_id"] = name
+    for path, value in (item for change in changes for item in change.items()):
+        *above, last = path.split(".")
+        at = facts
+        for part in above:
+            at = at[part]
+        if value == "<missing>":
+            del at[last]
+        else:
+            at[last] = value
+    return facts
+
+
+def checked(case: dict[str, Any]) -> Checked:
+    views, results = {}, []
+    for nodeset, common in case["hosts"].items():
+        for name in expand(nodeset):
+            if name in case.get("unreachable", []):
+                results.append(Result(name, False, error=ConnectError("refused", host=name)))
+                continue
+            facts = facts_of(name, common, case.get("changes", {}).get(name, {}))
+            devices = tuple(case["devices"]) if "devices" in case else None
+            host = Host(name, name, slots=case["slots"], devices=devices)
+            views[name] = view_of(host, facts, CheckOptions())
+            results.append(Result(name, True, 0))
+    return Checked(Report("check", tuple(results), 0), views, tuple(judge(views, fold)))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_screens(path: Path) -> None:
+    case = json.loads(path.read_text())
+    text = click.unstyle(screen(checked(case), width=case.get("width", 160), verbose=True))
+    text = "".join(line.rstrip() + "\n" for line in text.splitlines())
+    expected = path.with_suffix(".txt")
+    if os.environ.get("FLEET_GOLDEN") == "write":
+        expected.write_text(text)
+    assert text == expected.read_text()
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 12
+
+
+def ids(*changes: dict[str, Any], slots: int | None = 8) -> dict[str, str]:
+    """{finding id: severity} of three healthy hosts with a change to the first ones."""
+    names = [f"gpu{n}" for n in range(1, 4)]
+    views = {name: view(facts_of(name, *changes[n : n + 1]), ranks=slots) for n, name in enumerate(names)}
+    return {f.id: f.severity for f in judge(views, fold)}
+
+
+def test_healthy_hosts_have_no_findings() -> None:
+    assert ids() == {}
+
+
+@pytest.mark.parametrize(("change", "found"), [
+    ({"torch.version": "2.4.0"}, {"torch-version": "error"}),
+    ({"torch.cuda": "12.1"}, {"torch-build": "error"}),
+    ({"torch": None}, {"torch-version": "error"}),
+    ({"arch": "aarch64"}, {"arch": "error"}),
+    ({"python.version": "3.12.1"}, {"python-version": "error"}),
+    ({"python.version": "3.11.1"}, {"python-patch": "info"}),
+    ({"glibc": "2.31"}, {"glibc": "warning"}),
+    ({"driver": "560.1"}, {"driver-version": "warning"}),
+    ({"compilers.gcc": None}, {"gcc": "warning"}),
+    ({"deepspeed.ops": []}, {"deepspeed-ops": "warning"}),
+    ({"disks.workdir.free": 1 << 20}, {"disk-workdir": "error"}),
+    ({"disks.workdir.free": 2 << 30}, {"disk-workdir": "warning"}),
+    ({"disks.shm.total": 64 << 20}, {"shm-size": "warning"}),
+    ({"limits.memlock": 65536}, {"memlock": "warning"}),
+    ({"limits.memlock": 65536, "infiniband": []}, {"infiniband": "warning"}),
+    ({"clock.offset": -90.0}, {"clock": "error"}),
+    ({"clock.offset": 2.0, "clock.uncertainty": 1.5}, {}),
+    ({"packages.triton": "9"}, {"packages": "info"}),
+    ({"hostname": "gpu2"}, {"hostname": "warning"}),
+    ({"interfaces": []}, {}),
+    ({"timed_out": ["gpus"], "gpus": "<missing>", "gpu_error": "<missing>"}, {"hangs-gpus": "error"}),
+])
+def test_one_deviation_one_finding(change: dict[str, Any], found: dict[str, str]) -> None:
+    assert ids(change) == found
+
+
+def test_shared_memory_matters_only_between_ranks() -> None:
+    one_gpu = {"disks.shm.total": 64 << 20, "gpus": BASE["gpus"][:1], "pci_gpus": 1}
+    assert "shm-size" in ids(one_gpu, one_gpu, one_gpu, slots=2)
+    assert "shm-size" not in ids(one_gpu, one_gpu, one_gpu, slots=1)
+    assert "shm-size" not in ids(one_gpu, one_gpu, one_gpu, slots=None)
+
+
+def test_slots_on_hosts_without_gpus_are_no_error() -> None:
+    bare = {"gpus": [], "pci_gpus": 0, "driver": None, "torch.cuda": None, "torch.nccl": None}
+    assert ids(bare, bare, bare, slots=8) == {}
+
+
+def messages(values: list[Any]) -> list[str]:
+    views = {f"n{i}": view(facts_of(f"n{i}", {"kernel": value})) for i, value in enumerate(values, 1)}
+    return [f.message for f in judge(views, fold) if f.id == "kernel"]
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    (["a", "a", "b"], "n3 has kernel b, the 2 others a"),
+    (["b", "a", "a", "b", "a"], "n[1,4] have kernel b, the 3 others a"),
+    (["a", "b"], "no agreement on kernel: n1 a; n2 b"),
+    (["a", "a", "b", "b"], "no agreement on kernel: n[1-2] a; n[3-4] b"),
+    (["a", "a", "b", "c"], "n3 has kernel b, n4 has kernel c; the 2 others a"),
+    (["a", "a", None], "n3 has no kernel, the 2 others a"),
+    ([None, None, "a"], "n3 has kernel a, the 2 others none"),
+    (["a", "a"], None),
+    (["a"], None),
+])
+def test_who_deviates_is_said_and_a_tie_is_a_split(values: list[Any], message: str | None) -> None:
+    assert messages(values) == ([message] if message else [])
+
+
+def test_every_rule_has_an_id_of_its_own_a_remedy_and_a_sound_shape() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.remedy and "\n" not in rule.remedy and rule.what
+        assert bool(rule.levels) == (rule.kind in ("minimum", "maximum")), rule.id
+        worst_first = [limit for limit, _ in rule.levels]
+        assert worst_first == sorted(worst_first, reverse=rule.kind == "maximum"), rule.id
+        assert [SEVERITIES.index(s) for _, s in rule.levels] == sorted(SEVERITIES.index(s) for _, s in rule.levels)
+
+
+def test_every_fact_that_a_rule_names_is_there() -> None:
+    """A typo in a path would make a rule that never speaks."""
+    seen = view(facts_of("n"), ranks=8)
+    optional = ("problems.", "hangs.")
+    assert [r.id for r in RULES if not r.fact.startswith(optional) and lookup(seen, r.fact) is MISSING] == []
+    assert [r.id for r in RULES if r.when and lookup(seen, r.when) is MISSING] == []
+
+
+@pytest.mark.parametrize("facts", [{}, {"timed_out": ["system"]}, {"python": None, "gpus": None, "disks": {}},
+                                   {"kernel": ["a"], "cpu": 3, "limits": None}])
+def test_facts_that_are_not_there_or_odd_are_not_judged(facts: dict[str, Any]) -> None:
+    found = judge({"a": view(facts), "b": view(facts_of("b"))}, fold)
+    assert not [f for f in found if f.severity == "error"]
+
+
+def test_the_worst_comes_first() -> None:
+    change = {"torch.version": "1", "packages.triton": "1", "glibc": "1"}
+    assert list(ids(change).values()) == ["error", "warning", "info"]
+
+
+def test_findings_as_json() -> None:
+    finding = Finding("x", "info", ("a", "b"), "m", "r")
+    assert finding.as_json() == {"id": "x", "severity": "info", "hosts": ["a", "b"], "message": "m", "remedy": "r"}
+
+
+def test_the_clock_is_read_at_the_middle_of_the_fastest_round_trip() -> None:
+    assert better(None, None, 5.0, 100.0) is None, "nothing was asked yet"
+    slow = better(None, 100.0, 107.0, 104.0)
+    assert slow == (5.0, 2.0)
+    assert better(slow, 100.0, 105.5, 101.0) == (5.0, 0.5)
+    assert better((5.0, 0.5), 100.0, 0.0, 104.0) == (5.0, 0.5)
+    assert better((5.0, 0.5), 100.0, 0.0, 99.0) == (5.0, 0.5), "our own clock was set back meanwhile"
+
+
+@pytest.mark.parametrize(("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (10 << 30, "10 GiB"),
+                                         (500 << 30, "500 GiB"), (5 << 50, "5120 TiB"), (1536, "1.5 KiB")])
+def test_sizes(n: int, text: str) -> None:
+    assert size(n) == text
+
+
+@pytest.mark.parametrize(("s", "text"), [(0.0005, "0.5 ms"), (1.5, "1.5 s"), (600, "10 min"), (7200, "2 h"),
+                                         (864000, "10 d")])
+def test_durations(s: float, text: str) -> None:
+    assert seconds(s) == text
