@@ -59,7 +59,7 @@ def _deepspeed(inventory: Inventory) -> str:
 def _deepspeed_line(host: Host, inventory: Inventory) -> str:
     if host.slots is None:
         raise InventoryError("a DeepSpeed hostfile needs slots", host=host.name, where=inventory.source,
-                             hint="give the host slots, or all of them: 'defaults: {slots: 8}'")
+                             hint="say slots=8 behind it in a hostfile, 'defaults: {slots: 8}' in YAML")
     words = [host.name, f"slots={host.slots}"]
     for key in FIELDS:
         value = getattr(host, key)
@@ -81,7 +81,10 @@ def _mpi(inventory: Inventory) -> str:
 
 
 def _pdsh(inventory: Inventory) -> str:
-    """For pdsh -w "$(...)": a WCOLL file cannot hold users."""
+    """For pdsh -w "$(...)": a WCOLL file cannot hold users. pdsh splits USER@HOST at the first '@'."""
+    for host in inventory.hosts:
+        if "@" in (host.user or ""):
+            raise InventoryError(f"pdsh cannot be told the user {host.user}", host=host.name, where=inventory.source)
     return ",".join(f"{h.user}@{h.name}" if h.user else h.name for h in inventory.hosts) + "\n"
 
 

@@ -35,9 +35,9 @@ class Groups:
         if group not in self._definitions:
             if group == ALL:
                 return list(self._names)
-            known = ", ".join(f"@{g}" for g in self._definitions) or "the inventory defines none"
-            raise FieldError(f"no group {shown('@' + group)}",
-                             suggest(group, self._definitions) or f"known groups: {known}")
+            known = [f"@{name}" for name in self._definitions]
+            hint = f"known groups: {', '.join(known[:20])}" if known else "the inventory defines no groups"
+            raise FieldError(f"no group {shown('@' + group)}", suggest("@" + group, known) or hint)
         if group in self._open:
             raise FieldError(f"contains itself: {' -> '.join([*self._open, group])}")
         if len(self._open) >= MAX_DEPTH:

@@ -94,7 +94,7 @@ def test_selections(fleet, hosts, exclude, left):
         ("gpu[1-4]", None, "no host 'gpu4'", "did you mean"),
         ("gpus", None, "no host 'gpus'", "did you mean '@gpus'?"),
         (None, "nosuch", "no host 'nosuch'", ""),
-        ("@gpu", None, "no group '@gpu'", "did you mean 'gpus'?"),
+        ("@gpu", None, "no group '@gpu'", "did you mean '@gpus'?"),
         ("@", None, "missing", ""),
         ("x*", None, "no host matches", ""),
         ("gpu1:4", None, "no device 4", "0,1,2,3"),
