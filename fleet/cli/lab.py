@@ -124,41 +124,41 @@ def on_hosts(done: str, act: Callable[[Lab], Sequence[str]]) -> int:
 
 
 @lab.command()
-@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
 @common_options
-def cut(hosts: tuple[str, ...]) -> int:
+def cut(nodes: tuple[str, ...]) -> int:
     """Pull the network cable of hosts (a node set)."""
-    return on_hosts("cut off", lambda the: the.cut(hosts))
+    return on_hosts("cut off", lambda the: the.cut(nodes))
 
 
 @lab.command()
-@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
 @common_options
-def heal(hosts: tuple[str, ...]) -> int:
+def heal(nodes: tuple[str, ...]) -> int:
     """Undo cut and freeze."""
-    return on_hosts("healed", lambda the: the.heal(hosts))
+    return on_hosts("healed", lambda the: the.heal(nodes))
 
 
 @lab.command()
-@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
 @common_options
-def freeze(hosts: tuple[str, ...]) -> int:
+def freeze(nodes: tuple[str, ...]) -> int:
     """Stop every process of hosts; they still accept connections."""
-    return on_hosts("frozen", lambda the: the.freeze(hosts))
+    return on_hosts("frozen", lambda the: the.freeze(nodes))
 
 
 @lab.command()
-@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
 @common_options
-def kill(hosts: tuple[str, ...]) -> int:
+def kill(nodes: tuple[str, ...]) -> int:
     """Power hosts off. `fleet lab up` starts them again, as new, with their old host keys."""
-    return on_hosts("off", lambda the: the.kill(hosts))
+    return on_hosts("off", lambda the: the.kill(nodes))
 
 
 @lab.command()
-@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
 @click.argument("rate", metavar="RATE")
 @common_options
-def link(hosts: tuple[str, ...], rate: str) -> int:
+def link(nodes: tuple[str, ...], rate: str) -> int:
     """Limit the links of hosts, both ways: 20mbit; 'none' lifts it."""
-    return on_hosts(f"link {rate}", lambda the: the.link(hosts, rate))
+    return on_hosts(f"link {rate}", lambda the: the.link(nodes, rate))

@@ -2,10 +2,14 @@
 
 A lab is a switch (a network namespace with a bridge) and hosts plugged into it; this machine, the head, is
 plugged in too. Everything lives in those namespaces, so it ends with their first processes: host.py is what
-they run, switch.py the cables, names.py what this machine's /etc/hosts says, lab.py the commands.
+they run, root.py their root, switch.py the cables, names.py what /etc/hosts says, lab.py the commands.
 """
 
-from fleet.lab.lab import Lab
-from fleet.lab.state import inventory_path
+from pathlib import Path
 
-__all__ = ["Lab", "inventory_path"]
+
+def inventory_path() -> Path:
+    """The inventory of the lab that is up, which is what `-i lab` means. InventoryError when there is none."""
+    from fleet.lab.state import inventory_path as find
+
+    return find()

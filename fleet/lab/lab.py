@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import ipaddress
 import os
-import secrets
-import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +12,9 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
+from fleet.lab.accounts import hash_password, make_host_keys
 from fleet.lab.launch import Launch
+from fleet.lab.require import require, which
 from fleet.lab.state import Folder, Machine, State
 
 DEFAULT_HOSTS = 4
@@ -41,7 +38,7 @@ class Lab:
             raise UsageError(f"a lab has 1 to {switch.MAX_HOSTS} hosts, not {count}")
         if link is not None and link != "none":
             switch.parse_rate(link)
-        self.require(shaped=link is not None)
+        require(shaped=link is not None)
         with self.folder.locked():
             state = self.folder.load()
             fresh = not state.up
@@ -67,7 +64,7 @@ class Lab:
 
     def down(self) -> None:
         """End the lab. Nothing of it is left on this machine but the hosts' keys in the state folder."""
-        self.require()
+        require()
         with self.folder.locked():
             try:
                 network = self.folder.load().network
@@ -114,6 +111,7 @@ class Lab:
         def kill(state: State, name: str) -> None:
             machine = state.hosts[name]
             pid = pid_of(state, name)
+            self._cable(state, name, up=False)  # first: dying processes would say goodbye to their peers
             processes.end_all(lambda: [pid] if processes.is_alive(pid, machine.started) else [])
             switch.disconnect_host(switch_of(state), machine.number)
             machine.pid = machine.started = None
@@ -124,24 +122,13 @@ class Lab:
         """Limit the hosts' links to `rate`, both ways; "none" lifts it."""
         if rate != "none":
             switch.parse_rate(rate)
-        self.require(shaped=True)
+        require(shaped=True)
 
         def limit(state: State, name: str) -> None:
             state.hosts[name].link = rate
             self._link(state, name)
 
         return self._each(hosts, limit)
-
-    def require(self, shaped: bool = False) -> None:
-        """LabError when this machine or user cannot have a lab."""
-        if not sys.platform.startswith("linux"):
-            raise LabError(f"the lab is made of Linux namespaces; this is {sys.platform}", hint="use a Linux machine")
-        missing = switch.missing_tools(shaped)
-        if missing:
-            packages = " ".join(sorted(set(missing.values())))
-            raise LabError(f"the lab needs {', '.join(missing)}, not found here", hint=f"apt install {packages}")
-        if os.geteuid() != 0:
-            raise LabError("the lab needs root: it makes namespaces and mounts", hint="run it as root, or with sudo -H")
 
     def select(self, state: State, hosts: Sequence[str]) -> list[str]:
         """Host names of node sets, in the lab's order. UsageError for a name that the lab does not have."""
@@ -156,7 +143,7 @@ class Lab:
         return [name for name in state.hosts if name in wanted]
 
     def _each(self, hosts: Sequence[str], do: Any) -> list[str]:
-        self.require()
+        require()
         with self.folder.locked():
             state = self.folder.load()
             if not state.up:
@@ -226,7 +213,7 @@ class Lab:
                     state.hosts[name].started = processes.start_time(pid)
                     state.hosts[name].link = None
                 self.folder.save(state)
-                switch.connect_hosts(switch_of(state), {state.hosts[name].number: pids[name] for name in start})
+                switch.connect_hosts(switch_of(state), {pids[name]: state.hosts[name] for name in start})
                 if state.link:
                     ports = [switch.port(state.hosts[name].number) for name in start]
                     switch.shape(switch.in_switch(switch_of(state)), [*ports, *(["head"] if fresh else [])], state.link)
@@ -252,8 +239,8 @@ class Lab:
             "etc_hosts": etc_hosts,
             "prefix": switch.PREFIX,
             "shape": switch.shaper(state.link) if state.link else None,
-            "ip": switch.which("ip"),
-            "sshd": switch.which("sshd"),
+            "ip": which("ip"),
+            "sshd": which("sshd"),
             "hosts": [
                 {"name": n, "address": state.hosts[n].address, "keys": str(self.folder.host_keys / n)} for n in start
             ],
@@ -275,35 +262,3 @@ def pid_of(state: State, name: str) -> int:
     if not machine.up or machine.pid is None:
         raise LabError("it is off", host=name, hint="`fleet lab up` starts it again")
     return machine.pid
-
-
-def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
-    """An ed25519 host key for each host that has none; kept over down and up."""
-
-    def make(host: str) -> None:
-        home = folder / host
-        if (home / "ssh_host_ed25519_key.pub").exists():
-            return
-        home.mkdir(mode=0o700, exist_ok=True)
-        for half in home.iterdir():
-            half.unlink()
-        keygen = switch.which("ssh-keygen") or "ssh-keygen"
-        switch.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", f"root@{host}", "-f", f"{home}/ssh_host_ed25519_key"])
-
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        list(pool.map(make, hosts))
-
-
-def hash_password(password: str) -> str:
-    """As /etc/shadow takes it: SHA-512 crypt, with few rounds as the password is random and 64 hosts check it."""
-    for library in ("libcrypt.so.1", "libcrypt.so.2"):
-        try:
-            crypt = ctypes.CDLL(library).crypt
-        except OSError:
-            continue
-        crypt.restype = ctypes.c_char_p
-        hashed = crypt(password.encode(), f"$6$rounds=1000${secrets.token_hex(8)}$".encode())
-        if hashed is not None:
-            return str(hashed.decode())
-    done = subprocess.run(["openssl", "passwd", "-6", "-stdin"], input=password, capture_output=True, text=True, check=True)
-    return done.stdout.strip()

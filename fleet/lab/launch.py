@@ -1,4 +1,4 @@
-"""Starting host.py and hearing from the machines it makes."""
+"""Starting host.py's program and hearing from the machines it makes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from typing import Any
 from fleet.errors import LabError
 from fleet.lab.processes import MARK
 
-PROGRAM = Path(__file__).with_name("host.py")
+ROOT = Path(__file__).parents[2]
+# Without site-packages: the interpreter that every host shares stays small.
+PROGRAM = "import sys; sys.path.append(sys.argv[1]); from fleet.lab.host import main; main()"
 PRIVILEGES = "the lab needs real root: in a container, one started with --privileged"
 
 
 class Launch:
-    """A running host.py. First `pids()`, then plug the cables in, then `go()`; leaving without it ends the hosts."""
+    """A running host program: `pids()`, plug the cables in, `go()`. Leaving before that ends the hosts."""
 
     def __init__(self, spec: dict[str, Any], state_dir: Path, within: float) -> None:
         self._deadline = time.monotonic() + within
@@ -33,7 +35,7 @@ class Launch:
         environment = {MARK: str(state_dir), "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(PROGRAM)],
+                [sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

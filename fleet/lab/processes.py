@@ -75,11 +75,17 @@ def send(pid: int, number: signal.Signals) -> None:
 def end_all(find: Callable[[], Iterable[int]], within: float = 20.0) -> None:
     """SIGKILL what `find` returns, until it returns nothing. LabError when something outlives `within` seconds."""
     deadline = time.monotonic() + within
+    ended: set[int] = set()
     while left := [pid for pid in find() if start_time(pid) is not None]:
         if time.monotonic() > deadline:
             raise LabError(f"cannot end process {left[0]}", hint="it may hang in the kernel; see `dmesg`")
         for pid in left:
             send(pid, signal.SIGKILL)
+        ended.update(left)
+        time.sleep(0.01)
+    # Their parent, this machine's init, collects them any moment now; in some containers it never does.
+    deadline = min(deadline, time.monotonic() + 2)
+    while any(state_of(pid) == "Z" for pid in ended) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fleet.errors import LabError, UsageError
+from fleet.lab.state import Machine
 
 RANGE = ipaddress.IPv4Network("198.18.0.0/16")  # for benchmarks (RFC 2544): no real network uses it
 PREFIX = 22  # 64 labs at once, of up to MAX_HOSTS each
@@ -92,16 +92,22 @@ def remove_interface(name: str) -> None:
         raise LabError(f"cannot remove the interface {name}", hint=f"ip link del dev {name}")
 
 
+def mac(address: str) -> str:
+    """A locally administered MAC for an address: a host that comes back has the one that others remember."""
+    return "02:00:" + ipaddress.IPv4Address(address).packed.hex(":")
+
+
 def connect_head(tag: str, switch: int, network: ipaddress.IPv4Network) -> None:
     """Make the bridge and plug the head into it: the one interface that this machine sees of a lab."""
     run(
         [*in_switch(switch), "ip", "-batch", "-"],
         "link add name lan type bridge forward_delay 0 mcast_snooping 0\nlink set dev lan up\n",
     )
+    address = head_address(network)
     run(
         ["ip", "-batch", "-"],
-        f"link add name {tag} type veth peer name head netns {switch}\n"
-        f"addr add {head_address(network)}/{PREFIX} brd + dev {tag}\nlink set dev {tag} up\n",
+        f"link add name {tag} address {mac(address)} type veth peer name head netns {switch}\n"
+        f"addr add {address}/{PREFIX} brd + dev {tag}\nlink set dev {tag} up\n",
     )
     run([*in_switch(switch), "ip", "-batch", "-"], "link set dev head master lan up\n")
 
@@ -111,16 +117,19 @@ def port(number: int) -> str:
     return f"p{number}"
 
 
-def connect_hosts(switch: int, hosts: dict[int, int]) -> None:
-    """Plug hosts in: number -> pid of the process that holds the host's namespace. Its card is called eth0."""
-    inside = in_switch(switch)
+def connect_hosts(switch: int, hosts: Mapping[int, Machine]) -> None:
+    """Plug hosts in, by the pid of the process that holds the host's namespace. Its card is called eth0."""
     present = ports(switch)
-    old = [f"link del dev {port(number)}\n" for number in hosts if number in present]
-    new = [f"link add name eth0 netns {pid} type veth peer name {port(n)} netns {switch}\n" for n, pid in hosts.items()]
-    plug = [f"link set dev {port(number)} master lan up\n" for number in hosts]
-    run([*inside, "ip", "-batch", "-"], "".join(old))
+    old = [f"link del dev {port(host.number)}\n" for host in hosts.values() if host.number in present]
+    new = [
+        f"link add name eth0 netns {pid} address {mac(host.address)} "
+        f"type veth peer name {port(host.number)} netns {switch}\n"
+        for pid, host in hosts.items()
+    ]
+    plug = [f"link set dev {port(host.number)} master lan up\n" for host in hosts.values()]
+    run([*in_switch(switch), "ip", "-batch", "-"], "".join(old))
     run(["ip", "-batch", "-"], "".join(new))
-    run([*inside, "ip", "-batch", "-"], "".join(plug))
+    run([*in_switch(switch), "ip", "-batch", "-"], "".join(plug))
 
 
 def disconnect_host(switch: int, number: int) -> None:
@@ -148,16 +157,5 @@ def shape(where: list[str], devices: Iterable[str], rate: str | None) -> None:
     if rate is not None:
         run([*where, "tc", "-batch", "-"], lines)
     else:  # deleting what is not there is an error to tc, not to us
-        subprocess.run([*where, "tc", "-force", "-batch", "-"], input=lines, capture_output=True, text=True, check=False)
-
-
-def missing_tools(shaped: bool) -> dict[str, str]:
-    """Tools that a lab needs and this machine lacks: name -> Debian package."""
-    needed = {"ip": "iproute2", "nsenter": "util-linux", "ssh-keygen": "openssh-client", "sshd": "openssh-server"}
-    if shaped:
-        needed["tc"] = "iproute2"
-    return {tool: package for tool, package in needed.items() if which(tool) is None}
-
-
-def which(tool: str) -> str | None:
-    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin:/usr/local/sbin")
+        tc = [*where, "tc", "-force", "-batch", "-"]
+        subprocess.run(tc, input=lines, capture_output=True, text=True, check=False)

@@ -1,0 +1,138 @@
+"""The root of a virtual host: this machine's disks seen through an overlay, everything else its own. Stdlib only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
+MS_REMOUNT, MNT_DETACH = 32, 2
+DISKS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "virtiofs", "9p", "nfs", "nfs4"}
+# Made anew in every host, so what the head mounted there is not carried over.
+OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
+# No disks among them: `rm -rf /` or a stray dd in a host harms nothing of this machine.
+DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "fuse", "net", "infiniband", "dri", "kfd"}
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(what: str, result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
+    options = data.encode() if data else None
+    fstype = kind.encode() if kind else None
+    call(f"mount {target}", libc.mount(source.encode(), os.fsencode(target), fstype, flags, options))
+
+
+def hide(path: str, disk: str, upper: str) -> None:
+    """Make `path` absent in the overlay that has `upper` over `disk`: a whiteout, the lower tree is not walked."""
+    relative = os.path.relpath(path, disk)
+    if not os.path.lexists(path):
+        return
+    parent, made = Path(disk), Path(upper)
+    for part in Path(relative).parts[:-1]:
+        parent, made = parent / part, made / part
+        if made.is_char_device():  # hidden already, with all below it
+            return
+        if not made.exists():
+            made.mkdir()
+            shutil.copystat(parent, made)
+            info = parent.stat()
+            os.chown(made, info.st_uid, info.st_gid)
+    os.mknod(made / Path(path).name, stat.S_IFCHR, 0)
+
+
+def disks(without: list[str]) -> list[str]:
+    """Where this machine's disks are mounted, "/" first; an overlay does not look below a mount by itself."""
+    found = ["/"]
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        left, _, right = line.partition(" - ")
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), left.split()[4])
+        if right.split()[0] in DISKS and Path(point).is_dir() and point not in found:
+            found.append(point)
+    inside = tuple(f"{path}/" for path in without)
+    return [disk for disk in found if not f"{disk}/".startswith(inside)]
+
+
+def make_root(spec: dict[str, Any]) -> None:
+    """Enter a root of our own: this machine's disks below, all writes in a tmpfs that ends with the namespace."""
+    base = spec["mountpoint"]
+    hidden = [*OWN, *spec["hidden"]]
+    places = disks([*hidden, base])
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mount("fleet-lab", base, "tmpfs", 0, "mode=0755" + (f",size={spec['disk']}" if spec["disk"] else ""))
+    os.chdir(base)
+    os.mkdir("root")
+    layers = {}
+    for number, disk in enumerate(places):
+        layers[disk] = (f"upper{number}", f"work{number}")
+        for layer in layers[disk]:
+            os.mkdir(layer)
+        shutil.copystat(disk, layers[disk][0])
+    for path in hidden:
+        # A folder may be reached through links: what is hidden is where it really lies.
+        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        for place in {path, real, os.path.realpath(path)}:
+            disk = max((d for d in places if f"{place}/".startswith(d.rstrip("/") + "/")), key=len)
+            if not os.path.lexists(os.path.join(layers[disk][0], os.path.relpath(place, disk))):
+                hide(place, disk, layers[disk][0])
+    for disk, (upper, work) in layers.items():
+        target = "root" + disk.rstrip("/")
+        lower = os.open(disk, os.O_PATH | os.O_DIRECTORY)  # by descriptor: a ':' or ',' in the path is harmless
+        try:
+            mount("fleet-lab", target, "overlay", 0, f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work}")
+        except OSError:
+            if disk == "/":
+                raise
+            mount(disk, target, None, MS_BIND)
+            mount(disk, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
+        finally:
+            os.close(lower)
+    os.chdir("root")
+    for own in OWN:
+        os.makedirs(own[1:], exist_ok=True)
+    make_devices("/dev", "dev")
+    mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("sysfs", "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("tmpfs", "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    call("pivot_root", libc.pivot_root(b".", b"."))
+    call("umount", libc.umount2(b".", MNT_DETACH))
+    os.chdir("/")
+    for folder, mode in (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run/sshd", 0o755), ("/run/lock", 0o1777)):
+        os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, mode)
+
+
+def make_devices(old: str, new: str) -> None:
+    """A /dev of our own: the character devices that programs and GPUs need, own terminals and shared memory."""
+    mount("tmpfs", new, "tmpfs", MS_NOSUID, "mode=0755")
+    for name in sorted(os.listdir(old)):
+        if name in DEVICES or name.startswith("nvidia"):
+            copy_device(f"{old}/{name}", f"{new}/{name}")
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(target, f"{new}/{name}")
+    os.symlink("pts/ptmx", f"{new}/ptmx")
+    os.mkdir(f"{new}/pts")
+    os.mkdir(f"{new}/shm")
+    mount("devpts", f"{new}/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5")
+    mount("tmpfs", f"{new}/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+
+
+def copy_device(old: str, new: str) -> None:
+    info = os.lstat(old)
+    if stat.S_ISDIR(info.st_mode):
+        os.mkdir(new)
+        for name in os.listdir(old):
+            copy_device(f"{old}/{name}", f"{new}/{name}")
+    elif stat.S_ISCHR(info.st_mode):
+        os.mknod(new, info.st_mode, info.st_rdev)
+        os.chmod(new, stat.S_IMODE(info.st_mode))
+        os.chown(new, info.st_uid, info.st_gid)
