@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -207,7 +208,9 @@ def run_line(
     out = bytearray()
     try:
         if stdin:
-            channel.send(stdin)
+            # it may have ended already (a nologin shell): then reading tells why, better than this does
+            with contextlib.suppress(ConnectError):
+                channel.send(stdin)
         channel.send_eof()
         while True:
             if cancel is not None and cancel.is_set():

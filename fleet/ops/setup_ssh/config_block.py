@@ -88,7 +88,7 @@ def _find(data: bytes, block: str, where: str) -> tuple[int, int] | None:
     if len(starts) != 1 or len(ends) != 1 or starts[0] > ends[0]:
         raise UsageError(
             f"fleet's block '{block}' is broken: its marker lines do not pair",
-            where=f"{where}:{(starts or ends)[0] + 1}", hint="remove the block's lines and run setup-ssh again",
+            where=f"{where}:{min(starts + ends) + 1}", hint="remove the block's lines and run setup-ssh again",
         )
     return starts[0], ends[0] + 1
 

@@ -110,9 +110,9 @@ def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | No
     return (hosts, password) if hosts and set(hosts) <= set(names) else None
 
 
-def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[str], str | None]) -> bool:
+def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence[str]], str | None]) -> bool:
     """Ask for the password of these hosts unless it is known; False when nobody could be asked."""
     missing = [name for name in hosts if not passwords.has(name)]
     if missing:
-        passwords.default = ask(f"password for {len(missing)} host{'s' * (len(missing) > 1)}")
+        passwords.default = ask(missing)
     return not missing or passwords.default is not None

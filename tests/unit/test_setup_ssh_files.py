@@ -1,0 +1,224 @@
+"""The pure edits of setup-ssh: what is added can be taken away again, and nothing else ever moves."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import HostFailed, UsageError
+from fleet.ops.setup_ssh import config_block, files, known_hosts
+from fleet.ops.setup_ssh.authorize import PublicKey, add_keys, blobs, parse_public_key
+from fleet.ops.setup_ssh.config_block import ConfigEntry, put, render, take
+from fleet.ops.setup_ssh.lines import append, remove
+from fleet.transport.ssh_hostkeys import HostKey
+
+KEY = PublicKey(b"ssh-ed25519", b"AAAAC3NzaC1lZDI1NTE5AAAAIPATzJK", b"me@head fleet")
+OTHER = PublicKey(b"ssh-rsa", b"AAAAB3NzaC1yc2EAAAADAQABAAABgQ", b"x")
+HOST_KEY = HostKey("ssh-ed25519", b"one key, not a real one")
+NEW_KEY = HostKey("ssh-ed25519", b"another key")
+RSA_KEY = HostKey("ssh-rsa", b"an rsa key")
+
+texts = st.binary(max_size=60) | st.lists(st.sampled_from([b"a b", b"", b"#c", KEY.line, b"\xff\xfe", b"x\r"])).map(
+    b"\n".join
+)
+
+
+# -- lines ------------------------------------------------------------------------------------------------
+@given(st.none() | texts, st.lists(st.sampled_from([b"one 1", b"two \xff", b"three"]), unique=True))
+def test_what_was_appended_is_removed_to_the_byte(data: bytes | None, lines: list[bytes]) -> None:
+    new, added = append(data, lines)
+    if lines:
+        assert new is not None and new.endswith(lines[-1] + b"\n")
+        assert new.startswith(data or b"")
+    assert remove(new, added) == data
+
+
+def test_a_line_added_after_ours_stays_whole_when_ours_goes() -> None:
+    new, added = append(b"first", [b"ours"])
+    assert new == b"first\nours\n"
+    assert remove(new + b"theirs\n", added) == b"first\ntheirs\n"
+
+
+def test_removing_what_is_gone_already_changes_nothing() -> None:
+    _, added = append(b"first", [b"ours"])
+    assert remove(b"else\n", added) == b"else\n"
+    assert remove(None, added) is None
+
+
+# -- authorized_keys --------------------------------------------------------------------------------------
+def test_a_key_is_added_once_and_behind_a_missing_newline() -> None:
+    once, _ = add_keys(b"ssh-rsa AAAAB3Nzzzz old", [KEY, KEY])
+    assert once == b"ssh-rsa AAAAB3Nzzzz old\n" + KEY.line + b"\n"
+    assert add_keys(once, [KEY])[0] is once
+
+
+@pytest.mark.parametrize("line", [
+    b'from="10.0.0.0/8",command="echo \\"hi there\\"" ' + KEY.line, b"  " + KEY.line, KEY.line + b" # remark",
+    KEY.line.replace(b" ", b"\t"), KEY.line + b"\r",
+])
+def test_a_key_that_is_there_in_any_form_is_left_alone(line: bytes) -> None:
+    assert add_keys(line, [KEY])[0] == line
+
+
+def test_a_commented_key_does_not_count() -> None:
+    assert KEY.blob not in blobs(b"# " + KEY.line)
+
+
+@pytest.mark.parametrize("line", [b"", b"garbage", b"ssh-ed25519", b"ssh-ed25519 ===", b'command="x" ssh-ed25519 AAAA'])
+def test_what_is_no_public_key_is_refused(line: bytes) -> None:
+    with pytest.raises(HostFailed):
+        parse_public_key(line)
+
+
+def test_a_nodes_comment_cannot_carry_a_second_line() -> None:
+    key = parse_public_key(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 a\x1b[31m\rssh-rsa")
+    assert b"\x1b" not in key.line and b"\r" not in key.line
+
+
+# -- known_hosts ------------------------------------------------------------------------------------------
+def entry(names: str, key: HostKey) -> bytes:
+    return f"{names} {key.text}\n".encode()
+
+
+def test_only_missing_names_are_added() -> None:
+    data = b"# mine\n" + entry("gpu1", HOST_KEY)
+    new, added = known_hosts.add(data, [(("gpu1", "10.0.0.1"), HOST_KEY)])
+    assert new == data + entry("10.0.0.1", HOST_KEY)
+    assert known_hosts.add(new, [(("gpu1", "10.0.0.1"), HOST_KEY)])[0] is new
+    assert remove(new, added) == data
+
+
+def test_hashed_and_wildcard_entries_count(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    real = HostKey("ssh-ed25519", b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32)
+    file.write_bytes(entry("gpu1", real) + entry("[10.0.0.1]:2222", real))
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, stderr=subprocess.DEVNULL)
+    data = file.read_bytes()
+    assert b"gpu1" not in data
+    assert known_hosts.add(data, [(("gpu1", "[10.0.0.1]:2222"), real)])[0] == data
+    assert known_hosts.add(entry("*.cluster", real), [(("a.cluster",), real)])[1].lines == []
+    assert known_hosts.forget(data, ["gpu1"]) == data.splitlines(keepends=True)[1]
+
+
+def test_forgetting_keeps_other_names_policies_and_the_key_to_keep() -> None:
+    revoked = b"@revoked " + entry("gpu1", RSA_KEY)
+    authority = b"@cert-authority " + entry("*", RSA_KEY)
+    pattern = entry("gpu*", HOST_KEY)
+    data = b"# c\n" + entry("gpu1,shared", HOST_KEY) + entry("GPU1", RSA_KEY) + revoked + authority + pattern
+    assert known_hosts.forget(data + entry("gpu1", NEW_KEY), ["gpu1"], keep=NEW_KEY) == (
+        b"# c\n" + entry("shared", HOST_KEY) + revoked + authority + pattern + entry("gpu1", NEW_KEY))
+
+
+@given(texts)
+def test_garbage_in_known_hosts_survives(data: bytes) -> None:
+    new, added = known_hosts.add(data, [(("h",), HOST_KEY)])
+    assert remove(new, added) == data
+    assert known_hosts.forget(data, ["h"]) == data
+
+
+# -- the config block -------------------------------------------------------------------------------------
+ENTRIES = (
+    ConfigEntry("gpu01", "10.0.0.1", 2222, "me", None, "/home/a b/.ssh/id_100%"),
+    ConfigEntry("gpu02", "fe80::1%eth0", None, None, "gpu01", "/k"),
+)
+USERS = b"""User everybody
+Port 44
+Host gpu01
+    Port 55
+    User mine
+Host *
+    Compression yes
+"""
+
+
+def ssh_g(config: bytes, host: str, tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "config"
+    file.write_bytes(config)
+    done = subprocess.run(["ssh", "-G", "-F", str(file), host], capture_output=True, text=True, check=True)
+    return dict(reversed([line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]))
+
+
+@pytest.fixture
+def block() -> bytes:
+    return render("lab-1", ENTRIES, "/home/a b/.ssh/known_hosts")
+
+
+def test_ssh_reads_the_block_as_meant(block: bytes, tmp_path: Path) -> None:
+    first = ssh_g(block, "gpu01", tmp_path)
+    assert (first["hostname"], first["port"], first["user"]) == ("10.0.0.1", "2222", "me")
+    assert first["userknownhostsfile"] == "/home/a b/.ssh/known_hosts"
+    assert first["identityfile"] == "/home/a b/.ssh/id_100%%"  # ssh -G shows it unexpanded
+    assert (first["stricthostkeychecking"], first["identitiesonly"]) == ("true", "yes")
+    second = ssh_g(block, "gpu02", tmp_path)
+    assert (second["hostname"], second["proxyjump"]) == ("fe80::1%eth0", "gpu01")
+
+
+def test_the_inventory_wins_and_the_users_globals_still_hold(block: bytes, tmp_path: Path) -> None:
+    config = put(USERS, "lab-1", block, "config")
+    ours, theirs = ssh_g(config, "gpu01", tmp_path), ssh_g(config, "elsewhere", tmp_path)
+    assert (ours["port"], ours["user"], ours["compression"]) == ("2222", "me", "yes")
+    assert (theirs["port"], theirs["user"], theirs["compression"]) == ("44", "everybody", "yes")
+    assert theirs == ssh_g(USERS, "elsewhere", tmp_path)
+    # what the inventory leaves open is the user's
+    assert ssh_g(config, "gpu02", tmp_path)["user"] == "everybody"
+
+
+@given(st.none() | texts)
+def test_put_and_take_leave_the_rest_alone(data: bytes | None) -> None:
+    rendered = render("a", ENTRIES, "/k")
+    once = put(data, "a", rendered, "config")
+    assert once.endswith(data or b"") and put(once, "a", rendered, "config") == once
+    assert take(once, "a", "config") == (data or b"")
+
+
+def test_a_block_is_replaced_where_it_stands_and_others_are_not_touched() -> None:
+    one, two = render("one", ENTRIES[:1], "/k"), render("two", ENTRIES, "/k")
+    both = put(put(USERS, "one", one, "c"), "two", two, "c")
+    assert both == two + one + USERS
+    smaller = render("one", (), "/k")
+    assert put(both, "one", smaller, "c") == two + smaller + USERS
+    assert take(both, "two", "c") == one + USERS
+
+
+@pytest.mark.parametrize("damage", ["# >>> fleet a >>>\n", "# <<< fleet a <<<\nHost x\n# >>> fleet a >>>\n",
+                                    "# >>> fleet a >>>\n# >>> fleet a >>>\n# <<< fleet a <<<\n"])
+def test_a_broken_block_is_an_error_with_its_line(damage: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        put(b"# mine\n" + damage.encode(), "a", b"", "/h/.ssh/config")
+    assert str(caught.value).startswith("/h/.ssh/config:2: ")
+
+
+@pytest.mark.parametrize("user", ['a"b', "a\nProxyCommand touch /tmp/x", "a\x00"])
+def test_nothing_breaks_out_of_a_value(user: str) -> None:
+    with pytest.raises(UsageError):
+        render("a", [ConfigEntry("h", user=user)], "/k")
+
+
+def test_long_host_lines_are_broken() -> None:
+    text = config_block.render("a", [ConfigEntry(f"gpu{i:04}") for i in range(1000)], "/k").decode()
+    assert max(map(len, text.splitlines())) < 1024
+
+
+# -- the head's files -------------------------------------------------------------------------------------
+def test_write_keeps_symlink_and_mode_and_does_nothing_for_equal_bytes(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.write_bytes(b"a")
+    real.chmod(0o644)
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    assert files.write(link, b"b")
+    assert link.is_symlink() and real.read_bytes() == b"b" and real.stat().st_mode & 0o777 == 0o644
+    before = real.stat()
+    assert not files.write(link, b"b")
+    assert real.stat().st_mtime_ns == before.st_mtime_ns and real.stat().st_ino == before.st_ino
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_new_files_and_folders_are_private(tmp_path: Path) -> None:
+    file = tmp_path / ".ssh" / "known_hosts"
+    files.write(file, b"x")
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
