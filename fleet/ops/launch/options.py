@@ -48,7 +48,7 @@ def parse_nnodes(text: str | None) -> int | None:
     if text is None:
         return None
     low, colon, high = text.partition(":")
-    if not low.isdigit() or int(low) < 1 or (colon and (not high.isdigit() or int(high) < int(low))):
+    if not low.isdecimal() or int(low) < 1 or (colon and (not high.isdecimal() or int(high) < int(low))):
         raise UsageError(f"--nnodes {text}: not a number of nodes", hint="--nnodes 4")
     if colon and high != low:
         raise UsageError(f"--nnodes {text}: a range of nodes is not supported yet", hint=f"--nnodes {high}")
@@ -61,7 +61,7 @@ def parse_nproc(text: str | None) -> tuple[int | None, str]:
         return None, "slots"
     if text in ("auto", "gpu", "cpu"):
         return None, text
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--nproc-per-node {text}: not a number of ranks", hint="a number, auto, gpu or cpu")
     return int(text), "slots"
 

@@ -1,0 +1,93 @@
+"""What preflight's facts mean: each finding with its remedy, folded, and no echo of one fault on every node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet.model import Host, Inventory, Job
+from fleet.ops.launch.findings import folded, judge
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import Plan, make_plan
+
+HOSTS = tuple(Host(f"n{i}", f"10.0.0.{i}", slots=2) for i in range(3))
+
+
+def plan_for(engine: str = "torchrun", hosts: tuple[Host, ...] = HOSTS) -> Plan:
+    return make_plan(Inventory(hosts), Job("t.py", engine=engine), LaunchOptions(), "r")
+
+
+def good(**changed: Any) -> dict[str, Any]:
+    return {
+        "python": {"path": "/py", "version": "3.11.2", "error": None}, "modules": {"torch": "2.5", "deepspeed": "0.16"},
+        "activate": None, "workdir": {"path": "/w", "exists": True},
+        "script": {"path": "/w/t.py", "exists": True, "sha256": "a" * 64, "executable": True},
+        "gpus": [], "gpu_error": None, "gpu_processes": [], "network": {"error": None}, "port": {"ok": True},
+        "timed_out": [], "failed": {}, **changed,
+    }
+
+
+def findings(plan: Plan | None = None, complete: bool = True, **by_host: dict[str, Any]) -> list[tuple[str, tuple[str, ...], str]]:
+    raw = {host.name: by_host.get(host.name, good()) for host in (plan or plan_for()).hosts}
+    return [(f.severity, f.hosts, f.message) for f in folded(judge(plan or plan_for(), raw, complete))]
+
+
+def test_all_well_finds_nothing() -> None:
+    assert findings() == []
+
+
+@pytest.mark.parametrize("changed, said", [
+    ({"python": {"path": None, "error": "/opt/py: no such program"}}, "no training interpreter: /opt/py"),
+    ({"modules": {"torch": None}}, "torch is not installed for /py"),
+    ({"activate": "bash: x: not found"}, "the 'activate' line fails: bash: x"),
+    ({"workdir": {"path": "/w", "exists": False}}, "the folder /w does not exist"),
+    ({"script": {"path": "/w/t.py", "exists": False}}, "the script /w/t.py does not exist"),
+    ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
+    ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "python differs: 3.9, elsewhere 3.11"),
+    ({"modules": {"torch": "2.4"}}, "torch differs: 2.4, elsewhere 2.5"),
+    ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
+    ({"gpu_error": "no devices"}, "nvidia-smi fails: no devices"),
+])
+def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, Any], said: str) -> None:
+    found = judge(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
+    assert [(f.severity, f.hosts) for f in found] == [("error", ("n2",))]
+    assert said in found[0].message and found[0].hint
+
+
+def test_the_same_fault_on_all_is_said_once() -> None:
+    bad = good(workdir={"path": "/w", "exists": False})
+    assert findings(n0=bad, n1=bad, n2=bad) == [("error", ("n0", "n1", "n2"), "the folder /w does not exist")]
+
+
+def test_a_busy_port_names_host_and_pid_and_silences_the_echo() -> None:
+    busy = {"ok": False, "error": "port 29500: Address already in use", "hint": "'fleet kill-port 29500'",
+            "holder": {"pid": 4711, "command": "python other.py", "run_id": "other-1"}}
+    echo = {"ok": False, "error": "something else answers there", "hint": None}
+    found = judge(plan_for(), {"n0": good(port=busy), "n1": good(port=echo), "n2": good(port=echo)})
+    assert len(found) == 1 and found[0].hosts == ("n0",) and "kill-port" in str(found[0].hint)
+    assert "pid 4711 (python other.py, run other-1)" in found[0].message
+
+
+def test_when_a_host_is_unreachable_that_nobody_met_says_nothing() -> None:
+    lonely = good(port={"ok": False, "error": "no answer"})
+    assert findings(complete=False, n1=lonely) == []
+    assert findings(n1=lonely) != []
+
+
+def test_the_command_engine_needs_no_python_but_a_program() -> None:
+    plan = plan_for("command")
+    assert findings(plan, n0=good(python={"path": None, "error": "none"}, modules={})) == []
+    bare = good(script={"path": "/w/t", "exists": True, "executable": False})
+    assert findings(plan, n1=bare)[0][2] == "/w/t is not executable"
+
+
+def test_gpus_in_use_missing_or_shared() -> None:
+    gpus = [{"index": i, "uuid": f"u{i}"} for i in range(2)]
+    used = good(gpus=gpus, gpu_processes=[{"pid": 9, "gpu": "u1", "command": "python x"}])
+    assert findings(n0=used)[0][2] == "a GPU is in use by python x (pid 9)"
+    elsewhere = plan_for(hosts=(Host("n0", "a", devices=(0,)), *HOSTS[1:]))
+    assert findings(elsewhere, n0=used) == []
+    absent = plan_for(hosts=(Host("n0", "a", devices=(0, 5)), *HOSTS[1:]))
+    assert findings(absent, n0=good(gpus=gpus))[0][2] == "no GPU 5 there, only 2"
+    assert findings(n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "2 ranks share 1 GPUs")]

@@ -1,0 +1,132 @@
+"""The gang rule: who failed first, by corrected clocks, and what must not count."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.ops.launch.gang import Clock, Gang, RankEnd
+
+
+def end(host: str, rank: int, time: float, status: int | None = 0, signal: int | None = None, attempt: int = 0) -> RankEnd:
+    return RankEnd(host, {"a": 0, "b": 1}[host], rank, 0, status, signal, time, attempt)
+
+
+def gang(offsets: dict[str, float] | None = None, restarts: bool = False) -> Gang:
+    g = Gang({"a": 0, "b": 1}, restarts)
+    for host, offset in (offsets or {}).items():
+        g.nodes[host].clock.heard(100.0 + offset, 100.0)
+    return g
+
+
+def test_all_well_is_no_failure() -> None:
+    g = gang()
+    assert g.rank_ended(end("a", 0, 10.0)) is None
+    assert g.node_status("a", {"state": "exited", "engine_status": 0, "time": 10.1}) is None
+    assert g.first() is None
+
+
+def test_the_first_failure_is_the_earliest_on_the_heads_clock() -> None:
+    # b's clock is an hour ahead: its rank failed later by its own word, earlier in truth
+    g = gang({"a": 0.0, "b": 3600.0})
+    assert g.rank_ended(end("a", 0, 105.0, 1))
+    g.rank_ended(end("b", 3, 3703.0, 7))
+    first = g.first()
+    assert first and (first.host, first.rank, first.exit_code) == ("b", 3, 7)
+
+
+def test_what_ends_after_the_stop_does_not_count() -> None:
+    g = gang({"a": 0.0, "b": 0.0})
+    reason = g.rank_ended(end("b", 3, 103.0, 3))
+    assert reason and g.stop(reason, 103.1)
+    assert not g.stop("again", 103.2)
+    g.rank_ended(end("a", 0, 103.15, None, 15))
+    g.rank_ended(end("a", 1, 103.2, 1))
+    first = g.first()
+    assert first and (first.rank, first.exit_code) == (3, 3)
+
+
+def test_after_a_stop_without_a_failure_nothing_failed() -> None:
+    g = gang({"a": 0.0})
+    g.stop("interrupted", 104.0)
+    assert g.rank_ended(end("a", 0, 104.01, 3)) is None
+    assert g.node_status("a", {"state": "stopped", "time": 104.2}) is None
+    assert g.first() is None
+
+
+def test_the_engines_sigterm_to_neighbours_is_never_the_cause_within_a_tie() -> None:
+    g = gang({"b": 0.0})
+    g.rank_ended(end("b", 2, 103.00, None, 15))
+    g.rank_ended(end("b", 3, 103.05, 9))
+    first = g.first()
+    assert first and (first.rank, first.exit_code) == (3, 9)
+
+
+def test_laments_about_another_rank_are_never_the_cause_within_a_tie() -> None:
+    g = gang({"a": 0.0, "b": 0.0})
+    g.rank_ended(end("a", 0, 103.00, 1))
+    g.rank_ended(end("b", 3, 103.05, 1))
+    first = g.first(lambda e: e.rank == 0)
+    assert first and first.rank == 3
+    first = g.first(lambda e: True)
+    assert first and first.rank == 0
+
+
+def test_signals_become_128_plus_n() -> None:
+    g = gang()
+    g.rank_ended(end("a", 0, 1.0, None, 9))
+    first = g.first()
+    assert first and (first.exit_code, first.signal) == (137, 9)
+
+
+def test_an_engine_that_fails_without_a_failed_rank_is_named() -> None:
+    g = gang({"a": 0.0})
+    assert g.node_status("a", {"state": "exited", "engine_status": 2, "time": 101.0}) == "the engine on a failed"
+    first = g.first()
+    assert first and (first.what, first.exit_code, first.rank) == ("engine", 2, None)
+
+
+def test_torchruns_1_does_not_hide_the_ranks_own_code() -> None:
+    g = gang({"a": 0.0})
+    g.rank_ended(end("a", 1, 101.0, 42))
+    g.node_status("a", {"state": "exited", "engine_status": 1, "time": 101.2})
+    first = g.first()
+    assert first and (first.what, first.exit_code) == ("rank", 42)
+
+
+def test_a_lost_node_explains_what_others_say_later() -> None:
+    g = gang({"a": 0.0, "b": 0.0})
+    reason = g.rank_ended(end("a", 0, 108.0, 1))
+    assert reason and g.stop(reason, 108.1)
+    g.node_lost("b", 102.0)
+    first = g.first()
+    assert first and (first.what, first.host, first.exit_code) == ("node", "b", 122)
+
+
+def test_a_node_that_stops_itself_stops_all() -> None:
+    g = gang({"b": 0.0})
+    assert g.node_status("b", {"state": "stopped", "reason": "lease", "time": 101.0}) == "b: lease"
+    first = g.first()
+    assert first and (first.host, first.exit_code) == ("b", 1)
+
+
+@pytest.mark.parametrize("last, code", [(0, None), (5, 5)])
+def test_with_restarts_only_the_last_attempt_counts(last: int, code: int | None) -> None:
+    g = gang({"a": 0.0}, restarts=True)
+    assert g.rank_ended(end("a", 0, 101.0, 3, attempt=0)) is None
+    assert g.rank_ended(end("a", 0, 102.0, last, attempt=1)) is None
+    first = g.first()
+    assert (first.exit_code if first else None) == code
+
+
+def test_ranks_without_an_end_are_known() -> None:
+    g = gang()
+    g.rank_ended(end("a", 0, 1.0))
+    assert g.unaccounted("a", range(2)) == [1]
+
+
+def test_the_clock_takes_the_fastest_message() -> None:
+    clock = Clock()
+    clock.heard(50.0, 103.0)
+    clock.heard(60.0, 110.5)
+    clock.heard(70.0, 125.0)
+    assert clock.on_head(60.0) == pytest.approx(110.5)

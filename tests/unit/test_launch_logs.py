@@ -1,0 +1,73 @@
+"""Logs on the head: nothing twice, nothing lost, also when the disk is full for a while; names from nodes are checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import ConnectError, UsageError
+from fleet.ops.launch.logs import NodeLogs, RunFolder, stream_of
+
+
+def test_bytes_are_appended_once(tmp_path: Path) -> None:
+    logs = NodeLogs(tmp_path / "h")
+    assert logs.write("rank0.out", 0, b"abc") == b"abc"
+    assert logs.write("rank0.out", 0, b"abcdef") == b"def"
+    assert logs.write("rank0.out", 2, b"cd") == b""
+    assert (tmp_path / "h/rank0.out").read_bytes() == b"abcdef"
+    assert NodeLogs(tmp_path / "h").sizes() == {"rank0.out": 6}
+
+
+def test_a_gap_is_an_error_not_a_hole(tmp_path: Path) -> None:
+    logs = NodeLogs(tmp_path)
+    with pytest.raises(ConnectError, match="never sent"):
+        logs.write("rank0.out", 5, b"x")
+
+
+@pytest.mark.parametrize("name", ["../x", "rank0.out/../../y", "rank0.json", "", "rankX.out", "node.log\n", "/etc/passwd"])
+def test_a_node_cannot_name_files_on_the_head(name: str) -> None:
+    with pytest.raises(ConnectError):
+        stream_of(name)
+
+
+def test_streams() -> None:
+    assert stream_of("rank12.err") == (12, "stderr") and stream_of("node.log") == (None, "stderr")
+
+
+def test_a_full_disk_blocks_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = NodeLogs(tmp_path)
+    real, room = os.write, [4]
+
+    def write(fd: int, data: Any) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        done = real(fd, bytes(data)[: room[0]])
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", write)
+    assert logs.write("rank0.out", 0, b"abcdef") == b"abcd"
+    assert logs.blocked == "No space left on device" and logs.sizes() == {"rank0.out": 4}
+    assert logs.write("rank0.out", 6, b"ghi") == b""
+    monkeypatch.undo()
+    assert logs.try_again() and logs.blocked is None
+    assert logs.write("rank0.out", logs.sizes()["rank0.out"], b"efghi") == b"efghi"
+    assert (tmp_path / "rank0.out").read_bytes() == b"abcdefghi"
+
+
+def test_the_run_folder_is_made_or_refused_in_words(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    folder.event("x", host="a")
+    folder.write_json("run.json", {"a": 1})
+    assert json.loads((folder.path / "run.json").read_text()) == {"a": 1}
+    assert json.loads((folder.path / "events.jsonl").read_text())["event"] == "x"
+    assert sorted(p.name for p in folder.path.iterdir()) == ["events.jsonl", "run.json"]
+    with pytest.raises(UsageError, match="File exists"):
+        RunFolder.create(tmp_path / "runs", "r")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="log folder"):
+        RunFolder.create(tmp_path / "file", "r")
