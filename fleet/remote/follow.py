@@ -116,8 +116,8 @@ def listen(folder):
             if op in ("ping", "renew"):
                 os.utime(os.path.join(folder, "lease"))
             elif op == "stop":
-                request_stop(folder, float(message.get("grace") or 0), str(message.get("reason") or "stopped"))
-        except (OSError, ValueError, TypeError):
+                request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
+        except (OSError, ValueError, TypeError, KeyError):
             pass
     os._exit(0)
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 
@@ -111,6 +111,7 @@ def main():
     folder = os.environ["FLEET_RUN_DIR"]
     base = os.path.join(folder, "rank%d" % rank)
     started = time.time()
+    prctl(PR_SET_NAME, b"fleet-rank")
     reserve(base + ".json")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})

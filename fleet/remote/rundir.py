@@ -12,6 +12,7 @@ Files are replaced by rename and not synced to disk: what a power cut loses, it 
 import signal
 
 RUN_MARK = "FLEET_RUN_ID"
+RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 FINAL = ("exited", "stopped", "lost")
 NODE = os.uname()[1].replace("/", "_")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -147,6 +148,7 @@ class Ending:
         self.hard = hard
         self.kill_at = time.monotonic() + grace
         self.polite = grace > 0
+        self.killing = False
         self.told = set()
         self.quiet = 0
         self.left = []
@@ -171,9 +173,12 @@ class Ending:
         self.quiet = 0
         now = time.monotonic()
         kill = not self.polite or now >= self.kill_at
+        first, self.killing = kill and not self.killing, kill
         # youngest first: a rank hears it from here before its engine hears it and passes it on
         for pid in reversed(self.left):
             key = (pid, found[pid])
+            if first and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
+                continue  # a round later than its rank: it puts on record how that ended
             if kill or key not in self.told:
                 self.told.add(key)
                 send_signal(pid, found[pid], signal.SIGKILL if kill else signal.SIGTERM)

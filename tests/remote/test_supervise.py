@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from nodes import Running, alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
-STUBBORN = "trap '' TERM; echo $$ > $PIDS/stubborn; while :; do sleep 0.2; done"
+STUBBORN = "trap '' TERM; echo $$ > $PIDS/stubborn; sleep 1000 & while :; do sleep 0.2; done"
 
 
 def start(home: Path, run: str, argv: list[object], **changes: object) -> dict[str, object]:
@@ -237,6 +237,7 @@ def test_killed_engine_its_ranks_are_ended(home: Path, run: str) -> None:
     status = final(home, run)
     assert (status["state"], status["signal"], status["left"]) == ("exited", 9, [])
     assert not alive(int((home / "stubborn").read_text()))
+    assert read_json(folder_of(home, run) / "rank0.json")["signal"] == 9, "killed, and on record as such"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
