@@ -3,7 +3,7 @@
 It forks one child per machine; each enters namespaces of its own and stays. One process forks them all, so 64
 hosts share the interpreter's memory. It reports on stdout, one JSON line each: {"name", "pid"} when the
 namespaces exist, then, after a byte on the pipe `go_fd` says that the cable is plugged in, {"name", "ready"} or
-{"name", "error"}. The end of that pipe without a byte means that `fleet lab up` is gone: so is the host.
+{"name", "error"}. The end of that pipe without a byte means that `fleet lab up` is gone: so are switch and hosts.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ def init_forever() -> NoReturn:
 
 def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
     try:
-        if os.read(spec["go_fd"], 1) != b"1":
-            os._exit(1)
-        os.close(spec["go_fd"])
+        wait_for_go(spec["go_fd"])
         keys = {file.name: file.read_bytes() for file in Path(host["keys"]).iterdir()}
         make_root(spec)
         furnish(spec, host, keys)
@@ -119,13 +117,20 @@ def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
 
 def be_switch(spec: dict[str, Any]) -> NoReturn:
     """The switch is a network namespace with a bridge in it; this process does nothing but hold it open."""
-    os.close(spec["go_fd"])
+    wait_for_go(spec["go_fd"])
     silence()
     while True:
         signal.pause()
 
 
+def wait_for_go(go_fd: int) -> None:
+    if os.read(go_fd, 1) != b"1":
+        os._exit(1)
+    os.close(go_fd)
+
+
 def say(**message: Any) -> None:
+    message = {key: value[:1000] if isinstance(value, str) else value for key, value in message.items()}
     os.write(1, json.dumps(message).encode() + b"\n")  # below PIPE_BUF: lines of many hosts never mix
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,14 @@ class Lab:
             raise UsageError(f"a lab has 1 to {switch.MAX_HOSTS} hosts, not {count}")
         if link is not None and link != "none":
             switch.parse_rate(link)
+        if disk is not None and not re.fullmatch(r"[1-9]\d*[kmgKMG%]?", disk):
+            raise UsageError(f"--disk {disk!r} is not a size", hint="for example 512m or 4g")
         require(shaped=link is not None)
         with self.folder.locked():
             state = self.folder.load()
             fresh = not state.up
             if fresh:
-                self._clear()
-                state = State(network=state.network)
+                state = self._clear(state.network)
             keep = {state.switch_pid, *(m.pid for m in state.hosts.values() if m.up)}
             try:
                 self._end_others(keep)
@@ -56,7 +58,7 @@ class Lab:
                     self._link_all(state)
             except BaseException:
                 if fresh:
-                    self._clear()
+                    self._clear(state.network)
                 else:
                     self._end_others(keep)
                 raise
@@ -70,9 +72,7 @@ class Lab:
                 network = self.folder.load().network
             except LabError:  # unreadable: what is to be ended is found without it
                 network = None
-            self._clear()
-            self.folder.save(State(network=network))
-            self.folder.clear()
+            self._clear(network)
 
     def status(self) -> State:
         return self.folder.load()
@@ -178,11 +178,15 @@ class Lab:
         """End what a killed `up` or a failed start left behind."""
         processes.end_all(lambda: [pid for pid in processes.marked(self.folder.path) if pid not in keep])
 
-    def _clear(self) -> None:
+    def _clear(self, network: str | None) -> State:
+        """End everything of the lab, known or not; what is left is an empty state that remembers the network."""
         self._end_others(set())
         with names.machine_lock():
             switch.remove_interface(self.folder.tag)
             names.update(names.HOSTS_FILE, self.folder.path, {})
+        state = State(network=network)
+        self.folder.reset(state)
+        return state
 
     def _start(self, state: State, count: int) -> None:
         wanted = [f"{self.folder.instance}{number:02d}" for number in range(1, count + 1)]

@@ -69,7 +69,7 @@ class Launch:
 
     def go(self) -> None:
         """The cables are in: build the hosts; return when every sshd listens."""
-        os.write(self._go, b"1" * len(self._names))
+        os.write(self._go, b"1" * len(self._all))
         ready: set[str] = set()
         for message in self._messages(lambda: len(ready) == len(self._names), "started"):
             ready.add(message["name"])
@@ -88,5 +88,10 @@ class Launch:
             for line in lines:
                 message = json.loads(line)
                 if "error" in message:
-                    raise LabError(f"cannot start it: {message['error']}", host=message["name"], hint=PRIVILEGES)
+                    refused = "not permitted" in message["error"] or "denied" in message["error"]
+                    raise LabError(
+                        f"cannot start it: {message['error']}",
+                        host=message["name"],
+                        hint=PRIVILEGES if refused else "`dmesg | tail` may say more",
+                    )
                 yield message

@@ -33,9 +33,12 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str 
 
 
 def hide(path: str, disk: str, upper: str) -> None:
-    """Make `path` absent in the overlay that has `upper` over `disk`: a whiteout, the lower tree is not walked."""
+    """Make `path` absent in the overlay that has `upper` over `disk`: a whiteout, the lower tree is not walked.
+
+    Also when there is no such path yet: what the head makes there later must not shine through.
+    """
     relative = os.path.relpath(path, disk)
-    if not os.path.lexists(path):
+    if not os.path.isdir(os.path.dirname(path)):
         return
     parent, made = Path(disk), Path(upper)
     for part in Path(relative).parts[:-1]:

@@ -119,16 +119,17 @@ class Folder:
         text = yaml.safe_dump({"defaults": defaults, "hosts": hosts}, sort_keys=False, default_flow_style=None)
         write_file(self.inventory, "# Written by `fleet lab up`: `fleet -i lab ...` reads it.\n" + text)
 
+    def reset(self, state: State) -> None:
+        """No lab is up. Host keys and the network stay on file: known_hosts of an earlier lab stays true."""
+        for path in (self.inventory, self.password_file, self.path / "launch.log"):
+            path.unlink(missing_ok=True)
+        write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
+
     def password(self) -> str:
         """The password of every host's root, made at the first call."""
         if not self.password_file.exists():
             write_file(self.password_file, secrets.token_urlsafe(16) + "\n")
         return self.password_file.read_text(encoding="utf-8").strip()
-
-    def clear(self) -> None:
-        """Remove what belongs to a lab that is up. Host keys and the network stay: known_hosts stays true."""
-        for path in (self.inventory, self.password_file):
-            path.unlink(missing_ok=True)
 
 
 def write_file(path: Path, text: str, mode: int = 0o600) -> None:
