@@ -88,8 +88,8 @@ class JsonVerbs(CliVerbs):
 def shared_options(settings: Settings) -> list[str]:
     """The common options of `fleet play`, as every step gets them."""
     default = Settings()
-    words: list[str] = []
-    for name in ("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout"):
+    words = ["-i", settings.inventory] if settings.inventory else []
+    for name in ("hosts", "exclude", "transport", "fanout", "connect_timeout"):
         value = getattr(settings, name)
         if value != getattr(default, name):
             words.append(f"--{name.replace('_', '-')}={value}")

@@ -195,7 +195,7 @@ def test_play_runs_steps_in_process_with_the_common_options(
     assert run([*common, "play", str(book), "--var", "word=it's"]) == 3
     out, err = capfd.readouterr()
     assert out == "--- me ---\nit's $(id)\n"
-    assert "# say it\n$ fleet --inventory=" in err
+    assert "# say it\n$ fleet -i " in err
     assert f"{book}:3: this step ended in 4; ignored, as the playbook says\n" in err
     assert f"{book}:4: this step ended in 3\n" in err
     assert "never" not in err
