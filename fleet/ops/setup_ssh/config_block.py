@@ -110,3 +110,13 @@ def take(data: bytes | None, block: str, where: str) -> bytes | None:
         return data
     lines = split(data)
     return b"".join([*lines[: found[0]], *lines[found[1] :]])
+
+
+_BLOCK = re.compile(
+    rb"^[ \t]*# >>> fleet ([^\n]+) >>>[ \t\r]*\n(?:.*\n)*?[ \t]*# <<< fleet \1 <<<[ \t\r]*(?:\n|\Z)", re.MULTILINE
+)
+
+
+def without_any(data: bytes) -> bytes:
+    """The config without the blocks of any inventory: what the user wrote."""
+    return _BLOCK.sub(b"", data)

@@ -123,14 +123,14 @@ class SetupPlan:
 def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home: Path) -> SetupPlan:
     """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
 
-    Reads the user's ssh config as it is without fleet's own block, so that what the inventory no longer says
-    does not live on in there.
+    Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer says, or
+    another one said, does not live on in there.
     """
     block = block_name(everyone.source)
     config = home / ".ssh" / "config"
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         own = Path(folder) / "config"
-        own.write_bytes(config_block.take(files.read(config), block, str(config)) or b"")
+        own.write_bytes(config_block.without_any(files.read(config) or b""))
         transport = SshTransport(home=home, hosts=everyone.hosts)
         transport.config = SshConfig(home, (own, SYSTEM_CONFIG))
         plans = {host.name: _host_plan(host, transport, options, home) for host in everyone.hosts}
