@@ -1,0 +1,143 @@
+"""The lab's state folder, and what keeps a lab from coming up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import FleetError, InventoryError, LabError, UsageError
+from fleet.lab import inventory_path
+from fleet.lab import require as requirements
+from fleet.lab.lab import Lab
+from fleet.lab.processes import start_time
+from fleet.lab.state import Folder, Machine, State, exclusive, write_file
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("FLEET_LAB", raising=False)
+    monkeypatch.delenv("FLEET_LAB_DIR", raising=False)
+    return tmp_path
+
+
+def fails_with(error: type[FleetError], message: str, hint: str, do: object) -> None:
+    with pytest.raises(error, match=message) as refused:
+        do()  # type: ignore[operator]
+    assert hint in (refused.value.hint or "")
+
+
+def test_each_instance_has_its_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Folder().path == home / ".fleet/lab/lab"
+    monkeypatch.setenv("FLEET_LAB", "bench")
+    other = Folder()
+    assert other.path == home / ".fleet/lab/bench"
+    assert len(other.tag) <= 15
+    monkeypatch.setenv("FLEET_LAB_DIR", str(home / "elsewhere"))
+    assert Folder().path == home / "elsewhere"
+    assert Folder().tag != other.tag
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "-a", "a-", "a" * 41, "a.b", "$(id)"])
+def test_an_instance_that_is_no_host_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_LAB", name)
+    fails_with(UsageError, "cannot be part of a host name", "at most 40", Folder)
+
+
+def test_no_lab_no_inventory() -> None:
+    fails_with(InventoryError, "lab 'lab' is not up", "fleet lab up", inventory_path)
+
+
+def test_inventory_only_while_the_switch_lives() -> None:
+    folder = Folder()
+    folder.create()
+    state = State(switch_pid=os.getpid(), switch_started=start_time(os.getpid()), hosts={"lab01": Machine(1, "::1")})
+    folder.save(state)
+    assert inventory_path() == folder.inventory
+    state.switch_started = 1  # the pid was given to another process
+    folder.save(state)
+    fails_with(InventoryError, "not up", "fleet lab up", inventory_path)
+
+
+def test_what_is_kept_is_private(home: Path) -> None:
+    folder = Folder()
+    with folder.locked():
+        folder.save(State(network="198.18.4.0/22", hosts={"lab01": Machine(1, "198.18.4.11", pid=4711)}))
+        password = folder.password()
+        assert folder.password() == password
+        assert folder.load().hosts["lab01"].pid == 4711
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    for file in (folder.password_file, folder.inventory, folder.path / "state.json"):
+        assert file.stat().st_mode & 0o777 == 0o600, file
+    assert password not in folder.inventory.read_text() + (folder.path / "state.json").read_text()
+    folder.reset(State(network="198.18.4.0/22"))
+    assert not folder.password_file.exists()
+    assert folder.load().network == "198.18.4.0/22"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"hosts": 3}', '{"hosts": {"a": {"nonsense": 1}}}', "\udcff"])
+def test_a_damaged_state_file_is_named(text: str) -> None:
+    folder = Folder()
+    folder.create()
+    (folder.path / "state.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    fails_with(LabError, "state.json cannot be read", "fleet lab down", folder.load)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(tmp_path / "f", "old")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(tmp_path / "f", "new")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_second_command_waits_then_says_so(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "lock", 1, "never"):
+        fails_with(LabError, "busy", "wait", lambda: exclusive(tmp_path / "lock", 0.1, "busy").__enter__())
+    with exclusive(tmp_path / "lock", 0.1, "never"):
+        pass
+
+
+def test_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for verb in (Lab().up, Lab().down, lambda: Lab().cut(["lab01"])):
+        fails_with(LabError, "needs root", "sudo", verb)
+
+
+def test_not_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    fails_with(LabError, "darwin", "Linux", Lab().up)
+
+
+def test_missing_tools_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda tool, path=None: None if tool in ("sshd", "tc") else f"/bin/{tool}")
+    fails_with(LabError, "needs sshd, not found", "apt install openssh-server", requirements.require)
+    fails_with(LabError, "needs sshd, tc,", "openssh-server", lambda: requirements.require(shaped=True))
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001])
+def test_too_few_or_too_many_hosts(count: int) -> None:
+    fails_with(UsageError, "1 to 1000 hosts", "", lambda: Lab().up(count))
+
+
+@pytest.mark.parametrize("disk", ["16x", "0", "", "1g,mode=777", "-5m"])
+def test_a_disk_that_is_no_size(disk: str) -> None:
+    fails_with(UsageError, "not a size", "512m", lambda: Lab().up(1, disk=disk))
+
+
+def test_unknown_hosts_are_refused() -> None:
+    state = State(hosts={f"lab0{n}": Machine(n, f"198.18.0.1{n}") for n in (1, 2, 3)})
+    select = Lab().select
+    assert select(state, ["lab03", "lab[01-02]"]) == ["lab01", "lab02", "lab03"]
+    fails_with(UsageError, "no host gpu7", r"lab[01-03]", lambda: select(state, ["lab01,gpu7"]))
+    fails_with(UsageError, "node set", "lab02", lambda: select(state, ["lab["]))
+    fails_with(UsageError, "no host", "lab", lambda: select(state, ["lab01!lab01"]))
+    fails_with(UsageError, "no host", "lab", lambda: select(state, ["@all"]))
