@@ -13,7 +13,7 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 # parts: rundir engine
 import shutil
 
-TICK = 0.05
+TICK, ENDING_TICK = 0.05, 0.02
 
 
 class Signals:
@@ -50,7 +50,7 @@ class Supervisor:
 
     def run(self):
         while True:
-            caught = self.signals.wait(TICK)
+            caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
             self.reap()
             for signum in caught:
                 if signum != signal.SIGCHLD:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,8 @@ from typing import Any
 
 from fleet.transport.program import HEADER, PREAMBLE, Frame, source
 
-PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else "python3"
+# the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
+PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
 BOOT = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
 RANK_TEXT = (Path(__file__).parents[2] / "fleet/remote/rank.py").read_text()
 
