@@ -87,6 +87,7 @@ class SshTransport:
 
     def close(self) -> None:
         self._gateways.close()
+        self._keyring.close()
 
     def route(self, host: Host) -> tuple[Host, ...]:
         """The gateways to a host, outermost first."""

@@ -29,7 +29,9 @@ class Keyring:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[Path, tuple[Any, str]] = {}
+        self._agent: Any = None
         self._agent_keys: tuple[Any, ...] | None = None
+        self._signing = threading.Lock()
 
     def load(self, file: Path) -> tuple[Any, str]:
         """(key, "") or (None, why it cannot be used)."""
@@ -45,8 +47,27 @@ class Keyring:
                 self._agent_keys = ()
                 if os.environ.get("SSH_AUTH_SOCK"):
                     with contextlib.suppress(paramiko.SSHException, OSError):
-                        self._agent_keys = tuple(_LockedAgentKey.all())
+                        self._agent = paramiko.Agent()
+                        self._agent_keys = tuple(self._one_at_a_time(key) for key in self._agent.get_keys())
             return self._agent_keys
+
+    def _one_at_a_time(self, key: Any) -> Any:
+        """The agent answers one question at a time, and many hosts' threads sign with its keys."""
+        plain = key.sign_ssh_data
+
+        def sign(data: Any, algorithm: str | None = None) -> Any:
+            with self._signing:
+                return plain(data, algorithm)
+
+        key.sign_ssh_data = sign
+        return key
+
+    def close(self) -> None:
+        """Let go of the agent."""
+        with self._lock:
+            if self._agent is not None:
+                self._agent.close()
+            self._agent = self._agent_keys = None
 
     def plan(self, endpoint: Endpoint) -> tuple[list[tuple[str, Any]], list[str]]:
         """[(what to call it, key)], best first, and notes about keys that cannot be used."""
@@ -77,25 +98,6 @@ class Keyring:
         except (OSError, ValueError, IndexError):
             return None
         return next((key for key in self.agent_keys() if key.asbytes() == blob), None)
-
-
-class _LockedAgentKey:
-    """An agent key that several hosts' threads may sign with: the agent answers one question at a time."""
-
-    _lock = threading.Lock()
-
-    @classmethod
-    def all(cls) -> list[Any]:
-        keys = list(paramiko.Agent().get_keys())
-        for key in keys:
-            plain = key.sign_ssh_data
-
-            def sign(data: Any, algorithm: str | None = None, plain: Any = plain) -> Any:
-                with cls._lock:
-                    return plain(data, algorithm)
-
-            key.sign_ssh_data = sign
-        return keys
 
 
 def _load(file: Path) -> tuple[Any, str]:
@@ -143,7 +145,10 @@ def authenticate(
         event = threading.Event()
         handler = _Auth(link)
         link.auth_handler = handler
-        getattr(handler, f"auth_{method}")(endpoint.user, *args, event)
+        try:
+            getattr(handler, f"auth_{method}")(endpoint.user, *args, event)
+        except (EOFError, OSError) as lost:
+            raise link.failure(True, deadline.seconds, "authentication") from lost
         in_time = deadline.wait(event)
         if link.is_authenticated():
             return True

@@ -119,17 +119,21 @@ class SshSession:
         self._on_close = on_close
 
     def start(self, command: str) -> SshChannel:
+        try:
+            return self._start(command)
+        except FleetError as error:
+            error.host = self.host.name
+            raise
+
+    def _start(self, command: str) -> SshChannel:
         # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
         deadline = Deadline.after(self._timeout, Cancel())
         try:
             channel = self._link.open("session", deadline)
         except ChannelRefused as error:
             raise ConnectError(
-                f"its sshd opens no further session: {error.text or 'refused'}", host=self.host.name,
+                f"its sshd opens no further session: {error.text or 'refused'}",
                 kind="protocol", hint="MaxSessions in its sshd_config (10 by default)") from error
-        except FleetError as error:
-            error.host = self.host.name
-            raise
         event = channel.event
         event.clear()
         channel.event_ready = False
@@ -139,16 +143,14 @@ class SshSession:
         m.add_string("exec")
         m.add_boolean(True)
         m.add_string(command)
-        self._link._send_user_message(m)
+        self._link.post(m, deadline, "the start of a command")
         in_time = deadline.wait(event)
         if channel.event_ready:
             return SshChannel(channel, self.host)
         if in_time and self._link.is_active():
-            raise ConnectError("its sshd refuses to run commands", host=self.host.name, kind="protocol",
+            raise ConnectError("its sshd refuses to run commands", kind="protocol",
                                hint="a restricted account? try 'ssh HOST true'")
-        failure = self._link.failure(in_time, self._timeout, "the start of a command")
-        failure.host = self.host.name
-        raise failure
+        raise self._link.failure(in_time, self._timeout, "the start of a command")
 
     @property
     def host_key(self) -> HostKey:

@@ -227,7 +227,8 @@ def parse_hop(hop: str) -> Host:
     match = re.fullmatch(
         r"(?:([^@\s-][^@\s]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_][\w.-]*))(?::(\d+))?", hop)
     if not match or (match[4] and not 0 < int(match[4]) < 65536):
-        raise ConnectError(f"proxy_jump {hop!r} is not [user@]host[:port]", kind="gateway")
+        raise ConnectError(f"proxy_jump {hop!r} is not [user@]host[:port]", kind="gateway",
+                           hint="correct proxy_jump in the inventory, or ProxyJump in ~/.ssh/config")
     name = match[2] or match[3]
     return Host(name, name, user=match[1], port=int(match[4]) if match[4] else None)
 

@@ -85,12 +85,12 @@ class Link(paramiko.Transport):  # type: ignore[misc]
             return error
         said = getattr(self.packetizer, "preamble", "")
         if not self.remote_version:
-            if in_time and isinstance(error, paramiko.SSHException) and "Indecipherable" in str(error) or said:
+            if in_time and ("MaxStartups" in said or not said):
+                return ClosedEarly(f"{self._where} closed the connection before its SSH banner", kind="banner",
+                                   hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away")
+            if said:
                 return ConnectError(f"{self._where} answers, but not as an SSH server does: {said!r}", kind="banner",
                                     hint="is this the port of sshd? or it turns this machine away for a while")
-            if in_time:
-                return ClosedEarly(f"{self._where} closed the connection before it said anything", kind="banner",
-                                   hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away")
             return ConnectError(
                 f"{self._where} accepts connections and says nothing within {seconds:g} s", kind="banner",
                 hint="its sshd is frozen or overloaded, or something else listens on that port")
@@ -110,6 +110,8 @@ class Link(paramiko.Transport):  # type: ignore[misc]
 
         paramiko's own open_channel mixes up the answers to channels opened at the same time.
         """
+        if self.broken:
+            raise self.failure(True, deadline.seconds, "the opening of a channel")
         event = threading.Event()
         m = Message()
         with self.lock:
@@ -130,18 +132,31 @@ class Link(paramiko.Transport):  # type: ignore[misc]
             self.channels_seen[chanid] = True
             channel._set_transport(self)
             channel._set_window(WINDOW_BYTES, self.default_max_packet_size)
-        self._send_user_message(m)
+        self.post(m, deadline, "the opening of a channel")
         in_time = False
         try:
             in_time = deadline.wait(event)
         finally:
-            if not in_time:
-                self.channel_events.pop(chanid, None)
+            channel.abandoned = not in_time
         if channel.refused:
             raise ChannelRefused(*channel.refused)
         if not in_time or not channel.active or not self.is_active():
             raise self.failure(in_time, deadline.seconds, "the opening of a channel")
         return channel
+
+    def post(self, m: Message, deadline: Deadline, during: str) -> None:
+        """Send one message. ConnectError when the connection is gone."""
+        try:
+            self._send_user_message(m)
+        except (EOFError, OSError, paramiko.SSHException) as error:
+            raise self.failure(True, deadline.seconds, during) from error
+
+    def _parse_channel_open_success(self, m: Message) -> None:
+        channel = self._channels.get(m.get_int())
+        m.rewind()
+        super()._parse_channel_open_success(m)
+        if channel is not None and channel.abandoned:
+            start_thread(channel.close, "fleet-close")
 
     def _parse_channel_open_failure(self, m: Message) -> None:
         chanid, code, text = m.get_int(), m.get_int(), m.get_text()

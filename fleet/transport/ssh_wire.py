@@ -3,10 +3,14 @@ only here and in ssh_link.py."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
+import threading
 from typing import Any
+
+from fleet.transport.ssh_dial import start_thread
 
 
 def _load() -> Any:
@@ -24,6 +28,7 @@ def _load() -> Any:
 
 paramiko: Any = _load()
 
+from paramiko.buffered_pipe import PipeTimeout  # noqa: E402
 from paramiko.common import cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
 from paramiko.message import Message as Message  # noqa: E402
 from paramiko.packet import Packetizer  # noqa: E402
@@ -37,13 +42,56 @@ _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL"
 
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
-    """A channel that keeps only the tail of stderr, so that nobody reading it never blocks stdout, and that
-    understands exit-signal (status 128+n)."""
+    """A channel that keeps only the tail of stderr, so that nobody reading it never blocks stdout; that understands
+    exit-signal (status 128+n); and that says nothing more once it has said CHANNEL_CLOSE.
+
+    paramiko's own may send data from one thread behind the close from another. sshd answers that by dropping the
+    whole connection, and with it all 63 other hosts behind a gateway.
+    """
 
     def __init__(self, chanid: int) -> None:
         super().__init__(chanid)
         self.stderr_tail = bytearray()
         self.refused: tuple[int, str] | None = None
+        self.abandoned = False
+        self._sending = threading.Lock()
+        self._said_close = False
+
+    def __del__(self) -> None:
+        """paramiko's would send from within the garbage collector, in whatever thread and under whatever lock."""
+
+    def _send(self, s: Any, m: Message) -> int:
+        with self.lock:
+            if self.closed:
+                raise OSError("the channel is closed")
+            size: int = self._wait_for_send_window(len(s))
+            if size == 0:
+                return 0
+            m.add_string(bytes(s[:size]))
+        with self._sending:
+            if self._said_close:
+                raise OSError("the channel is closed")
+            self.transport._send_user_message(m)
+        return size
+
+    def recv(self, nbytes: int) -> bytes:
+        try:
+            data: bytes = self.in_buffer.read(nbytes, self.timeout)
+        except PipeTimeout:
+            raise TimeoutError from None
+        with self._sending:
+            self._acknowledge(len(data))
+        return data
+
+    def _acknowledge(self, count: int) -> None:
+        """Give the peer `count` bytes of window back. Holding _sending."""
+        owed: int = self._check_add_window(count)
+        if owed > 0 and not self._said_close:
+            m = Message()
+            m.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
+            m.add_int(self.remote_chanid)
+            m.add_int(owed)
+            self.transport._send_user_message(m)
 
     def _feed_extended(self, m: Message) -> None:
         m.get_int()
@@ -51,21 +99,37 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         with self.lock:
             self.stderr_tail += data
             del self.stderr_tail[:-STDERR_BYTES]
-            if not self.transport.clear_to_send.is_set():
-                # this thread must not wait for a re-key that it has to carry out itself
+        # The connection's own thread must not wait: neither for a re-key, which it has to carry out itself, nor
+        # for whoever is sending. What it cannot acknowledge now is acknowledged with what comes next.
+        if self.transport.clear_to_send.is_set() and self._sending.acquire(blocking=False):
+            try:
+                self._acknowledge(len(data))
+            finally:
+                self._sending.release()
+        else:
+            with self.lock:
                 self.in_window_sofar += len(data)
-                return
-        self.acknowledge(len(data))
 
-    def acknowledge(self, count: int) -> None:
-        """Give the peer `count` bytes of window back."""
-        owed: int = self._check_add_window(count)
-        if owed > 0:
-            m = Message()
-            m.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
-            m.add_int(self.remote_chanid)
-            m.add_int(owed)
-            self.transport._send_user_message(m)
+    def close(self) -> None:
+        with self.lock:
+            messages = self._close_internal() if self.active and not self.closed else ()
+        self._say_close(messages)
+
+    def _handle_close(self, m: Message) -> None:
+        with self.lock:
+            messages = self._close_internal()
+            self.transport._unlink_channel(self.chanid)
+        if self.transport.clear_to_send.is_set() and not self._sending.locked():
+            self._say_close(messages)
+        else:
+            start_thread(lambda: self._say_close(messages), "fleet-close")
+
+    def _say_close(self, messages: Any) -> None:
+        with self._sending, contextlib.suppress(EOFError, OSError, paramiko.SSHException):
+            for message in messages:
+                if message is not None:
+                    self.transport._send_user_message(message)
+                    self._said_close = True
 
     def _handle_request(self, m: Message) -> None:
         start = m.packet.tell()

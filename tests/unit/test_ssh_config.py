@@ -104,7 +104,8 @@ def test_include_ends_with_its_file_and_stays_within_its_block(tmp_path: Path) -
     (ssh / "config.d/a").write_text("Host gpu1\n Port 1\n")
     (ssh / "config.d/b").write_text("Host *\n User fromb\n")
     (ssh / "loop").write_text("Include loop\n")
-    text = "Include config.d/* nowhere\nCompression yes\nIdentityFile /k\nHost gpu2\n Include ~/.ssh/config.d/a\n Port 2\n"
+    text = ("Include config.d/* nowhere\nCompression yes\nIdentityFile /k\n"
+            "Host gpu2\n Include ~/.ssh/config.d/a\n Port 2\n")
     one, two = (endpoint(tmp_path, Host(n, n), text) for n in ("gpu1", "gpu2"))
     assert (one.port, one.user, one.identity_files) == (1, "fromb", (Path("/k"),))
     assert two.port == 2

@@ -1,0 +1,145 @@
+"""A real sshd on 127.0.0.x with its own keys, config and log, and listeners that misbehave; for transport tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from fleet.model import Host
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    with socket.socket() as sock:
+        sock.bind((address, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def make_key(file: Path, kind: str = "ed25519") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(file)], check=True)
+
+
+class Sshd:
+    """One sshd; `log()` is what it wrote, at level VERBOSE."""
+
+    def __init__(
+        self, folder: Path, *, addresses: Sequence[str] = ("127.0.0.1",), port: int | None = None,
+        key_types: Sequence[str] = ("ed25519",), settings: Sequence[str] = (), keys_of: Sshd | None = None,
+    ) -> None:
+        self.folder, self.addresses, self.port = folder, tuple(addresses), port or free_port(addresses[0])
+        folder.mkdir(parents=True)
+        for kind in key_types:
+            if keys_of is not None:
+                shutil.copy(keys_of.folder / f"host_{kind}", folder)
+                shutil.copy(keys_of.folder / f"host_{kind}.pub", folder)
+            else:
+                make_key(folder / f"host_{kind}", kind)
+        lines = [f"ListenAddress {address}:{self.port}" for address in addresses]
+        lines += [f"HostKey {folder}/host_{kind}" for kind in key_types]
+        lines += ["UsePAM no", "PidFile none", "PermitRootLogin yes", "StrictModes no", "LogLevel VERBOSE",
+                  f"AuthorizedKeysFile {folder}/authorized_keys", *settings,
+                  # keeps bash from reading a ~/.bashrc that may take its time
+                  "SetEnv SHLVL=3"]
+        (folder / "sshd_config").write_text("\n".join(lines) + "\n")
+        (folder / "authorized_keys").touch()
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        binary = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+        assert binary, "these tests need an sshd (Debian: openssh-server)"
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [binary, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log, start_new_session=True)
+        deadline = time.monotonic() + 10
+        while "Server listening" not in self.log():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def public_key(self, kind: str = "ed25519") -> str:
+        return " ".join((self.folder / f"host_{kind}.pub").read_text().split()[:2])
+
+    def allow(self, public: Path) -> None:
+        with (self.folder / "authorized_keys").open("ab") as file:
+            file.write(public.read_bytes())
+
+    def freeze(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def heal(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def children(self) -> list[int]:
+        """The pids of the processes that serve connections."""
+        return [int(p) for p in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            for pid in [*self.children(), self.process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def host(self, name: str = "node", address: str | None = None, **fields: object) -> Host:
+        return Host(name, address or self.addresses[0], port=self.port, **fields)  # type: ignore[arg-type]
+
+
+class Head:
+    """A home of its own with a key and a known_hosts."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.ssh = home / ".ssh"
+        self.ssh.mkdir(parents=True)
+        make_key(self.ssh / "id_ed25519")
+        self.public = self.ssh / "id_ed25519.pub"
+        self.known_hosts = self.ssh / "known_hosts"
+
+    def knows(self, sshd: Sshd, *kinds: str) -> None:
+        with self.known_hosts.open("a") as file:
+            for address in sshd.addresses:
+                for kind in kinds or ("ed25519",):
+                    file.write(f"[{address}]:{sshd.port} {sshd.public_key(kind)}\n")
+
+    def trusted_by(self, sshd: Sshd) -> None:
+        self.knows(sshd)
+        sshd.allow(self.public)
+
+
+@contextlib.contextmanager
+def listener(serve: Callable[[socket.socket], None] | None = None) -> Iterator[int]:
+    """The port of a TCP listener that hands connections to `serve`, or says nothing."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = sock.accept()
+                held.append(peer)
+                if serve:
+                    with contextlib.suppress(OSError):
+                        serve(peer)
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield sock.getsockname()[1]
+    finally:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+        for peer in held:
+            peer.close()
