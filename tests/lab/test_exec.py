@@ -1,0 +1,153 @@
+"""exec over real sshd: bad neighbours are named in time and cost the good ones nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.conftest import LabFactory, VirtualLab
+
+ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-w", "--", "\\", "é"]
+SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
+TIMEOUT = 3.0
+
+
+def test_arguments_byte_for_byte_and_folding(ready_lab: VirtualLab) -> None:
+    done = ready_lab.fleet("-i", "lab", "--json", "exec", "--", *SHOW, *ODD, check=True)
+    document = json.loads(done.stdout)
+    assert document["ok"] and document["exit_code"] == 0 and list(document["hosts"]) == ready_lab.names
+    for host in document["hosts"].values():
+        assert json.loads(host["stdout"]) == ODD and host["exit_status"] == 0 and host["error"] is None
+    text = ready_lab.fleet("-i", "lab", "exec", "--", "echo", "same", check=True).stdout
+    assert text.count("same") == 1 and "(4)" in text
+
+
+def test_the_largest_status_and_the_nodes_shell(ready_lab: VirtualLab) -> None:
+    first = ready_lab.names[0]
+    done = ready_lab.fleet("-i", "lab", "exec", "--shell", f"[ $(hostname) = {first} ] && exit 9 || kill -9 $$")
+    assert done.returncode == 137
+    assert f"host {first}: exit status 9" in done.stderr
+    assert ready_lab.fleet("-i", "lab", "-w", first, "exec", "--shell", "exit 9").returncode == 9
+
+
+def leftovers(lab: VirtualLab, needle: str) -> list[str]:
+    return [n for n in lab.names if lab.sh(n, f"pgrep -f '{needle[0]}[{needle[1]}]{needle[2:]}'", check=False)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_leaves_nothing_behind(ready_lab: VirtualLab, times: int) -> None:
+    seconds = f"{4400 + times}"
+    process = ready_lab.popen("-i", "lab", "exec", "--shell", f"setsid sleep {seconds} & sleep {seconds}")
+    wait_for(lambda: len(leftovers(ready_lab, f"sleep {seconds}")) == 4)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert process.wait(10) == 130
+    process.communicate()
+    wait_for(lambda: not leftovers(ready_lab, f"sleep {seconds}"))
+
+
+def test_a_killed_head_leaves_nothing_behind(ready_lab: VirtualLab) -> None:
+    process = ready_lab.popen("-i", "lab", "exec", "--", "sleep", "4410")
+    wait_for(lambda: len(leftovers(ready_lab, "sleep 4410")) == 4)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not leftovers(ready_lab, "sleep 4410"))
+
+
+def test_timeout_is_124_and_leaves_nothing_behind(ready_lab: VirtualLab) -> None:
+    done = ready_lab.fleet("-i", "lab", "exec", "--timeout", "1", "--", "sleep", "4420")
+    assert done.returncode == 124 and "still running after 1 s" in done.stderr
+    wait_for(lambda: not leftovers(ready_lab, "sleep 4420"))
+
+
+def wait_for(condition: object, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def neighbours(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VirtualLab, Path]]:
+    """A lab of which only the first host is well, and an inventory that names every other trouble, too."""
+    lab = lab_factory(6).enrol()
+    good, refused, swapped, frozen, cut, locked = lab.names
+    lab.stop_sshd(refused)
+    lab.swap_host_key(swapped)
+    lab.sh(locked, "rm /root/.ssh/authorized_keys")
+    lab.fleet("lab", "freeze", frozen, check=True)
+    lab.fleet("lab", "cut", cut, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lines = [f"  {name}: {{address: {lab.address(name)}}}" for name in lab.names]
+        lines += ["  nowhere: {address: no-such-host.invalid}",
+                  f"  silent: {{address: 127.0.0.1, port: {silent.getsockname()[1]}}}"]
+        path = tmp_path_factory.mktemp("inv") / "fleet.yaml"
+        path.write_text("defaults: {user: root, workdir: ~/work}\nhosts:\n" + "\n".join(lines) + "\n")
+        yield lab, path
+    lab.fleet("lab", "heal", f"{frozen},{cut}", check=True)
+
+
+REASONS = ["refused", "host-key", "timeout|banner", "timeout|unreachable", "auth", "resolve", "banner|timeout"]
+
+
+def test_every_bad_neighbour_is_named_in_time(neighbours: tuple[VirtualLab, Path]) -> None:
+    lab, inventory = neighbours
+    begun = time.monotonic()
+    done = lab.fleet("-i", str(inventory), "--connect-timeout", str(TIMEOUT), "--json", "exec", "--", "hostname")
+    took = time.monotonic() - begun
+    assert done.returncode == 122
+    hosts = json.loads(done.stdout)["hosts"]
+    good, *bad = hosts
+    assert hosts[good]["ok"] and hosts[good]["stdout"] == f"{good}\n"
+    for name, kinds in zip(bad, REASONS, strict=True):
+        error = hosts[name]["error"]
+        assert not hosts[name]["ok"] and error["kind"] in kinds.split("|"), (name, error)
+        assert error["message"] and error["hint"]
+    assert hosts[bad[1]]["error"]["message"].count("SHA256:") == 2
+    # interpreter start included, on a machine that is shared
+    assert took < TIMEOUT + 1 + 1.5, took
+
+
+def test_launch_starts_nothing_beside_bad_neighbours(neighbours: tuple[VirtualLab, Path], tmp_path: Path) -> None:
+    lab, inventory = neighbours
+    good = lab.names[0]
+    lab.sh(good, "mkdir -p /root/work")
+    done = lab.fleet("-i", str(inventory), "--connect-timeout", str(TIMEOUT), "launch", "--engine", "command",
+                     "touch", "/root/started", cwd=tmp_path)
+    assert done.returncode == 122
+    assert lab.sh(good, "ls /root/started", check=False) == ""
+    for name in (*lab.names[1:], "nowhere", "silent"):
+        assert name in done.stderr
+
+
+def test_a_swapped_key_is_refused_by_every_verb(neighbours: tuple[VirtualLab, Path]) -> None:
+    lab, inventory = neighbours
+    swapped = lab.names[2]
+    for verb in (["exec", "--", "true"], ["sync"], ["check"], ["launch", "x.py"], ["kill-port", "1", "-y"],
+                 ["setup-ssh", "--tofu", "--password-file", str(lab.password_file)]):
+        done = lab.fleet("-i", str(inventory), "-w", swapped, *verb)
+        assert done.returncode == 122, (verb, done.stdout, done.stderr)
+        assert (done.stdout + done.stderr).count("SHA256:") >= 2, (verb, done.stdout, done.stderr)
+
+
+def test_a_host_that_freezes_while_a_command_runs_is_named(lab_factory: LabFactory) -> None:
+    lab = lab_factory(2).enrol()
+    victim = lab.names[1]
+    process = lab.popen("-i", "lab", "--json", "exec", "--", "sleep", "20")
+    wait_for(lambda: len(leftovers(lab, "sleep 20")) == 2)
+    lab.fleet("lab", "freeze", victim, check=True)
+    try:
+        out, _err = process.communicate(timeout=40)
+    finally:
+        lab.fleet("lab", "heal", victim, check=True)
+    hosts = json.loads(out)["hosts"]
+    assert process.returncode == 122 and hosts[victim]["error"]["kind"] == "lost"
+    assert hosts[lab.names[0]]["ok"]
+    wait_for(lambda: not leftovers(lab, "sleep 20"))
