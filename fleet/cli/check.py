@@ -22,8 +22,8 @@ COLUMN_WIDTH = 26
 
 
 @click.command("check")
-@click.option("--timeout", type=click.FloatRange(0.1, 600), default=10.0, metavar="S",
-              help="Seconds until a step on a node counts as hanging [10].")
+@click.option("--timeout", type=click.FloatRange(0.1, 600), default=20.0, metavar="S",
+              help="Seconds until a step on a node counts as hanging [20].")
 @common_options
 def check(timeout: float) -> int:
     """Compare the hosts' environments; each finding with its remedy.

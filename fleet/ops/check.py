@@ -26,7 +26,7 @@ class CheckOptions:
     """step_timeout: seconds a probe step has on the node; all of them run at once. workdir: where hosts without one
     of their own would run, None not to look."""
 
-    step_timeout: float = 10.0
+    step_timeout: float = 20.0
     workdir: str | None = None
 
 

@@ -46,7 +46,7 @@ def main():
     thread.daemon = True
     thread.start()
     began = time.monotonic()
-    facts = gather(steps(spec), spec.get("deadline") or 10.0)
+    facts = gather(steps(spec), spec.get("deadline") or 20.0)
     facts["seconds"] = round(time.monotonic() - began, 3)
     try:
         send_json({"facts": facts})

@@ -36,7 +36,7 @@ def lookup(view: View, path: str) -> Any:
     return value
 
 
-def view(facts: Mapping[str, Any], *, ranks: int | None = None, gpus: int = 0, deadline: float = 10.0) -> View:
+def view(facts: Mapping[str, Any], *, ranks: int | None = None, gpus: int = 0, deadline: float = 20.0) -> View:
     """Facts of one host with the derived ones laid over them.
 
     ranks: the inventory's `slots`, None where it does not say. gpus: how many the selection needs at least (1 + the
