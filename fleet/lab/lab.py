@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,8 @@ class Lab:
         return {
             "mountpoint": str(self.folder.mountpoint),
             "hidden": sorted({*hidden, str(self.folder.path)}),
+            # fleet's own interpreter trains on the hosts too, also when it was installed below /tmp
+            "shown": sorted({sys.prefix, sys.base_prefix}),
             "disk": state.disk,
             "password_hash": hash_password(self.folder.password()),
             "etc_hosts": etc_hosts,

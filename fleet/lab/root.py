@@ -102,6 +102,9 @@ def make_root(spec: dict[str, Any]) -> None:
     os.chdir("root")
     for own in OWN:
         os.makedirs(own[1:], exist_ok=True)
+    for number, path in enumerate(spec["shown"]):
+        if path.startswith(tuple(f"{own}/" for own in OWN)):
+            show(path, f"../shown{number}")
     make_devices("/dev", "dev")
     mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("sysfs", "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -112,6 +115,19 @@ def make_root(spec: dict[str, Any]) -> None:
     for folder, mode in (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run/sshd", 0o755), ("/run/lock", 0o1777)):
         os.makedirs(folder, exist_ok=True)
         os.chmod(folder, mode)
+
+
+def show(path: str, layer: str) -> None:
+    """Let this machine's folder `path` be seen in the root being made (the current folder), though it is below OWN."""
+    os.makedirs(path[1:], exist_ok=True)
+    lower = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    for part in ("upper", "work"):
+        os.makedirs(f"{layer}/{part}")
+    data = f"lowerdir=/proc/self/fd/{lower},upperdir={layer}/upper,workdir={layer}/work"
+    try:
+        mount("fleet-lab", path[1:], "overlay", 0, data)
+    finally:
+        os.close(lower)
 
 
 def make_devices(old: str, new: str) -> None:
