@@ -11,8 +11,9 @@ from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh_auth import Keyring, authenticate
 from fleet.transport.ssh_channel import SshSession
-from fleet.transport.ssh_config import Endpoint, SshConfig, parse_hop, resolve
+from fleet.transport.ssh_config import SshConfig
 from fleet.transport.ssh_dial import Deadline, dial
+from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
 from fleet.transport.ssh_gateway import Gates, Gateways, dial_through
 from fleet.transport.ssh_hostkeys import AcceptUnknown, HostKey, HostKeyCheck, KnownHosts
 from fleet.transport.ssh_link import ClosedEarly, Link

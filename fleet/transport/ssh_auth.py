@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError
-from fleet.transport.ssh_config import Endpoint
 from fleet.transport.ssh_dial import Deadline
+from fleet.transport.ssh_endpoint import Endpoint
 from fleet.transport.ssh_link import Link
 from fleet.transport.ssh_wire import Message, paramiko
 

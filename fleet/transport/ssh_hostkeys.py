@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh_config import Endpoint
+from fleet.transport.ssh_endpoint import Endpoint
 
 # What fleet asks for, best first; ssh-rsa with SHA-1 is not among them.
 ALGORITHMS = {

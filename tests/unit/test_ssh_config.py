@@ -11,7 +11,8 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh_config import Endpoint, SshConfig, parse_hop, resolve
+from fleet.transport.ssh_config import SshConfig
+from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh_config import Endpoint
+from fleet.transport.ssh_endpoint import Endpoint
 from fleet.transport.ssh_hostkeys import HostKey, HostKeyCheck, KnownHosts, parse
 
 

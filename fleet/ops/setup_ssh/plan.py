@@ -13,7 +13,8 @@ from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.known_hosts import known_name
 from fleet.ops.setup_ssh.record import block_name
 from fleet.transport.ssh import SshTransport
-from fleet.transport.ssh_config import SYSTEM_CONFIG, Endpoint, SshConfig
+from fleet.transport.ssh_config import SYSTEM_CONFIG, SshConfig
+from fleet.transport.ssh_endpoint import Endpoint
 
 
 @dataclass(frozen=True)
