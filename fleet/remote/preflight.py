@@ -2,7 +2,8 @@
 
 spec: {"run", "node_rank", "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}, "script": str|null,
 "workdir": str|null, "python": str|null, "activate": str|null, "env": {}, "engine": name, "modules": [names],
-"deadline": s, "peer_addresses": [str]}. Answers one J {"event": "facts", "facts": {...}}, then X. Facts:
+"deadline": s, "peer_addresses": [str]}. Answers J {"event": "ready"} at once (who waits for others knows from when),
+J {"event": "facts", "facts": {...}}, then X. Facts:
     time, seconds          this node's clock at the end of the work; how long that took
     hostname, arch, ...    as in the probe of `check`; cpus: usable here
     activate               what went wrong with that line, or null
@@ -97,6 +98,7 @@ def main():
     except OSError:
         pass  # already the leader of its session, as under sshd
     start_heartbeat()
+    send_json({"event": "ready"})
     thread = threading.Thread(target=preflight.listen)
     thread.daemon = True
     thread.start()

@@ -112,7 +112,7 @@ def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
                     break
             except OSError:
                 time.sleep(0.05)
-        (found,) = [frame.json() for frame in master.frames() if frame.kind == "J"]
+        _ready, found = [frame.json() for frame in master.frames() if frame.kind == "J"]
     assert found["facts"]["port"]["arrived"] == []
 
 
@@ -121,7 +121,8 @@ def test_done_ends_the_waiting(home: Path) -> None:
     with Running("preflight", spec(free_port(), peers=5, deadline=60.0), home) as master:
         master.send({"op": "done"})
         frames = list(master.frames())
-    assert frames[0].json()["facts"]["port"] == {"ok": True, "error": None, "hint": None, "holder": None, "arrived": []}
+    assert frames[0].json() == {"event": "ready"}
+    assert frames[1].json()["facts"]["port"] == {"ok": True, "error": None, "hint": None, "holder": None, "arrived": []}
     assert time.monotonic() - began < 30
 
 
