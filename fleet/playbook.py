@@ -59,12 +59,13 @@ class Verbs(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """argv: the command line without "fleet". where: "FILE:LINE" of the step."""
+    """argv: the command line without "fleet". where: "FILE:LINE" of the step. on: its own host selection."""
 
     argv: tuple[str, ...]
     where: str
     name: str | None = None
     ignore_errors: bool = False
+    on: str | None = None
 
 
 def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -> tuple[Step, ...]:
@@ -107,6 +108,16 @@ def _near(word: str, known: Iterable[str]) -> str | None:
     return suggest(word, known) or ("known here: " + ", ".join(known) if known else None)
 
 
+def option(name: str, value: str) -> list[str]:
+    """As one would type it, whatever the value starts with."""
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
+
+
+def operands(words: list[str]) -> list[str]:
+    """Positional arguments, behind "--" where one of them could be taken for an option."""
+    return ["--", *words] if any(word.startswith("-") for word in words) else words
+
+
 class _Reader:
     """Tree -> steps, in one pass; `vars` grows as the playbook declares them."""
 
@@ -146,15 +157,15 @@ class _Reader:
             what = f"has {len(verbs)} verbs ({', '.join(verbs)})" if verbs else "has no verb"
             raise self.fail(item.line, f"a step {what}, it needs one", "start a new list item for each verb")
         verb = verbs[0]
-        on = [f"--hosts={self.scalar(keys['on'], 'on')}"] if "on" in keys else []
+        on = self.scalar(keys["on"], "on") if "on" in keys else None
         name = self.scalar(keys["name"], "name") if "name" in keys else None
         ignore = "ignore-errors" in keys and self.boolean(keys["ignore-errors"], "ignore-errors")
-        argv = [verb, *on, *self.arguments(verb, keys[verb])]
+        argv = [verb, *(option("--hosts", on) if on is not None else []), *self.arguments(verb, keys[verb])]
         try:
             self.verbs.validate(argv)
         except FleetError as error:
             raise self.fail(item.key_lines[verb], f"{verb}: {error.message}", error.hint) from error
-        return Step(tuple(argv), f"{self.source}:{item.line}", name, ignore)
+        return Step(tuple(argv), f"{self.source}:{item.line}", name, ignore, on)
 
     def declare(self, tree: Tree) -> None:
         for name, value in self.mapping(tree, "'vars'").items():
@@ -174,8 +185,7 @@ class _Reader:
         if tree.kind == "null":
             return []
         if tree.kind != "map":
-            words = self.words(tree, verb)
-            return ["--", *words] if words else []
+            return operands(self.words(tree, verb))
         known = self.verbs.params(verb)
         options: list[str] = []
         positional: dict[str, list[str]] = {}
@@ -189,12 +199,12 @@ class _Reader:
                 chosen = param.on if self.boolean(value, key) else param.off
                 options += [chosen] if chosen else []
             else:
-                options += [f"{param.on}={word}" for word in self.option_values(value, key, param)]
+                for word in self.option_values(value, key, param):
+                    options += option(param.on, word)
         missing = [key for key, param in known.items() if param.required and key not in positional]
         if positional and missing:
             raise self.fail(tree.line, f"{verb}: needs '{missing[0]}'")
-        words = [word for key in known for word in positional.get(key, [])]
-        return [*options, *(["--", *words] if words else [])]
+        return [*options, *operands([word for key in known for word in positional.get(key, [])])]
 
     def option_values(self, tree: Tree, key: str, param: Param) -> list[str]:
         """One value, or where the option may be repeated a list of them or a mapping, as K=V."""

@@ -122,7 +122,7 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
     kind = JsonVerbs if settings.json else CliVerbs
     verbs = kind(shared_options(settings), dry_run=settings.dry_run)
     steps = load(playbook, verbs, variables(vars_))
-    narrowed = next((s for s in steps if settings.hosts and any(a.startswith("--hosts=") for a in s.argv)), None)
+    narrowed = next((s for s in steps if settings.hosts and s.on), None)
     if narrowed:
         raise UsageError("this step names its own hosts ('on'), so -w for the whole playbook is not possible",
                          where=narrowed.where, hint="leave hosts out with -x, or drop -w")

@@ -55,19 +55,21 @@ def argvs(text: str, **overrides: str) -> list[list[str]]:
         ("- echo:", ["echo"]),
         ("- echo: []", ["echo"]),
         ("- echo: [a, b c, --loud]", ["echo", "--", "a", "b c", "--loud"]),
-        ("- echo: one", ["echo", "--", "one"]),
-        ("- echo: {loud: true, words: [x]}", ["echo", "--loud", "--", "x"]),
+        ("- echo: one", ["echo", "one"]),
+        ("- echo: [--]", ["echo", "--", "--"]),
+        ("- echo: {loud: true, words: [x]}", ["echo", "--loud", "x"]),
         ("- echo: {loud: false}", ["echo", "--no-loud"]),
-        ("- launch: {detach: false, script: s.py}", ["launch", "--", "s.py"]),
+        ("- launch: {detach: false, script: s.py}", ["launch", "s.py"]),
         # text stays as it was written: no 0.1, no octal, no True, no date
         ("- echo: [0.10, 010, 1e3, yes, 2024-01-01, 'null']",
-         ["echo", "--", "0.10", "010", "1e3", "yes", "2024-01-01", "null"]),
+         ["echo", "0.10", "010", "1e3", "yes", "2024-01-01", "null"]),
         # arguments in the verb's order, whatever order the playbook has them in
-        ("- launch: {args: [--lr, 1], script: s.py, name: n}", ["launch", "--name=n", "--", "s.py", "--lr", "1"]),
-        ("- launch: {script: s.py, env: {A: 1, B: ''}}", ["launch", "--env=A=1", "--env=B=", "--", "s.py"]),
-        ("- launch: {script: s.py, env: [A=1, B]}", ["launch", "--env=A=1", "--env=B", "--", "s.py"]),
-        ("- {echo: [a], on: 'gpu[1-2]'}", ["echo", "--hosts=gpu[1-2]", "--", "a"]),
-        ("- {echo: [a], on: -x}", ["echo", "--hosts=-x", "--", "a"]),
+        ("- launch: {args: [--lr, 1], script: s.py, name: n}", ["launch", "--name", "n", "--", "s.py", "--lr", "1"]),
+        ("- launch: {script: s.py, name: -n}", ["launch", "--name=-n", "s.py"]),
+        ("- launch: {script: s.py, env: {A: 1, B: ''}}", ["launch", "--env", "A=1", "--env", "B=", "s.py"]),
+        ("- launch: {script: s.py, env: [A=1, B]}", ["launch", "--env", "A=1", "--env", "B", "s.py"]),
+        ("- {echo: [a], on: 'gpu[1-2]'}", ["echo", "--hosts", "gpu[1-2]", "a"]),
+        ("- {echo: [a], on: -x}", ["echo", "--hosts=-x", "a"]),
     ],
 )
 def test_a_step_is_an_argv(text: str, argv: list[str]) -> None:
@@ -79,8 +81,8 @@ def test_variables_come_from_the_playbook_and_from_var_never_from_the_environmen
 ) -> None:
     monkeypatch.setenv("HOME", "/leak")
     text = "- vars: {a: x, b: '${a}y'}\n- echo: ['${b}', '$${HOME}', $HOME, '$$', '${a}${a}']\n"
-    assert argvs(text) == [["echo", "--", "xy", "${HOME}", "$HOME", "$$", "xx"]]
-    assert argvs(text, a="two words; $(id)")[0][2] == "two words; $(id)y"
+    assert argvs(text) == [["echo", "xy", "${HOME}", "$HOME", "$$", "xx"]]
+    assert argvs(text, a="two words; $(id)")[0][1] == "two words; $(id)y"
     with pytest.raises(InventoryError) as caught:
         argvs("- echo: ['${HOME}']")
     assert "unknown variable 'HOME'" in str(caught.value)
@@ -88,7 +90,7 @@ def test_variables_come_from_the_playbook_and_from_var_never_from_the_environmen
 
 
 def test_a_value_of_a_variable_is_not_looked_at_again() -> None:
-    assert argvs("- vars: {a: , b: z}\n- echo: ['${a}']\n", a="${b}") == [["echo", "--", "${b}"]]
+    assert argvs("- vars: {a: , b: z}\n- echo: ['${a}']\n", a="${b}") == [["echo", "${b}"]]
 
 
 @pytest.mark.parametrize(
