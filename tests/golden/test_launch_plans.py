@@ -23,7 +23,8 @@ CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
 
 def plan_of(case: dict[str, Any]) -> dict[str, Any]:
     stored = case["inventory"]
-    hosts = tuple(Host(**{**h, **({"devices": tuple(h["devices"])} if "devices" in h else {})}) for h in stored["hosts"])
+    tuples = [{k: tuple(v) if isinstance(v, list) else v for k, v in host.items()} for host in stored["hosts"]]
+    hosts = tuple(Host(**host) for host in tuples)
     inventory = Inventory(hosts, env=stored.get("env", {}))
     job = {k: tuple(v) if isinstance(v, list) else v for k, v in case["job"].items()}
     facts = {name: Facts(**f) for name, f in case.get("facts", {}).items()}

@@ -88,7 +88,9 @@ def test_real_parsers_take_our_argv_as_we_mean_it(name: str) -> None:
     assert said == ["/usr/bin/python3", ["-I", "-S", "/r/spawn.py"], True]
 
 
-def spawn(tmp_path: Path, argv: list[str], *words: str, at: int | None = None, **env: str) -> subprocess.CompletedProcess[bytes]:
+def spawn(
+    tmp_path: Path, argv: list[str], *words: str, at: int | None = None, **env: str
+) -> subprocess.CompletedProcess[bytes]:
     for name in ("rank", "spawn"):
         (tmp_path / f"{name}.py").write_bytes((REMOTE / f"{name}.py").read_bytes())
     (tmp_path / "command.json").write_text(json.dumps({"argv": argv, "local_rank_at": at}))

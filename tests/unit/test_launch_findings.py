@@ -28,7 +28,9 @@ def good(**changed: Any) -> dict[str, Any]:
     }
 
 
-def findings(plan: Plan | None = None, complete: bool = True, **by_host: dict[str, Any]) -> list[tuple[str, tuple[str, ...], str]]:
+def findings(
+    plan: Plan | None = None, complete: bool = True, **by_host: dict[str, Any]
+) -> list[tuple[str, tuple[str, ...], str]]:
     raw = {host.name: by_host.get(host.name, good()) for host in (plan or plan_for()).hosts}
     return [(f.severity, f.hosts, f.message) for f in folded(judge(plan or plan_for(), raw, complete))]
 

@@ -7,7 +7,9 @@ import pytest
 from fleet.ops.launch.gang import Clock, Gang, RankEnd
 
 
-def end(host: str, rank: int, time: float, status: int | None = 0, signal: int | None = None, attempt: int = 0) -> RankEnd:
+def end(
+    host: str, rank: int, time: float, status: int | None = 0, signal: int | None = None, attempt: int = 0
+) -> RankEnd:
     return RankEnd(host, {"a": 0, "b": 1}[host], rank, 0, status, signal, time, attempt)
 
 

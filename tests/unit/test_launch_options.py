@@ -82,6 +82,7 @@ def test_nnodes_refused(text: str) -> None:
 
 
 def test_nproc() -> None:
-    assert parse_nproc(None) == (None, "slots") and parse_nproc("8") == (8, "slots") and parse_nproc("gpu") == (None, "gpu")
+    assert parse_nproc(None) == (None, "slots") and parse_nproc("8") == (8, "slots")
+    assert parse_nproc("gpu") == (None, "gpu")
     with pytest.raises(UsageError):
         parse_nproc("many")

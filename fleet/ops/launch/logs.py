@@ -96,6 +96,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._lock = threading.Lock()
+        self._waiting = b""
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
@@ -112,14 +113,19 @@ class RunFolder:
         return NodeLogs(self.path / host)
 
     def event(self, name: str, **data: Any) -> dict[str, Any]:
-        """Append one line to events.jsonl; returns it. A full disk loses events, never the run."""
+        """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""
         record = {"event": name, "time": round(time.time(), 3), **data}
-        line = json.dumps(record, default=str).encode() + b"\n"
-        try:
-            with self._lock, (self.path / "events.jsonl").open("ab") as f:
-                f.write(line)
-        except OSError:
-            pass
+        with self._lock:
+            self._waiting += json.dumps(record, default=str).encode() + b"\n"
+            try:
+                with (self.path / "events.jsonl").open("ab", buffering=0) as f:
+                    size = f.seek(0, os.SEEK_END)
+                    if f.write(self._waiting) == len(self._waiting):
+                        self._waiting = b""
+                    else:
+                        f.truncate(size)  # no half lines
+            except OSError:
+                pass
         return record
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.launch.follow import Follower, Heard
@@ -79,7 +80,10 @@ class Run:
         self._clean_up()
         report = summarise(self.plan, self.gang, self.logs, self.incomplete, time.monotonic() - self._began)
         self.folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
-        self.folder.write_json("summary.json", report.as_json())
+        try:
+            self.folder.write_json("summary.json", report.as_json())
+        except FleetError as error:
+            self.runtime.emit(Notice("error", error.message, None, error.hint))
         return report
 
     # -- what is heard ------------------------------------------------------------------------------------

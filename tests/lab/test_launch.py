@@ -1,0 +1,310 @@
+"""`fleet launch` on real sshd: true codes, first failure, nothing left, every byte. torch is not the point here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.conftest import VirtualLab
+
+SCRIPT = """#!/usr/bin/python3
+import json, os, signal, sys, time
+how, who = sys.argv[1], int(sys.argv[2])
+rank = int(os.environ["RANK"])
+if how == "show":
+    print(json.dumps([sys.argv[3:], {k: os.fsencode(os.environ.get(k, "-")).decode("utf-8", "surrogateescape")
+                                     for k in ("V", "W", "X", "HEAD_ONLY", "GLOO_SOCKET_IFNAME")}]))
+if how == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if how == "flood":
+    block = b"".join(b"rank %d line %d\\rbar \\xff\\xfe\\n" % (rank, i) for i in range(who)) + b"no newline at the end"
+    os.write(2, block[:1000])
+    while block:
+        block = block[os.write(1, block):]
+if how == "ticks":
+    for i in range(who):
+        print("tick", i, flush=True)
+        time.sleep(0.01)
+if rank == who:
+    print("about to", how, file=sys.stderr, flush=True)
+    if how == "exit":
+        sys.exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raise":
+        raise RuntimeError("boom %d" % rank)
+if how in ("exit", "kill", "raise", "sleep", "stubborn"):
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def ready(lab: VirtualLab) -> VirtualLab:
+    """The session's lab, enrolled, with the script of these tests on every node."""
+    lab.enrol()
+    for host in lab.names:
+        line = "cd && mkdir -p work && cat > work/s.py && chmod +x work/s.py"
+        lab.inside(host, "sh", "-c", line, stdin=SCRIPT.encode())
+    return lab
+
+
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+COMMON = ("-i", "lab", "launch", "--engine", "command", "--nproc-per-node", "2")
+
+
+@pytest.fixture
+def launch(ready: VirtualLab, tmp_path: Path) -> Launch:
+    def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return ready.fleet(*COMMON, *args, cwd=tmp_path, **options)
+
+    return run
+
+
+@pytest.fixture
+def background(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*args: str, folder: Path = tmp_path, count: int = 8) -> subprocess.Popen[bytes]:
+        process = ready.popen(*COMMON, *args, cwd=folder)
+        started.append(process)
+        until(lambda: len([p for p in folder.glob("runs/*/*/rank*.out") if p.stat().st_size]) >= count)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("runs/*/summary.json")
+    return json.loads(path.read_text())
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    lines = [line for path in folder.glob("runs/*/events.jsonl") for line in path.read_text().splitlines(True)]
+    return [e for e in (json.loads(line) for line in lines if line.endswith("\n")) if e["event"] == name]
+
+
+def left_on(lab: VirtualLab, folder: Path) -> dict[str, str]:
+    """host -> pids that still carry the run's id."""
+    (run,) = [p.name for p in folder.glob("runs/*")]
+    line = f"grep -lzx FLEET_RUN_ID={run} /proc/[0-9]*/environ 2>/dev/null || true"
+    return {host: said for host in lab.names if (said := lab.sh(host, line))}
+
+
+def test_all_well_is_0_and_logs_are_there(launch: Launch, tmp_path: Path) -> None:
+    done = launch("--json", "./s.py", "show", "-1")
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["event"] == "summary" and last["ok"] and last["exit_code"] == 0 and len(last["hosts"]) == 4
+    assert len(list(tmp_path.glob("runs/*/*/rank*.out"))) == 8
+
+
+@pytest.mark.parametrize("how, code", [("exit", 3), ("kill", 137), ("raise", 1)])
+def test_the_first_failure_ends_all_and_is_named(
+    how: str, code: int, launch: Launch, ready: VirtualLab, tmp_path: Path
+) -> None:
+    done = launch("./s.py", how, "5")
+    assert done.returncode == code, done.stderr
+    host = ready.names[2]
+    assert f"rank 5 on {host} (node rank 2) failed" in done.stderr
+    first = summary(tmp_path)["first_failure"]
+    assert (first["host"], first["node_rank"], first["rank"], first["exit_code"]) == (host, 2, 5, code)
+    assert ("RuntimeError: boom 5" in (first["traceback"] or "")) == (how == "raise")
+    (failed,) = [e for e in events(tmp_path, "rank") if e["rank"] == 5]
+    assert events(tmp_path, "summary")[0]["time"] - failed["time"] < 5
+    assert left_on(ready, tmp_path) == {}
+
+
+def test_another_run_on_the_same_nodes_goes_on(
+    launch: Launch, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = background("./s.py", "sleep", "-1", folder=tmp_path / "other")
+    assert launch("./s.py", "exit", "5").returncode == 3
+    assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 4
+    other.send_signal(signal.SIGINT)
+    assert other.wait(30) == 130
+    assert left_on(ready, tmp_path / "other") == {}
+
+
+def test_arguments_and_values_arrive_byte_for_byte(launch: Launch, tmp_path: Path) -> None:
+    odd = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "$$", "-w", "--help", "é", "\udcff"]
+    value = "".join(odd)
+    done = launch("--env", f"V={value}", "--env", "W", "--env-expand", "X=$HOME/${USER}x", "./s.py", "show", "-1", *odd,
+                  env={"W": "of the head", "HEAD_ONLY": "leak"})
+    assert done.returncode == 0, done.stderr
+    for path in tmp_path.glob("runs/*/*/rank*.out"):
+        args, env = json.loads(path.read_text())
+        assert args == odd
+        assert (env["V"], env["W"], env["HEAD_ONLY"]) == (value, "of the head", "-")
+        assert env["X"].startswith("/root/") and env["GLOO_SOCKET_IFNAME"] not in ("-", "lo")
+
+
+def test_a_secret_stays_where_it_belongs(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("TOKEN=hunter2\n")
+    done = launch("--json", "--env", "V=hunter3", "--env-file", "env", "./s.py", "exit", "5")
+    assert done.returncode == 3
+    texts = [done.stdout, done.stderr, *(p.read_text() for p in tmp_path.glob("runs/**/*") if p.is_file())]
+    assert not [t for t in texts if "hunter" in t]
+
+
+def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
+    done = launch("-q", "./s.py", "flood", "100000")
+    assert done.returncode == 0, done.stderr
+    for rank in range(8):
+        lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(100000))
+        block = lines + b"no newline at the end"
+        (out,), (err,) = tmp_path.glob(f"runs/*/*/rank{rank}.out"), tmp_path.glob(f"runs/*/*/rank{rank}.err")
+        assert hashlib.sha256(out.read_bytes()).digest() == hashlib.sha256(block).digest()
+        assert err.read_bytes() == block[:1000]
+
+
+def test_a_dropped_connection_costs_no_line(
+    background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
+) -> None:
+    process = background("./s.py", "ticks", "500")
+    for _ in range(2):
+        ready.sh(ready.names[1], "pkill -f '^sshd: root@notty'")
+        time.sleep(1.0)
+    assert process.wait(60) == 0
+    for path in tmp_path.glob("runs/*/*/rank*.out"):
+        assert path.read_text() == "".join(f"tick {i}\n" for i in range(500))
+    assert events(tmp_path, "dropped") and events(tmp_path, "resumed")
+
+
+@pytest.mark.parametrize("how, times, limit", [("sleep", 1, 3.0), ("stubborn", 1, 5.0), ("stubborn", 2, 3.0)])
+def test_ctrl_c_ends_all(
+    how: str, times: int, limit: float, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab,
+    tmp_path: Path,
+) -> None:
+    process = background("--grace", "3" if times == 1 else "60", "./s.py", how, "-1")
+    began = time.monotonic()
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert process.wait(60) == 130
+    assert time.monotonic() - began < limit + 0.3 * (times - 1)
+    assert left_on(ready, tmp_path) == {} and summary(tmp_path)["first_failure"] is None
+
+
+def test_a_killed_head_costs_the_nodes_their_lease(
+    background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
+) -> None:
+    process = background("--lease", "4", "./s.py", "sleep", "-1")
+    process.kill()
+    process.wait()
+    assert len(left_on(ready, tmp_path)) == 4
+    until(lambda: not left_on(ready, tmp_path), 15)
+
+
+@pytest.mark.parametrize("how", ["cut", "freeze"])
+def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
+    how: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
+) -> None:
+    process = background("--node-timeout", "4", "--grace", "2", "./s.py", "sleep", "-1")
+    victim = ready.names[3]
+    began = time.monotonic()
+    try:
+        ready.fleet("lab", how, victim, check=True)
+        assert process.wait(60) == 122
+        assert time.monotonic() - began < 4 + 5
+        first = summary(tmp_path)["first_failure"]
+        assert (first["what"], first["host"]) == ("node", victim)
+        assert set(left_on(ready, tmp_path)) <= {victim}
+    finally:
+        ready.fleet("lab", "heal", victim, check=True)
+    # long before the lease of 120 s is over
+    until(lambda: not left_on(ready, tmp_path), 30)
+    until(lambda: events(tmp_path, "cleaned"), 30)
+
+
+def preflight_refuses(done: subprocess.CompletedProcess[str], tmp_path: Path, code: int, *said: str) -> None:
+    assert done.returncode == code, done.stderr
+    for text in said:
+        assert text in done.stderr
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_preflight_names_everything_at_once_and_starts_nothing(
+    launch: Launch, ready: VirtualLab, tmp_path: Path
+) -> None:
+    ready.sh(ready.names[1], "cd && mv work/s.py work/gone.py")
+    ready.sh(ready.names[3], "cd && echo >> work/s.py")
+    try:
+        done = launch("./s.py", "sleep", "-1")
+    finally:
+        ready.sh(ready.names[1], "cd && mv work/gone.py work/s.py")
+        ready.sh(ready.names[3], "cd && cp work/s.py x && head -c -1 x > work/s.py && rm x")
+    preflight_refuses(done, tmp_path, 123, f"{ready.names[1]}: the script /root/work/./s.py does not exist",
+                      f"{ready.names[3]}: the script's content differs")
+
+
+def test_a_busy_port_is_named_with_its_holder(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:
+    master = ready.names[0]
+    listener = "import socket, time; s = socket.socket(); s.bind(('', 29500)); s.listen(); time.sleep(600)"
+    ready.sh(master, f'python3 -c "{listener}" > /dev/null 2>&1 & echo $! > /run/listener; sleep 0.5')
+    try:
+        pid = ready.sh(master, "cat /run/listener")
+        done = launch("--master-port", "29500", "./s.py", "sleep", "-1")
+        preflight_refuses(done, tmp_path, 123, f"{master}: port 29500", f"pid {pid}", "fleet kill-port 29500")
+    finally:
+        ready.sh(master, "kill $(cat /run/listener)")
+
+
+def test_an_unreachable_host_starts_nothing(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:
+    ready.stop_sshd(ready.names[2])
+    try:
+        began = time.monotonic()
+        done = launch("./s.py", "sleep", "-1")
+        assert time.monotonic() - began < 11
+    finally:
+        ready.start_sshd(ready.names[2])
+    preflight_refuses(done, tmp_path, 122, ready.names[2], "nothing was started")
+
+
+def test_a_full_disk_on_the_head_pauses_logs_and_loses_none(
+    background: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    disk = tmp_path / "runs"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
+    try:
+        process = background("./s.py", "flood", "20000", count=1)
+        until(lambda: events(tmp_path, "blocked") or process.poll() is not None)
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        assert process.wait(60) == 0
+        for path in tmp_path.glob("runs/*/*/rank*.out"):
+            assert path.read_bytes().endswith(b"line 19999\rbar \xff\xfe\nno newline at the end")
+        assert events(tmp_path, "unblocked") and events(tmp_path, "summary")
+        assert summary(tmp_path)["incomplete_logs"] == []
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_dry_run_asks_nobody(ready: VirtualLab, tmp_path: Path) -> None:
+    done = ready.fleet("-i", "lab", "launch", "--dry-run", "--json", "--env", "K=hunter2", "train.py", "--help", "-w",
+                       cwd=tmp_path, env={"SSH_AUTH_SOCK": os.devnull})
+    assert done.returncode == 0 and "hunter2" not in done.stdout
+    plan = json.loads(done.stdout)["plan"]
+    assert [n["command"][2:] for n in plan["hosts"].values()] == [["train.py", "--help", "-w"]] * 4
+    assert not list(tmp_path.iterdir())
