@@ -27,11 +27,11 @@ s = socket.socket(getattr(socket, family))
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind((address, int(port)))
 s.listen()
+print(s.getsockname()[1], flush=True)
 if how == "forks":
     for _ in range(2):
         if not os.fork():
             break
-print(s.getsockname()[1], flush=True)
 time.sleep(600)
 """
 Listen = Callable[..., tuple[int, int]]
@@ -130,6 +130,7 @@ def test_a_pid_that_another_process_has_by_now_is_left_alone(home: Path, listen:
     (entry,) = scan(home, port)
     done = end(home, port, [[pid, entry["start"] - 1, entry["uid"]]])
     assert alive(pid) and [e["pid"] for e in done["listeners"]] == [pid]
+    assert done["ended"] == [pid] and done["reasons"] == {}, "the one that was shown is gone, whoever has its pid"
 
 
 def test_what_does_not_listen_there_is_never_signalled(home: Path, listen: Listen) -> None:
