@@ -14,7 +14,7 @@ from fleet.transport.ssh_channel import SshSession
 from fleet.transport.ssh_config import SshConfig
 from fleet.transport.ssh_dial import Deadline, dial
 from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
-from fleet.transport.ssh_gateway import Gates, Gateways, dial_through
+from fleet.transport.ssh_gateway import Gates, Gateways, dial_through, must_answer
 from fleet.transport.ssh_hostkeys import AcceptUnknown, HostKey, HostKeyCheck, KnownHosts
 from fleet.transport.ssh_link import ClosedEarly, Link
 
@@ -144,6 +144,8 @@ class SshTransport:
                 deadline.cancel.wait(pause)
             except ConnectError as error:
                 link.abort()
+                if link.via is not None and error.kind in ("timeout", "banner", "lost"):
+                    must_answer(link.via, route[-1].name)
                 # the pinned key may be of another type than the one presented
                 presented = link.server_host_key
                 types = tuple(t for t in types if presented is not None and t != presented.type

@@ -174,12 +174,19 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
     except Interrupted:
         raise
     except FleetError as error:
-        if gateway.broken:
-            raise ConnectError(f"gateway {name}: the connection was lost", kind="gateway",
-                               hint="the gateway went down, or its sshd was stopped") from error
+        must_answer(gateway, name)
         raise ConnectError(f"no answer from {address} port {port} through gateway {name} within "
                            f"{deadline.seconds:g} s", kind="timeout",
                            hint="is the host up, and does it let the gateway in?") from error
+
+
+def must_answer(gateway: Link, name: str) -> None:
+    """Raise ConnectError(kind="gateway") when it is the gateway that is lost or hangs, so that it is not taken for
+    the host behind it. One that hangs is given up, and connected anew by whoever needs it next."""
+    if gateway.broken or not gateway.answers():
+        gateway.abort()
+        raise ConnectError(f"gateway {name}: the connection was lost, or it stopped answering", kind="gateway",
+                           hint="the gateway hangs or went down, or its sshd was stopped")
 
 
 def _refused(error: ChannelRefused, gateway: str, where: str) -> ConnectError:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError
+from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline, os_error, start_thread
 from fleet.transport.ssh_hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh_wire import Message, NodeChannel, Packets, paramiko
@@ -22,6 +23,7 @@ _CHANNEL_OPEN = b"\x5a"
 _CHANNEL_EXTENDED_DATA = 95
 _CHANNEL_REQUEST = 98
 WINDOW_BYTES = 4 * 1024 * 1024
+PING_SECONDS = 0.7
 
 
 class Link(paramiko.Transport):  # type: ignore[misc]
@@ -143,6 +145,16 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         if not in_time or not channel.active or not self.is_active():
             raise self.failure(in_time, deadline.seconds, "the opening of a channel")
         return channel
+
+    def answers(self, seconds: float = PING_SECONDS) -> bool:
+        """Whether the server still reacts. It is asked for a kind of channel that does not exist."""
+        try:
+            self.open("ping@fleet", Deadline.after(seconds, Cancel())).close()
+        except ChannelRefused:
+            return True
+        except FleetError:
+            return False
+        return True
 
     def post(self, m: Message, deadline: Deadline, during: str) -> None:
         """Send one message. ConnectError when the connection is gone."""

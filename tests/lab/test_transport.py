@@ -603,6 +603,43 @@ def test_a_gateway_that_dies_is_named_and_comes_back(tmp_path: Path, farm: list[
         bastion.stop()
 
 
+def test_a_gateway_that_freezes_is_told_from_a_host_behind_it(tmp_path: Path, farm: list[Sshd]) -> None:
+    head = Head(tmp_path / "h")
+    bastion, node = Sshd(tmp_path / "b"), farm[1]
+    try:
+        head.trusted_by(bastion)
+        head.trusted_by(node)
+        made = transport(head, 1.5)
+        host = node.host(proxy_jump=f"127.0.0.1:{bastion.port}")
+        made.connect(host, Cancel()).close()
+        for pid in bastion.children():
+            os.kill(pid, 19)
+        begin = time.monotonic()
+        hosts = [node.host(a, a, proxy_jump=host.proxy_jump) for a in node.addresses]
+        results = [r for _, r in fanout.run(hosts, lambda h: made.connect(h, Cancel()), cancel=Cancel())]
+        assert time.monotonic() - begin < 2.5
+        assert [r.kind for r in results if isinstance(r, ConnectError)] == ["gateway"] * len(hosts)
+        # whoever comes next gets a new connection to it
+        again = made.connect(host, Cancel())
+        assert run_line(again, "echo back").stdout == b"back\n"
+        again.close()
+        made.close()
+    finally:
+        bastion.stop()
+
+
+def test_cancel_while_a_gateway_is_connecting(head: Head, sshd: Sshd) -> None:
+    cancel = Cancel()
+    threading.Timer(0.3, cancel.set).start()
+    with listener() as port:
+        made = transport(head, 30)
+        host = sshd.host(proxy_jump=f"127.0.0.1:{port}")
+        begin = time.monotonic()
+        results = [r for _, r in fanout.run(range(20), lambda _: made.connect(host, cancel), cancel=cancel)]
+        assert time.monotonic() - begin < 2
+    assert all(isinstance(r, Interrupted) for r in results)
+
+
 def test_host_keys_are_fetched_through_gateways(tmp_path: Path, farm: list[Sshd]) -> None:
     head = Head(tmp_path / "h")
     bastion, node = farm[:2]
