@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
 from fleet.lab.accounts import hash_password, make_host_keys
 from fleet.lab.launch import Launch
 from fleet.lab.require import require, which
-from fleet.lab.state import Folder, Machine, State
+from fleet.lab.state import Folder, Machine, State, select
 
 DEFAULT_HOSTS = 4
 # Under each home: what a fresh machine would not have. /root's too, whatever $HOME says.
@@ -131,25 +129,13 @@ class Lab:
 
         return self._each(hosts, limit)
 
-    def select(self, state: State, hosts: Sequence[str]) -> list[str]:
-        """Host names of node sets, in the lab's order. UsageError for a name that the lab does not have."""
-        try:
-            wanted = set(NodeSet(",".join(hosts), resolver=RESOLVER_NOGROUP))
-        except NodeSetException as e:
-            raise UsageError(f"not a host or node set: {e}", hint="for example lab02 or lab[01-03]") from e
-        unknown = sorted(wanted - set(state.hosts))
-        if unknown or not wanted:
-            known = NodeSet.fromlist(state.hosts, resolver=RESOLVER_NOGROUP) if state.hosts else "no host"
-            raise UsageError(f"the lab has no host {unknown[0] if unknown else ''}".rstrip(), hint=f"it has {known}")
-        return [name for name in state.hosts if name in wanted]
-
     def _each(self, hosts: Sequence[str], do: Any) -> list[str]:
         require()
         with self.folder.locked():
             state = self.folder.load()
             if not state.up:
                 raise LabError(f"the lab {self.folder.instance!r} is not up", hint="fleet lab up 4")
-            chosen = self.select(state, hosts)
+            chosen = select(state, hosts)
             for name in chosen:
                 do(state, name)
                 self.folder.save(state)

@@ -11,11 +11,12 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import yaml
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from fleet.errors import InventoryError, LabError, UsageError
 from fleet.lab.processes import is_alive
@@ -130,6 +131,19 @@ class Folder:
         if not self.password_file.exists():
             write_file(self.password_file, secrets.token_urlsafe(16) + "\n")
         return self.password_file.read_text(encoding="utf-8").strip()
+
+
+def select(state: State, hosts: Sequence[str]) -> list[str]:
+    """Host names of node sets, in the lab's order. UsageError for a name that the lab does not have."""
+    try:
+        wanted = set(NodeSet(",".join(hosts), resolver=RESOLVER_NOGROUP))
+    except NodeSetException as e:
+        raise UsageError(f"not a host or node set: {e}", hint="for example lab02 or lab[01-03]") from e
+    unknown = sorted(wanted - set(state.hosts))
+    if unknown or not wanted:
+        known = NodeSet.fromlist(state.hosts, resolver=RESOLVER_NOGROUP) if state.hosts else "no host"
+        raise UsageError(f"the lab has no host {unknown[0] if unknown else ''}".rstrip(), hint=f"it has {known}")
+    return [name for name in state.hosts if name in wanted]
 
 
 def write_file(path: Path, text: str, mode: int = 0o600) -> None:

@@ -2,131 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from virtual_lab import FLEET, LabFactory, VirtualLab, bring_up, head_env
 
-FLEET = str(Path(sys.executable).with_name("fleet"))
 # Ends when pytest does, killed or not (its stdin is our pipe), and takes the lab with it.
 WATCHER = "import subprocess, sys; sys.stdin.read(); subprocess.run([sys.argv[1], 'lab', 'down', '-q'])"
-
-
-@dataclass
-class VirtualLab:
-    """A lab with an instance name and a $HOME of its own; the head of every test that uses it."""
-
-    instance: str
-    home: Path
-    env: dict[str, str]
-    hosts: dict[str, dict[str, Any]]
-    inventory: Path
-    password_file: Path
-    state_dir: Path
-    enrolled: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.hosts)
-
-    @property
-    def password(self) -> str:
-        return self.password_file.read_text().strip()
-
-    def address(self, host: str) -> str:
-        return str(self.hosts[host]["address"])
-
-    def fleet(
-        self,
-        *args: str,
-        timeout: float = 120,
-        check: bool = False,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: str = "",
-    ) -> subprocess.CompletedProcess[str]:
-        """Run `fleet ARGS` as this lab's head. check: fail the test, with all output, unless it exits 0."""
-        done = subprocess.run(
-            [FLEET, *args],
-            env={**self.env, **(env or {})},
-            cwd=cwd or self.home,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout,
-            check=False,
-        )
-        if check and done.returncode != 0:
-            pytest.fail(f"fleet {' '.join(args)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
-        return done
-
-    def popen(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Start `fleet ARGS` as this lab's head and leave it running; the test waits for it or kills it."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        options = {**pipes, "cwd": self.home, **options, "env": {**self.env, **options.get("env", {})}}
-        return subprocess.Popen([FLEET, *args], **options)
-
-    def inside(
-        self, host: str, *argv: str, stdin: bytes = b"", check: bool = True, timeout: float = 60
-    ) -> subprocess.CompletedProcess[bytes]:
-        """Run argv in the host's namespaces, as root, without sshd or network."""
-        enter = ["nsenter", "-t", str(self.hosts[host]["pid"]), "-a"]
-        env = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}
-        return subprocess.run([*enter, *argv], env=env, input=stdin, capture_output=True, timeout=timeout, check=check)
-
-    def sh(self, host: str, line: str, check: bool = True) -> str:
-        """Run a shell line in the host (see inside); its stdout, stripped."""
-        return self.inside(host, "sh", "-c", line, check=check).stdout.decode(errors="replace").strip()
-
-    def stop_sshd(self, host: str) -> None:
-        """The port is refused from now on; sessions that are open stay. start_sshd brings it back."""
-        self.sh(host, "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.02; done")
-
-    def start_sshd(self, host: str) -> None:
-        self.sh(host, "/usr/sbin/sshd; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
-
-    def swap_host_key(self, host: str) -> None:
-        """The host answers with another key from now on, as a reinstalled or an impostor's would."""
-        self.stop_sshd(host)
-        self.sh(host, "cd /etc/ssh && rm ssh_host_* && ssh-keygen -q -t ed25519 -N '' -f ssh_host_ed25519_key")
-        self.start_sshd(host)
-
-    def enrol(self) -> VirtualLab:
-        """`fleet setup-ssh` over the whole lab, once: what most verbs need before they are tested."""
-        if not self.enrolled:
-            self.fleet("-i", "lab", "setup-ssh", "--tofu", "--password-file", str(self.password_file), check=True)
-            self.enrolled = True
-        return self
-
-    def refresh(self) -> None:
-        """Read the hosts again, after `up` or `kill` changed their first processes."""
-        self.hosts = json.loads(self.fleet("lab", "status", "--json", check=True).stdout)["hosts"]
-
-
-LabFactory = Callable[..., VirtualLab]
-
-
-def head_env(home: Path, instance: str) -> dict[str, str]:
-    """The environment of a head that shares nothing with the one pytest runs on."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLEET_", "SSH_", "PYTEST"))}
-    return {**env, "HOME": str(home), "FLEET_LAB": instance, "LANG": "C.UTF-8"}
-
-
-def bring_up(home: Path, instance: str, args: Sequence[str]) -> VirtualLab:
-    env = head_env(home, instance)
-    done = subprocess.run([FLEET, "lab", "up", "--json", *args], env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.fail(f"no lab: {done.stderr}", pytrace=False)
-    said = json.loads(done.stdout)
-    paths = (Path(said[key]) for key in ("inventory", "password_file", "state_dir"))
-    return VirtualLab(instance, home, env, said["hosts"], *paths)
 
 
 @pytest.fixture(scope="session")

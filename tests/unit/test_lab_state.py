@@ -14,7 +14,7 @@ from fleet.lab import inventory_path
 from fleet.lab import require as requirements
 from fleet.lab.lab import Lab
 from fleet.lab.processes import start_time
-from fleet.lab.state import Folder, Machine, State, exclusive, write_file
+from fleet.lab.state import Folder, Machine, State, exclusive, select, write_file
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,6 @@ def test_a_disk_that_is_no_size(disk: str) -> None:
 
 def test_unknown_hosts_are_refused() -> None:
     state = State(hosts={f"lab0{n}": Machine(n, f"198.18.0.1{n}") for n in (1, 2, 3)})
-    select = Lab().select
     assert select(state, ["lab03", "lab[01-02]"]) == ["lab01", "lab02", "lab03"]
     fails_with(UsageError, "no host gpu7", r"lab[01-03]", lambda: select(state, ["lab01,gpu7"]))
     fails_with(UsageError, "node set", "lab02", lambda: select(state, ["lab["]))
