@@ -1,0 +1,91 @@
+"""What the README and the playbooks show must be what fleet accepts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.main import VERBS
+from fleet.cli.play import CliVerbs, command_of
+from fleet.errors import InventoryError, UsageError
+from fleet.inventory import load as load_inventory
+from fleet.playbook import load, parse
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.M | re.S)
+COMMANDS = [
+    line[2:] for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line.startswith("$ fleet ")
+]
+YAML = [text for kind, text in BLOCKS if kind == "yaml"]
+VARS = {"password_file": "pw"}
+
+
+def accept(command: str) -> None:
+    """UsageError unless click takes the line, with the common options wherever they stand."""
+    words = shlex.split(command)[1:]
+    at = next(i for i, word in enumerate(words) if word in VERBS)
+    verb, rest = words[at], [*words[:at], *words[at + 1 :]]
+    if verb == "lab":
+        group, verb, rest = command_of("lab"), rest[0], rest[1:]
+        import click
+
+        assert isinstance(group, click.Group)
+        ctx = click.Context(group)
+        command_found = group.get_command(ctx, verb)
+        assert command_found is not None, verb
+        command_found.make_context(verb, rest, parent=ctx)
+    else:
+        CliVerbs([], dry_run=False).validate([verb, *rest])
+
+
+def test_the_readme_shows_every_verb() -> None:
+    assert {next(w for w in shlex.split(c)[1:] if w in VERBS) for c in COMMANDS} == set(VERBS)
+
+
+def test_the_check_refuses_what_does_not_exist() -> None:
+    with pytest.raises(UsageError, match="No such option"):
+        accept("fleet launch --gpus 8 train.py")
+    with pytest.raises(UsageError, match="Missing"):
+        accept("fleet -i lab launch")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_accepted(command: str) -> None:
+    accept(command)
+
+
+def test_options_named_in_the_text_exist() -> None:
+    known = {option for verb in VERBS for param in command_of(verb).params for option in [*param.opts, *param.secondary_opts]}
+    known |= {"--link", "--version", "--help"}
+    prose = re.sub(r"^```.*?^```|^\| .*? \| ", "", README, flags=re.M | re.S)
+    named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", prose))
+    assert len(named) > 15
+    assert named - known == set()
+
+
+def test_the_yaml_blocks_are_valid(tmp_path: Path) -> None:
+    inventory, playbook = YAML
+    (tmp_path / "fleet.yaml").write_text(inventory)
+    assert [h.name for h in load_inventory(tmp_path / "fleet.yaml").hosts][-1] == "rented1"
+    assert len(parse(playbook, "README.md", CliVerbs([], dry_run=False), VARS)) == 4
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda p: p.name)
+def test_each_playbook_is_valid(path: Path) -> None:
+    assert len(load(path, CliVerbs([], dry_run=False), VARS)) > 1
+    with pytest.raises(InventoryError, match="password_file"):
+        load(path, CliVerbs([], dry_run=False))
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_the_files_and_folders_it_names_exist() -> None:
+    for name in re.findall(r"^    (fleet/[a-z_./]+?/?)(?:,| )", README, re.M):
+        assert (ROOT / name).exists() or (ROOT / f"{name}.py").exists(), name
