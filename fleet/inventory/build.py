@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from fleet.errors import InventoryError
-from fleet.inventory.fields import OF_ONE_HOST, FieldError, address, shown
+from fleet.inventory.fields import OF_ONE_HOST, FieldError, address, printable, shown
 from fleet.inventory.groups import Groups
 from fleet.inventory.nodeset import MAX_HOSTS, expand
 from fleet.model import Host, Inventory
@@ -34,6 +34,7 @@ class Builder:
     def fail(self, line: int, error: FieldError | str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
         """Raise the InventoryError that says where."""
         where = f"{self.source}:{line}"
+        host = None if host is None else printable(host)
         if isinstance(error, FieldError):
             raise InventoryError(error.message, hint=error.hint, where=where, host=host) from None
         raise InventoryError(error, hint=hint, where=where, host=host) from None

@@ -36,10 +36,15 @@ class FieldError(InventoryError):
         super().__init__(message, hint=hint)
 
 
-def shown(text: str) -> str:
-    """Text from a file as a message shows it: quoted, escaped, and not longer than a line."""
+def printable(text: str) -> str:
+    """Text from a file without what could drive a terminal, and not longer than a line."""
     text = text if len(text) <= 60 else text[:57] + "..."
-    return "'" + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + "'"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(text: str) -> str:
+    """Text from a file as a message quotes it."""
+    return f"'{printable(text)}'"
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
@@ -106,16 +111,16 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 def _devices(text: str) -> tuple[int, ...]:
     one = _integer(0, MAX_SLOTS - 1)
-    found: list[int] = []
+    found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         low = one(first)
         high = one(last) if dash else low
         if high < low:
             raise FieldError(f"device range {shown(part)} runs backwards")
-        found += range(low, high + 1)
-    if len(set(found)) != len(found):
-        raise FieldError(f"a device is named twice in {shown(text)}")
+        if not found.isdisjoint(range(low, high + 1)):
+            raise FieldError(f"a device is named twice in {shown(text)}")
+        found.update(range(low, high + 1))
     return tuple(sorted(found))
 
 

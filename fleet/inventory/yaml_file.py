@@ -15,6 +15,7 @@ from fleet.inventory.fields import (
     FieldError,
     env_item,
     parse_field,
+    printable,
     shown,
     suggest,
     unknown_key,
@@ -125,7 +126,7 @@ class _Reader:
             try:
                 if value.kind in _KINDS:
                     hint = 'quote it: "1", "true" or ""' if value.kind in ("bool", "null") else None
-                    raise FieldError(f"env: {name} must be text or a number, not {_kind(value)}", hint)
+                    raise FieldError(f"env: {printable(name)} must be text or a number, not {_kind(value)}", hint)
                 key, text = env_item(name, value.text)
                 env[key] = text
             except FieldError as error:

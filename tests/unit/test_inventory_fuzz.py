@@ -42,11 +42,20 @@ SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.tex
 HOSTS = st.dictionaries(st.sampled_from([*HOST_KEYS, "prot", "name"]),
                         st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(NAMES, SCALARS, max_size=3)),
                         max_size=4)
+GOOD = st.fixed_dictionaries({}, optional={
+    "port": st.integers(1, 65535), "slots": st.integers(1, 16), "user": NAMES, "workdir": st.just("~/a b"),
+    "proxy_jump": st.just("u@j:22,[::1]:3"),
+    "env": st.dictionaries(NAMES, st.text("a1 \"'\\\\$#\n\té", max_size=6), max_size=2)})
 DOCUMENTS = st.fixed_dictionaries(
-    {"hosts": st.one_of(st.dictionaries(NODESETS, st.one_of(st.none(), HOSTS), max_size=5),
+    {"hosts": st.one_of(st.dictionaries(NODESETS, st.one_of(GOOD, GOOD, st.none()), max_size=5),
+                        st.dictionaries(NODESETS, HOSTS, max_size=3),
                         st.lists(NODESETS, max_size=5), SCALARS)},
-    optional={"defaults": HOSTS, "env": st.dictionaries(NAMES, SCALARS, max_size=3), "sync": SCALARS, "x": SCALARS,
-              "groups": st.dictionaries(NAMES, st.one_of(NODESETS, SOUP, st.lists(NODESETS, max_size=3)), max_size=3)},
+    optional={
+        "defaults": st.one_of(GOOD, GOOD, HOSTS),
+        "env": st.dictionaries(NAMES, SCALARS, max_size=1),
+        "sync": st.dictionaries(NAMES, SCALARS, max_size=2),
+        "groups": st.dictionaries(NAMES, st.one_of(st.just("@all"), NODESETS, SOUP), max_size=2),
+    },
 )
 
 
@@ -147,11 +156,10 @@ def test_a_hostfile_names_its_hosts_and_no_others(lines):
 
 
 INVENTORY = parse_yaml("hosts: {'gpu[1-4]': {slots: 4}, b: {}, 'fe80::1': {}}\ngroups: {g: 'gpu[1-2]', h: '@g,b'}", "f")
-EXPRESSIONS = st.one_of(
-    SOUP,
-    st.lists(st.sampled_from(["gpu1", "gpu[1-4]", "b", "@g", "@h", "@all", "gpu*", "gpu2:0,2", "b:1", "fe80::1",
-                              "fe80::1:0", ",", ",", "@", "@", "!", "&", "^", " ", ":", "9"]), max_size=9).map("".join),
-)
+OPERANDS = st.sampled_from(["gpu1", "gpu[1-4]", "b", "@g", "@h", "@all", "gpu*", "gpu2:0,2", "fe80::1", "gpu[2-3]:1-3"])
+EXPRESSIONS = st.one_of(SOUP, st.builds(
+    lambda first, rest: first + "".join(map("".join, rest)), OPERANDS,
+    st.lists(st.tuples(st.sampled_from(",,@!&^ "), st.one_of(OPERANDS, OPERANDS, WORDS)), max_size=4)))
 
 
 @steady
