@@ -100,10 +100,16 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Make it; UsageError when it cannot be made, before anything was started anywhere."""
+        """Make it; UsageError when it cannot be made, before anything was started anywhere.
+
+        A runs_dir made here ignores itself: logs are neither committed to git nor carried along by a sync.
+        """
         path = runs_dir / run_id
         try:
-            path.mkdir(parents=True)
+            if not runs_dir.exists():
+                runs_dir.mkdir(parents=True)
+                (runs_dir / ".gitignore").write_text("*\n")
+            path.mkdir()
         except OSError as error:
             raise UsageError(f"cannot make the log folder {path}: {error.strerror}",
                              hint="run fleet in a folder you may write to, or give --runs-dir") from None

@@ -1,0 +1,128 @@
+"""Code sync over real sshd: what only a network, several hosts and broken hosts can show."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import LabFactory, VirtualLab
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text("print('hi')\n")
+    (folder / "pkg" / "weird 'n\" $(id)\nname").write_text("odd")
+    (folder / "tool").write_text("#!/bin/sh\necho ran\n")
+    (folder / "tool").chmod(0o755)
+    return folder
+
+
+def digest(lab: VirtualLab, host: str, folder: str) -> str:
+    """Names, modes and contents of a folder on a host, as one number."""
+    return lab.sh(host, f"cd {folder} && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum; "
+                        f"cd {folder} && find . -printf '%P %m %y\\0' | sort -z | sha256sum")
+
+
+def test_hosts_become_what_the_source_is(ready_lab: VirtualLab, source: Path) -> None:
+    done = ready_lab.fleet("-i", "lab", "--json", "sync", str(source), "--to", "~/code", check=True)
+    document = json.loads(done.stdout)
+    assert {h["sent"] for h in document["hosts"].values()} == {3}
+    assert len({digest(ready_lab, n, "/root/code") for n in ready_lab.names}) == 1
+    assert ready_lab.sh(ready_lab.names[2], "/root/code/tool") == "ran"
+    again = ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/code", check=True)
+    assert "nothing to change" in again.stdout
+
+
+def test_a_checkpoint_on_the_node_survives(ready_lab: VirtualLab, source: Path) -> None:
+    ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/ckpt", check=True)
+    first = ready_lab.names[0]
+    ready_lab.sh(first, "echo precious > /root/ckpt/pkg/model.pt")
+    (source / "tool").unlink()
+    for path in (source / "pkg").iterdir():
+        path.unlink()
+    (source / "pkg").rmdir()
+    ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/ckpt", check=True)
+    assert ready_lab.sh(first, "cat /root/ckpt/pkg/model.pt") == "precious"
+    assert ready_lab.sh(first, "cd /root/ckpt; find . -type f | sort") == "./pkg/model.pt\n./train.py"
+    assert ready_lab.sh(ready_lab.names[1], "cd /root/ckpt; find . | sort") == ".\n./train.py"
+
+
+def test_launch_sync_brings_the_code_along(ready_lab: VirtualLab, source: Path) -> None:
+    done = ready_lab.fleet("-i", "lab", "launch", "--sync", "--workdir", "~/fresh", "--engine", "command", "./tool",
+                           cwd=source)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ran") == 4
+    # the logs that the launch left in ./runs stay on the head
+    ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/fresh", check=True)
+    assert ready_lab.sh(ready_lab.names[0], "find /root/fresh/runs -name '*.out'", check=False) == ""
+
+
+@pytest.fixture(scope="module")
+def breakable(lab_factory: LabFactory) -> VirtualLab:
+    return lab_factory(3, "--disk", "64m").enrol()
+
+
+def test_no_room_is_said_before_anything_is_sent(breakable: VirtualLab, source: Path) -> None:
+    (source / "big").write_bytes(b"\1" * (96 << 20))
+    done = breakable.fleet("-i", "lab", "--json", "sync", str(source), "--to", "~/full")
+    assert done.returncode == 1
+    for host in json.loads(done.stdout)["hosts"].values():
+        assert "are to be written" in host["error"]["message"] and "free some space" in host["error"]["hint"]
+    assert breakable.sh(breakable.names[0], "find /root/full -type f") == ""
+
+
+def test_a_host_without_rsync(breakable: VirtualLab, source: Path) -> None:
+    bare = breakable.names[1]
+    breakable.sh(bare, "mv /usr/bin/rsync /usr/bin/rsync.off")
+    try:
+        done = breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/norsync")
+    finally:
+        breakable.sh(bare, "mv /usr/bin/rsync.off /usr/bin/rsync")
+    assert done.returncode == 1 and f"host {bare}: rsync is not installed there" in done.stderr
+    assert "sent" in done.stdout
+
+
+def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
+    for i in range(400):
+        (source / f"f{i}").write_text(str(i))
+    processes = [breakable.popen("-i", "lab", "sync", str(source), "--to", "~/twice") for _ in range(2)]
+    for process in processes:
+        _out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert len({digest(breakable, n, "/root/twice") for n in breakable.names}) == 1
+
+
+def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> None:
+    victim = breakable.names[2]
+    (source / "big").write_bytes(b"\1" * (20 << 20))
+    breakable.sh(victim, "tc qdisc add dev eth0 root tbf rate 2mbit burst 16k latency 50ms")
+    process = breakable.popen("-i", "lab", "--json", "sync", str(source), "--to", "~/cut")
+    time.sleep(2.0)
+    breakable.fleet("lab", "cut", victim, check=True)
+    try:
+        out, _err = process.communicate(timeout=90)
+    finally:
+        breakable.fleet("lab", "heal", victim, check=True)
+        breakable.sh(victim, "tc qdisc del dev eth0 root", check=False)
+    hosts = json.loads(out)["hosts"]
+    assert process.returncode == 122 and hosts[victim]["error"]["kind"] == "lost"
+    assert hosts[breakable.names[0]]["ok"] and hosts[breakable.names[1]]["ok"]
+    assert breakable.sh(victim, "find /root/cut -name big") == ""
+    breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/cut", check=True)
+    assert len({digest(breakable, n, "/root/cut") for n in breakable.names}) == 1
+
+
+def test_through_a_bastion(breakable: VirtualLab, source: Path, tmp_path: Path) -> None:
+    bastion, *inner = breakable.names
+    lines = [f"  {n}: {{address: {breakable.address(n)}, proxy_jump: {bastion}}}" for n in inner]
+    inventory = tmp_path / "fleet.yaml"
+    inventory.write_text("defaults: {user: root}\nhosts:\n"
+                         f"  {bastion}: {{address: {breakable.address(bastion)}}}\n" + "\n".join(lines) + "\n")
+    done = breakable.fleet("-i", str(inventory), "sync", str(source), "--to", "~/jumped")
+    assert done.returncode == 0, done.stderr
+    assert len({digest(breakable, n, "/root/jumped") for n in breakable.names}) == 1
