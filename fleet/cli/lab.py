@@ -57,6 +57,9 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     """Bring up N hosts [4]; start those that are off; with a larger N, add hosts."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
     the = the_lab()
+    if settings_of().dry_run:
+        click.echo(f"would bring up {count or len(the.status().hosts) or 4} hosts, under {the.folder.path}")
+        return EXIT_OK
     state = the.up(count, link, disk)
     if settings_of().json:
         write_json(document(the, state))
@@ -79,6 +82,9 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
 def down() -> int:
     """End the lab and everything in it."""
     the = the_lab()
+    if settings_of().dry_run:
+        click.echo(f"would end the lab under {the.folder.path}")
+        return EXIT_OK
     the.down()
     if settings_of().json:
         write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": {}})
@@ -113,8 +119,15 @@ def status() -> int:
     return EXIT_OK
 
 
-def on_hosts(done: str, act: Callable[[Lab], Sequence[str]]) -> int:
-    chosen = act(the_lab())
+def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]]) -> int:
+    """Do something to the hosts of a node set, and say so: "lab01: cut off"."""
+    from fleet.lab.state import select
+
+    the = the_lab()
+    if settings_of().dry_run:
+        click.echo(f"{fold(select(the.status(), nodes))}: would be {done}")
+        return EXIT_OK
+    chosen = act(the)
     if settings_of().json:
         hosts = {name: {"ok": True, "error": None} for name in chosen}
         write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": hosts})
@@ -128,7 +141,7 @@ def on_hosts(done: str, act: Callable[[Lab], Sequence[str]]) -> int:
 @common_options
 def cut(nodes: tuple[str, ...]) -> int:
     """Pull the network cable of hosts (a node set)."""
-    return on_hosts("cut off", lambda the: the.cut(nodes))
+    return on_hosts(nodes, "cut off", lambda the: the.cut(nodes))
 
 
 @lab.command()
@@ -136,7 +149,7 @@ def cut(nodes: tuple[str, ...]) -> int:
 @common_options
 def heal(nodes: tuple[str, ...]) -> int:
     """Undo cut and freeze."""
-    return on_hosts("healed", lambda the: the.heal(nodes))
+    return on_hosts(nodes, "healed", lambda the: the.heal(nodes))
 
 
 @lab.command()
@@ -144,7 +157,7 @@ def heal(nodes: tuple[str, ...]) -> int:
 @common_options
 def freeze(nodes: tuple[str, ...]) -> int:
     """Stop every process of hosts; they still accept connections."""
-    return on_hosts("frozen", lambda the: the.freeze(nodes))
+    return on_hosts(nodes, "frozen", lambda the: the.freeze(nodes))
 
 
 @lab.command()
@@ -152,7 +165,7 @@ def freeze(nodes: tuple[str, ...]) -> int:
 @common_options
 def kill(nodes: tuple[str, ...]) -> int:
     """Power hosts off. `fleet lab up` starts them again, as new, with their old host keys."""
-    return on_hosts("off", lambda the: the.kill(nodes))
+    return on_hosts(nodes, "off", lambda the: the.kill(nodes))
 
 
 @lab.command()
@@ -161,4 +174,4 @@ def kill(nodes: tuple[str, ...]) -> int:
 @common_options
 def link(nodes: tuple[str, ...], rate: str) -> int:
     """Limit the links of hosts, both ways: 20mbit; 'none' lifts it."""
-    return on_hosts(f"link {rate}", lambda the: the.link(nodes, rate))
+    return on_hosts(nodes, "unlimited" if rate == "none" else f"limited to {rate}", lambda the: the.link(nodes, rate))

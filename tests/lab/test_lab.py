@@ -295,6 +295,17 @@ def test_errors_say_what_to_do(scratch: VirtualLab) -> None:
         "error: the lab needs root: it makes namespaces and mounts", "  hint: run it as root, or with sudo -H"]
 
 
+def test_dry_run_does_nothing(scratch: VirtualLab, own: VirtualLab) -> None:
+    assert "would bring up 3 hosts" in scratch.fleet("lab", "up", "3", "--dry-run", check=True).stdout
+    assert processes_of(scratch) == []
+    said = own.fleet("lab", "kill", *own.names, "--dry-run", check=True).stdout
+    assert "would be off" in said
+    own.fleet("lab", "down", "--dry-run", check=True)
+    before = own.hosts
+    own.refresh()
+    assert own.hosts == before
+
+
 def test_down_leaves_nothing_and_twice_is_fine(scratch: VirtualLab) -> None:
     before = interfaces()
     up = json.loads(scratch.fleet("lab", "up", "3", "--json", check=True).stdout)
