@@ -1,0 +1,73 @@
+"""The README's block to rehearse by hand, and the demo, as a user types them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from virtual_lab import VirtualLab
+
+ROOT = Path(__file__).parents[2]
+
+
+def block(heading: str) -> list[list[str]]:
+    """The words of each `$ fleet` line in the first console block below a heading of the README."""
+    text = (ROOT / "README.md").read_text("utf-8").split(f"## {heading}\n")[1]
+    console = re.search(r"```console\n(.*?)```", text, re.S)
+    assert console
+    return [shlex.split(line[2:]) for line in console[1].splitlines() if line.startswith("$ fleet ")]
+
+
+def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Path) -> None:
+    commands = block("Rehearse it by hand")
+    assert [words[1:3] for words in (commands[0], commands[-1])] == [["lab", "up"], ["lab", "down"]]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    assert len(commands) == 8
+    for words in commands[1:-1]:
+        here = [str(lab.password_file) if word.endswith("/password") else word for word in words[1:]]
+        done = lab.fleet(*here, cwd=ROOT if "sync" in here else tmp_path, check=True)
+        if "launch" in here:
+            found = re.search(r"test accuracy: (\d\.\d+)", done.stdout)
+            assert found and float(found[1]) > 0.9
+            (run,) = (tmp_path / "runs").glob("digits-*")
+            logs = sorted(str(path.relative_to(run)) for path in run.glob("*/rank*.out"))
+            assert logs == [f"{name}/rank{rank}.out" for rank, name in enumerate(lab.names)]
+
+
+def heed_interrupts() -> None:
+    """A shell cannot trap what was ignored when it started, as ^C is for anything started behind an `&`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_a_demo_that_is_interrupted_takes_its_lab_down(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile() as output:
+        env = {**os.environ, "TMPDIR": str(tmp_path)}
+        demo = subprocess.Popen([ROOT / "tools/demo"], env=env, stdin=subprocess.DEVNULL, stdout=output,
+                                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=heed_interrupts)
+
+        def said() -> str:
+            output.seek(0)
+            return output.read().decode(errors="replace")
+
+        try:
+            deadline = time.monotonic() + 120
+            while "fleet -i lab check" not in said():
+                assert time.monotonic() < deadline and demo.poll() is None, said()
+                time.sleep(0.2)
+            os.killpg(demo.pid, signal.SIGINT)
+            code = demo.wait(60)
+        finally:
+            if demo.poll() is None:
+                os.killpg(demo.pid, signal.SIGTERM)
+                demo.wait(60)
+        text = said()
+    assert code == 130, text
+    assert "lab demo is down" in text
+    assert "Traceback" not in text
+    assert list(tmp_path.glob("fleet-demo.*")) == []
