@@ -76,10 +76,9 @@ def show(report: Report) -> None:
     """What was done, in a few lines."""
     pairs = report.data.get("pairs")
     for result in report.results:
-        how = (result.data.get("host_key") or {}).get("how", "known")
-        if how not in ("known",) and pairs is not None:
-            key = result.data["host_key"]
-            click.echo(clean(f"{result.host}: host key {how}: {key['type']} {key['fingerprint']}"))
+        key = result.data.get("host_key")
+        if key and key["how"] in ("trusted on first use", "replaced"):
+            click.echo(clean(f"{result.host}: host key {key['how']}: {key['type']} {key['fingerprint']}"))
     groups: dict[str, list[str]] = {}
     for result in report.results:
         if result.data.get("changed"):

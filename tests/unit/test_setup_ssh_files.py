@@ -188,7 +188,7 @@ def test_a_block_is_replaced_where_it_stands_and_others_are_not_touched() -> Non
 @pytest.mark.parametrize("damage", ["# >>> fleet a >>>\n", "# <<< fleet a <<<\nHost x\n# >>> fleet a >>>\n",
                                     "# >>> fleet a >>>\n# >>> fleet a >>>\n# <<< fleet a <<<\n"])
 def test_a_broken_block_is_an_error_with_its_line(damage: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(HostFailed) as caught:
         put(b"# mine\n" + damage.encode(), "a", b"", "/h/.ssh/config")
     assert str(caught.value).startswith("/h/.ssh/config:2: ")
 

@@ -61,7 +61,7 @@ def setup(
             run.level(level, reached, failures, how)
         hosts = {h.name: reached[h.name] for h in _in_order(plan, reached) if not h.gateway}
         if plan.options.mesh and hosts:
-            failures.update({r.host: r for r in mesh(hosts, head, runtime) if not r.ok})
+            failures.update({r.host: _explained(r) for r in mesh(hosts, head, runtime) if not r.ok})
         pairs = _verify(plan, [r.plan.host for n, r in hosts.items() if n not in failures], runtime, limit)
     finally:
         run.close()
@@ -114,6 +114,13 @@ def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:
     """Those hosts and gateways that are in `names`, in inventory order, gateways that are no hosts last."""
     order = {e.name: i for i, e in enumerate(plan.node_entries)}
     return sorted((h for h in plan.all if h.name in names), key=lambda h: (h.gateway, order.get(h.name, 0)))
+
+
+def _explained(result: Result) -> Result:
+    """The key was put there a moment ago; if it is refused now, putting it there again is no advice."""
+    if result.error is not None and result.error.kind == "auth":
+        result.error.hint = (f"the key is in its ~/.ssh/authorized_keys, but sshd does not take it: {verify.SSHD_HINT}")
+    return result
 
 
 def _verify(plan: SetupPlan, hosts: list[Host], runtime: Runtime, limit: float) -> list[Pair]:

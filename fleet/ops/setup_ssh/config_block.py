@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.errors import UsageError
+from fleet.errors import HostFailed, UsageError
 from fleet.ops.setup_ssh.lines import split
 
 
@@ -79,14 +79,14 @@ def _chunks(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 def _find(data: bytes, block: str, where: str) -> tuple[int, int] | None:
-    """[first, last + 1) line numbers of the block; UsageError when a marker lost its partner."""
+    """[first, last + 1) line numbers of the block; HostFailed when a marker lost its partner."""
     lines = [line.strip() for line in split(data)]
     first, last = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))
     if first not in lines and last not in lines:
         return None
     starts, ends = [i for i, x in enumerate(lines) if x == first], [i for i, x in enumerate(lines) if x == last]
     if len(starts) != 1 or len(ends) != 1 or starts[0] > ends[0]:
-        raise UsageError(
+        raise HostFailed(
             f"fleet's block '{block}' is broken: its marker lines do not pair",
             where=f"{where}:{min(starts + ends) + 1}", hint="remove the block's lines and run setup-ssh again",
         )

@@ -5,7 +5,7 @@ Whether a presented key is the right one is decided in one place, transport/ssh_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.ops.setup_ssh.lines import Added, append, split
 from fleet.transport.ssh_hostkeys import HostKey, parse
@@ -16,15 +16,11 @@ def known_name(address: str, port: int = 22) -> str:
     return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
 
 
-def parse_key(text: str) -> HostKey | None:
-    """A key written as "ssh-ed25519 AAAA...", None when it is none."""
-    found = parse(f"x {text}", "")
-    return found[0].key if found else None
-
-
-def keys_of(data: bytes | None, name: str) -> list[HostKey]:
-    """The keys on file for a name; revoked ones and authorities are not among them."""
-    return [e.key for e in parse((data or b"").decode("utf-8", "replace"), "") if not e.revoked and e.covers(name)]
+def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
+    """(name, key) of every entry that is neither hashed nor revoked nor an authority."""
+    for entry in parse((data or b"").decode("utf-8", "replace"), ""):
+        if not entry.revoked:
+            yield from ((name, entry.key) for name in entry.names if not name.startswith("|"))
 
 
 def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, Added]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.model import Host, Result
-from fleet.ops.each import on_each
+from fleet.ops.each import failed, on_each
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import config_block, known_hosts, node
 from fleet.ops.setup_ssh.authorize import PublicKey, add_keys
@@ -22,8 +23,13 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
     """Bring the three files of every host reached up to date; one Result a host that needed a change."""
     public = [r.state.key for r in reached.values() if r.state.key is not None]
     changes: dict[str, Files] = {}
+    broken: list[Result] = []
     for name, found in reached.items():
-        files, added = wanted_files(found, reached, public, head)
+        try:
+            files, added = wanted_files(found, reached, public, head)
+        except FleetError as error:  # a block whose markers somebody damaged
+            broken.append(failed(found.plan.host, error))
+            continue
         _warn_of_stale(found, reached, head, runtime)
         if files:
             changes[name] = files
@@ -41,7 +47,7 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
                 found.changed.append(file)
         return Result(host.name, ok=True)
 
-    return on_each([reached[name].plan.host for name in changes], runtime, task, what="mesh")
+    return (*broken, *on_each([reached[name].plan.host for name in changes], runtime, task, what="mesh"))
 
 
 def wanted_files(
@@ -67,12 +73,13 @@ def wanted_files(
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:
     """A node may remember a host as it was before it was installed anew; the head has verified who it is now."""
-    for other in reached.values():
-        if other.plan.name in head.plan.options.replace:
-            continue
-        on_file = [k for n in other.plan.names for k in known_hosts.keys_of(found.state.data("known_hosts"), n)]
-        stale = {str(k) for k in on_file if k.type == other.host_key.type and k != other.host_key}
-        if stale:
-            runtime.emit(Notice(
-                "warning", f"it also knows another key for {other.plan.name}: {', '.join(sorted(stale))}",
-                host=found.plan.name, hint=f"fleet setup-ssh --replace-key {other.plan.name} removes it everywhere"))
+    kept = head.plan.options.replace
+    wanted = {n: (r.plan.name, r.host_key) for r in reached.values() if r.plan.name not in kept for n in r.plan.names}
+    stale: dict[str, set[str]] = {}
+    for name, key in known_hosts.plain_keys(found.state.data("known_hosts")):
+        host, right = wanted.get(name, ("", key))
+        if key.type == right.type and key != right:
+            stale.setdefault(host, set()).add(str(key))
+    for host, keys in stale.items():
+        runtime.emit(Notice("warning", f"it also knows another key for {host}: {', '.join(sorted(keys))}",
+                            host=found.plan.name, hint=f"fleet setup-ssh --replace-key {host} removes it everywhere"))

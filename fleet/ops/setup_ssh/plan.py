@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,17 @@ class SetupPlan:
         # a name of its own: the head may be one of the nodes, with both blocks in one file
         return f"{self.block} node"
 
+    @cached_property
+    def _node_blocks(self) -> dict[str | None, bytes]:
+        return {}
+
     def node_block(self, key_name: str | None) -> bytes:
-        """A node's block; key_name: its private key's file in ~/.ssh."""
+        """A node's block; key_name: its private key's file in ~/.ssh. Most nodes share one text."""
+        if key_name not in self._node_blocks:
+            self._node_blocks[key_name] = self._render_node(key_name)
+        return self._node_blocks[key_name]
+
+    def _render_node(self, key_name: str | None) -> bytes:
         identity = f"~/.ssh/{key_name}" if key_name else None
         entries = [replace(e, identity_file=identity) for e in self.node_entries]
         return config_block.render(self.node_block_name, entries, "~/.ssh/known_hosts", source=self.source)

@@ -24,9 +24,11 @@ from fleet.transport.program import run_line
 
 HEAD = "head"
 # ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
-# from the tenth on (MaxStartups). One source opens at most LANES of them.
+# from the tenth on (MaxStartups). One node opens at most LANES
+# of them.
 AT_ONCE = 48
 LANES = 4
+HEAD_LANES = 8
 _MARK = b"\nFLEET-SETUP-SSH\n"
 
 
@@ -71,12 +73,12 @@ def _meaning(status: str) -> str:
 def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime) -> list[Pair]:
     """Plain ssh on this machine; with -F where $HOME is not the home that ssh takes from the user database."""
     same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
-    script = text(targets, LANES, limit, "" if same else str(home / ".ssh" / "config"))
+    script = text(targets, HEAD_LANES, limit, "" if same else str(home / ".ssh" / "config"))
     process = subprocess.Popen(["/bin/sh", "-c", 'eval "$(cat)"'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, start_new_session=True)
     undo = runtime.cancel.on_set(lambda: _end(process))
     try:
-        output, _ = process.communicate(script, timeout=_patience(len(targets), LANES, limit))
+        output, _ = process.communicate(script, timeout=_patience(len(targets), HEAD_LANES, limit))
     except subprocess.TimeoutExpired:
         _end(process)
         output, _ = process.communicate()
@@ -92,7 +94,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _patience(targets: int, lanes: int, limit: float) -> float:
     """Seconds that are more than enough: the lanes give up after three silent targets each."""
-    return 60 + 4 * (limit + 20) + 2.0 * targets / lanes
+    return 60 + 4 * (limit + 20) + 6.0 * targets / lanes
 
 
 def among(hosts: Sequence[Host], limit: float, runtime: Runtime) -> list[Pair]:
@@ -125,13 +127,16 @@ def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
                       kind="pairs", hint=hint_for(failed[0].reason or ""))
 
 
+SSHD_HINT = ("see its log; AuthorizedKeysFile, PubkeyAuthentication and AllowUsers in its sshd_config, "
+             "and who may write to the home")
+
+
 def hint_for(reason: str) -> str:
     """What to look at, by what ssh said."""
     lower = reason.lower()
     for words, hint in (
         ("could not resolve", "the name means nothing there: set address or data_address in the inventory"),
-        ("permission denied", "sshd there takes no keys from ~/.ssh/authorized_keys: see its log, AuthorizedKeysFile "
-                              "and PubkeyAuthentication in sshd_config, and who may write to the home"),
+        ("permission denied", f"sshd there does not take keys from ~/.ssh/authorized_keys: {SSHD_HINT}"),
         ("host key verification", "another key is on file there: --replace-key HOST"),
         ("timed out", "a firewall, or the wrong address as seen from there: set data_address"),
         ("refused", "is that the port as seen from there?"),
