@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import VirtualLab
+from virtual_lab import VirtualLab
 
 
 def document(lab: VirtualLab, *args: str, code: int = 0) -> dict[str, Any]:

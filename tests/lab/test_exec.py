@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LabFactory, VirtualLab
+from virtual_lab import LabFactory, VirtualLab
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-w", "--", "\\", "é"]
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]

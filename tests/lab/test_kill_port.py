@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import VirtualLab
+from virtual_lab import VirtualLab
 
 PORT = 29543
 LISTEN = (

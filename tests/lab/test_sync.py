@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LabFactory, VirtualLab
+from virtual_lab import LabFactory, VirtualLab
 
 
 @pytest.fixture
