@@ -75,7 +75,7 @@ class ConnectError(FleetError):
     """A host cannot be reached, authenticated, or is not who it was (exit 122).
 
     kinds: resolve, refused, unreachable, timeout, banner, auth, host-key, unknown-host-key, gateway, lost,
-    no-python, protocol.
+    no-python, protocol, config (an ssh config or known_hosts that cannot be followed).
     """
 
     exit_code = EXIT_CONNECT

@@ -15,12 +15,19 @@ Task = Callable[[Session, Host], Result]
 
 
 def on_each(
-    hosts: Sequence[Host], runtime: Runtime, task: Task, *, what: str = "connecting", fds_per_host: int = 2
+    hosts: Sequence[Host],
+    runtime: Runtime,
+    task: Task,
+    *,
+    what: str = "connecting",
+    fds_per_host: int = 2,
+    drain: float = fanout.DRAIN_SECONDS,
 ) -> tuple[Result, ...]:
     """Run `task` on every host, `runtime.fanout` at a time; results in the order of `hosts`.
 
     Emits Started and Finished for every host. A FleetError becomes Result.error; so does anything else, with
-    kind "internal". The connection is closed as soon as a host is done. Raises LimitError before the start
+    kind "internal". The connection is closed as soon as a host is done. After a cancel a task has `drain` seconds
+    to clean up before it is left behind. Raises LimitError before the start
     when this machine cannot hold so many connections.
     """
     fanout.check_limits(len(hosts), runtime.fanout, fds_per_host)
@@ -36,7 +43,7 @@ def on_each(
     results: dict[int, Result] = {}
     numbered = list(enumerate(hosts))
     for (index, host), outcome in fanout.run(
-        numbered, lambda item: one(item[1]), limit=runtime.fanout, cancel=runtime.cancel
+        numbered, lambda item: one(item[1]), limit=runtime.fanout, cancel=runtime.cancel, drain=drain
     ):
         result = outcome if isinstance(outcome, Result) else failed(host, outcome)
         results[index] = result

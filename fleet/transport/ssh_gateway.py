@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline
-from fleet.transport.ssh_link import ChannelRefused, Link
+from fleet.transport.ssh_link import ChannelRefused, ClosedEarly, Link
 from fleet.transport.ssh_wire import NodeChannel
 
 # sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
@@ -62,7 +62,8 @@ class Gate:
         try:
             yield
         except ConnectError as caught:
-            error = caught if caught.kind in _SHARED else None
+            # a drop beyond MaxStartups hits at random; it says nothing about the next
+            error = caught if caught.kind in _SHARED and not isinstance(caught, ClosedEarly) else None
             raise
         finally:
             with self._lock:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError
+from fleet.errors import ConnectError, FleetError, LimitError
 from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline, os_error, start_thread
 from fleet.transport.ssh_hostkeys import ALGORITHMS, HostKey, HostKeyCheck
@@ -74,7 +74,11 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         """Banner and key exchange. ConnectError: banner, timeout, lost, protocol, host-key, unknown-host-key."""
         self._where = where
         done = threading.Event()
-        self.start_client(event=done)
+        try:
+            self.start_client(event=done)
+        except RuntimeError as error:
+            raise LimitError("this machine does not allow another thread",
+                             hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)") from error
         in_time = deadline.wait(done)
         if in_time and self.is_active() and self.initial_kex_done:
             return

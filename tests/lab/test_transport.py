@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -364,6 +365,29 @@ def test_an_agent_signs_for_a_locked_key(
     finally:
         agent.kill()
         agent.wait()
+
+
+def test_no_open_file_left_names_the_limit(head: Head, sshd: Sshd) -> None:
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from fleet.errors import LimitError\n"
+        "from fleet.model import Host\n"
+        "from fleet.transport.base import Cancel\n"
+        "from fleet.transport.ssh import SshTransport\n"
+        "made = SshTransport(home=Path(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "kept = []\n"
+        "try:\n"
+        "    for _ in range(30):\n"
+        "        kept.append(made.connect(Host('n', '127.0.0.1', port=int(sys.argv[2])), Cancel()))\n"
+        "except LimitError as error:\n"
+        "    print(error.message, '|', error.hint, '|', len(kept))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(head.home), str(sshd.port)],
+                          capture_output=True, text=True, timeout=60)
+    assert "no open file left" in done.stdout, done
+    assert "ulimit -n" in done.stdout
 
 
 # -- losing a connection, ending -------------------------------------------------------------------------
