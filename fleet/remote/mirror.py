@@ -14,31 +14,12 @@ A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" 
 UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
 where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
 """
+# parts: place
 import errno
-import fcntl
 import hashlib
 import shutil
 import stat
 import zlib
-
-
-class Refused(Exception):
-    """message, hint"""
-
-
-def enc(path):
-    return path.encode("utf-8", "surrogateescape")
-
-
-def dec(path):
-    return path.decode("utf-8", "surrogateescape")
-
-
-def lstat(path):
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None
 
 
 def make_dest(dest):
@@ -61,32 +42,6 @@ def meta_dir(dest):
     if not os.path.isdir(meta):
         os.makedirs(meta, 0o700)
     return meta
-
-
-def take_lock(meta, spec):
-    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
-    fd = os.open(os.path.join(meta, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + spec.get("wait", 0)
-    while True:
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-        try:
-            holder = json.loads(os.pread(fd, 4096, 0).decode())
-        except ValueError:
-            holder = {}
-        if holder.get("sync") == spec["sync"]:
-            return None, holder.get("host")
-        if time.monotonic() >= deadline:
-            raise Refused("another sync to the same folder is under way, from %s" % holder.get("head", "?"),
-                          "wait for it to end, then run this again")
-        time.sleep(0.1)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)
-    return fd, None
 
 
 def load_state(meta):
@@ -118,12 +73,6 @@ def matches(entry, st):
     return stat.S_ISLNK(st.st_mode)
 
 
-def check_inside(path):
-    parts = path.split("/")
-    if path.startswith("/") or "" in parts or "." in parts or ".." in parts:
-        raise Refused("the path %r leads out of the destination" % path, None)
-
-
 def check_place(dest, entry, known):
     """Refuse what would go through a symlink on the node, or replace something of the node's own."""
     path, kind = entry[0], entry[1]
@@ -135,16 +84,6 @@ def check_place(dest, entry, known):
         return  # delivered by us, a folder then and a file now, or the other way round
     what = "folder" if stat.S_ISDIR(st.st_mode) else "link" if stat.S_ISLNK(st.st_mode) else "file"
     raise Refused("%s is a %s on the node, and not so in the source" % (path, what), "move it away there first")
-
-
-def file_digest(path):
-    digest = hashlib.sha256()
-    with open(path, "rb") as f:
-        while True:
-            block = f.read(1 << 20)
-            if not block:
-                return digest.hexdigest()
-            digest.update(block)
 
 
 def verify(stage, needed, digests):
