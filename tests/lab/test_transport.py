@@ -23,7 +23,9 @@ from fleet.transport.program import call, run_line
 from fleet.transport.ssh import SshTransport
 from fleet.transport.ssh_channel import SshSession
 
-TIMEOUT = 2.0
+# generous where a real sshd has to answer on a busy machine, short where it is waited out
+TIMEOUT = 10.0
+WAIT = 1.5
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +267,7 @@ def test_a_black_hole(head: Head) -> None:
             one.setblocking(False)
             one.connect_ex(sock.getsockname())
         time.sleep(0.2)
-        error = failure(head, Host("gpu1", "127.0.0.1", port=sock.getsockname()[1]))
+        error = failure(head, Host("gpu1", "127.0.0.1", port=sock.getsockname()[1]), WAIT)
         for one in fill:
             one.close()
     assert error.kind == "timeout"
@@ -273,7 +275,7 @@ def test_a_black_hole(head: Head) -> None:
 
 def test_a_listener_that_says_nothing(head: Head) -> None:
     with listener() as port:
-        error = failure(head, Host("gpu1", "127.0.0.1", port=port))
+        error = failure(head, Host("gpu1", "127.0.0.1", port=port), WAIT)
     assert error.kind == "banner"
     assert "says nothing" in error.message
 
@@ -295,7 +297,7 @@ def test_a_listener_that_closes_at_once(head: Head) -> None:
 
 def test_a_peer_that_stops_in_the_key_exchange(head: Head) -> None:
     with listener(lambda peer: peer.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
-        error = failure(head, Host("gpu1", "127.0.0.1", port=port))
+        error = failure(head, Host("gpu1", "127.0.0.1", port=port), WAIT)
     assert error.kind == "timeout"
     assert "key exchange" in error.message
 
@@ -305,7 +307,7 @@ def test_garbage_instead_of_a_key_exchange(head: Head) -> None:
         peer.sendall(b"SSH-2.0-OpenSSH_9.2\r\n" + os.urandom(5000))
 
     with listener(serve) as port:
-        assert failure(head, Host("gpu1", "127.0.0.1", port=port)).kind in ("protocol", "lost", "timeout")
+        assert failure(head, Host("gpu1", "127.0.0.1", port=port), WAIT).kind in ("protocol", "lost", "timeout")
 
 
 def test_a_frozen_sshd(tmp_path: Path, head: Head) -> None:
@@ -313,7 +315,7 @@ def test_a_frozen_sshd(tmp_path: Path, head: Head) -> None:
     try:
         head.trusted_by(server)
         server.freeze()
-        assert failure(head, server.host()).kind == "banner"
+        assert failure(head, server.host(), WAIT).kind == "banner"
         server.heal()
         transport(head, 10).connect(server.host(), Cancel()).close()
     finally:
@@ -551,18 +553,18 @@ def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd]) -> 
     # the target refuses, does not resolve: the target's kind, with the gateway named
     error = failure(head, Host("x", "127.0.0.1", port=free_port(), proxy_jump=hop))
     assert (error.kind, "gateway 127.0.0.1" in error.message) == ("refused", True)
-    error = failure(head, Host("x", "no-such-host.invalid", proxy_jump=hop), 8.0)
+    error = failure(head, Host("x", "no-such-host.invalid", proxy_jump=hop))
     assert error.kind == "resolve"
     # the gateway is down, silent, unknown, does not let us in
     error = failure(head, node.host(proxy_jump=f"127.0.0.1:{free_port()}"))
     assert error.kind == "gateway"
     assert "refused" in error.message
     with listener() as port:
-        error = failure(head, node.host(proxy_jump=f"127.0.0.1:{port}"))
+        error = failure(head, node.host(proxy_jump=f"127.0.0.1:{port}"), WAIT)
     assert (error.kind, "says nothing" in error.message) == ("gateway", True)
     assert failure(head, node.host(proxy_jump="-oProxyCommand=id")).kind == "gateway"
     with listener() as silent:
-        error = failure(head, Host("x", "127.0.0.1", port=silent, proxy_jump=hop))
+        error = failure(head, Host("x", "127.0.0.1", port=silent, proxy_jump=hop), 3.0)
     assert error.kind == "banner"
 
 
