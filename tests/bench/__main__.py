@@ -29,7 +29,7 @@ def show(title: str, own: Contestant, peers: Sequence[Contestant], aims: dict[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=7, help="rounds of each table [7]")
+    parser.add_argument("--runs", type=int, default=5, help="rounds of each table [5]")
     parser.add_argument("--hosts", type=int, default=64, help="of the exec table [64]")
     parser.add_argument("--only", default="help,launch,exec", help="tables, by comma")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 
 from tests.bench.fleet_lab import BIN, FLEET, BenchLab
@@ -63,9 +64,17 @@ def bare_ssh(lab: BenchLab, interface: str) -> Callable[[], Done]:
             started.append(subprocess.Popen(["ssh", "-F", str(lab.ssh_config), name, line], stdin=subprocess.DEVNULL,
                                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         output, status = "", 0
-        for process in started:
-            output += process.communicate(timeout=RUN_LIMIT)[0]
-            status = status or process.returncode
+        deadline = time.monotonic() + RUN_LIMIT
+        try:
+            for process in started:
+                output += process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0]
+                status = status or process.returncode
+        except subprocess.TimeoutExpired:
+            return Done(124, f"no end within {RUN_LIMIT:g} s")
+        finally:
+            for process in started:
+                process.kill()  # nothing to do where it has ended
+                process.wait()
         return Done(status, output)
 
     return run
