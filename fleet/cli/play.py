@@ -7,15 +7,19 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fleet.cli.context import load_inventory
 from fleet.cli.main import VERBS, cli, run
 from fleet.cli.options import Settings, common_options, settings_of
 from fleet.cli.output import clean, talk, write_json
-from fleet.errors import EXIT_OK, UsageError
+from fleet.errors import EXIT_OK, FleetError, UsageError
+from fleet.inventory import select
+from fleet.model import Inventory
 from fleet.playbook import Param, Step, load
 from fleet.playbook import play as run_steps
 
@@ -39,12 +43,16 @@ def param_of(param: click.Parameter) -> tuple[str, Param]:
     return on.lstrip("-"), Param("flag" if param.is_flag or param.count else "value", on, off, many)
 
 
+@dataclass
 class CliVerbs:
-    """The verbs of this command line, for a playbook. shared: options every step gets, before its verb."""
+    """The verbs of this command line, for a playbook. shared: options every step gets, before its verb.
 
-    def __init__(self, shared: Sequence[str], *, dry_run: bool) -> None:
-        self.shared = list(shared)
-        self.dry_run = dry_run
+    inventory: what steps choose their hosts from; None when there is none yet (a step may bring the lab up).
+    """
+
+    shared: Sequence[str] = ()
+    dry_run: bool = False
+    inventory: Inventory | None = None
 
     def names(self) -> list[str]:
         return [verb for verb in VERBS if verb != "play"]
@@ -56,11 +64,13 @@ class CliVerbs:
     def validate(self, argv: Sequence[str]) -> None:
         verb, *rest = argv
         try:
-            command_of(verb).make_context(verb, rest, parent=click.Context(cli, info_name="fleet"))
+            ctx = command_of(verb).make_context(verb, rest, parent=click.Context(cli, info_name="fleet"))
         except click.exceptions.Exit:
             raise UsageError("asks for help, it runs nothing") from None
         except click.ClickException as error:
             raise UsageError(" ".join(error.format_message().split())) from error
+        if (on := settings_of(ctx).hosts) is not None and self.inventory:
+            select(self.inventory, on, None)
 
     def run(self, argv: Sequence[str]) -> int:
         if self.dry_run and not any("--dry-run" in p.opts for p in command_of(argv[0]).params):
@@ -68,12 +78,11 @@ class CliVerbs:
         return run([*self.shared, *argv])
 
 
+@dataclass
 class JsonVerbs(CliVerbs):
     """Collects what each step wrote on stdout as `documents`."""
 
-    def __init__(self, shared: Sequence[str], *, dry_run: bool) -> None:
-        super().__init__(shared, dry_run=dry_run)
-        self.steps: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, argv: Sequence[str]) -> int:
         caught = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -120,7 +129,11 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
     """
     settings = settings_of()
     kind = JsonVerbs if settings.json else CliVerbs
-    verbs = kind(shared_options(settings), dry_run=settings.dry_run)
+    try:
+        inventory = load_inventory()
+    except FleetError:
+        inventory = None
+    verbs = kind(shared_options(settings), settings.dry_run, inventory)
     steps = load(playbook, verbs, variables(vars_))
     narrowed = next((s for s in steps if settings.hosts and s.on), None)
     if narrowed:

@@ -43,6 +43,18 @@ def test_laments_are_marked() -> None:
     assert hint is not None and hint.collateral
 
 
+def test_warnings_explain_nothing() -> None:
+    noise = "[W1120 22:50:48.46 socket.cpp:207] [c10d] The client socket has failed to connect\n"
+    assert hint_for(noise) is None
+    assert hint_for(noise + "UserWarning: Permission denied somewhere\nx") is None
+
+
+def test_the_traceback_speaks_before_the_lines_around_it() -> None:
+    trace = "Traceback (most recent call last):\n  File \"t\", line 1\nModuleNotFoundError: No module named 'tqdm'\n"
+    hint = hint_for("CUDA out of memory, retrying\n" + trace + "\nConnection reset by peer")
+    assert hint is not None and "tqdm is missing" in hint.remedy
+
+
 def test_nothing_known_is_no_hint() -> None:
     assert hint_for("all is well") is None and hint_for("") is None
 

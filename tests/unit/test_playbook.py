@@ -222,6 +222,18 @@ def test_hosts_given_for_the_whole_playbook_never_widen_a_step(
     assert f"{book}:1" in capsys.readouterr().err
 
 
+def test_a_host_that_is_not_in_the_inventory_is_found_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text("hosts: {gpu1: {}}\n")
+    book = tmp_path / "p.yaml"
+    book.write_text(f"- exec: [touch, {tmp_path}/ran]\n- on: gpu2\n  exec: [hostname]\n")
+    assert run(["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "play", str(book)]) == 121
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {book}:3: exec: ") and "gpu2" in error
+    assert not (tmp_path / "ran").exists()
+
+
 def test_missing_and_unreadable_playbooks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"- exec: [\xff\xfe]\n")
     for name in ("none.yaml", "binary.yaml", "."):

@@ -38,7 +38,7 @@ def accept(command: str) -> None:
         assert found is not None, verb
         found.make_context(verb, rest, parent=ctx)
     else:
-        CliVerbs([], dry_run=False).validate([verb, *rest])
+        CliVerbs().validate([verb, *rest])
 
 
 def test_the_readme_shows_every_verb() -> None:
@@ -71,14 +71,14 @@ def test_the_yaml_blocks_are_valid(tmp_path: Path) -> None:
     inventory, playbook = YAML
     (tmp_path / "fleet.yaml").write_text(inventory)
     assert [h.name for h in load_inventory(tmp_path / "fleet.yaml").hosts][-1] == "rented1"
-    assert len(parse(playbook, "README.md", CliVerbs([], dry_run=False), VARS)) == 4
+    assert len(parse(playbook, "README.md", CliVerbs(), VARS)) == 4
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda p: p.name)
 def test_each_playbook_is_valid(path: Path) -> None:
-    assert len(load(path, CliVerbs([], dry_run=False), VARS)) > 1
+    assert len(load(path, CliVerbs(), VARS)) > 1
     with pytest.raises(InventoryError, match="password_file"):
-        load(path, CliVerbs([], dry_run=False))
+        load(path, CliVerbs())
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
