@@ -1,0 +1,52 @@
+"""A private sshd and a head that it trusts; a bastion with 64 addresses behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from private_sshd import Head, Sshd, free_port
+from transport_tools import transport
+
+from fleet.transport.base import Cancel
+from fleet.transport.ssh_channel import SshSession
+
+
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    server = Sshd(tmp_path_factory.mktemp("sshd") / "a", key_types=("ed25519", "rsa", "ecdsa"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture()
+def head(tmp_path: Path, sshd: Sshd) -> Head:
+    made = Head(tmp_path / "home")
+    made.trusted_by(sshd)
+    return made
+
+
+@pytest.fixture()
+def session(head: Head, sshd: Sshd) -> Iterator[SshSession]:
+    made = transport(head, 10).connect(sshd.host(), Cancel())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Sshd]]:
+    """A bastion with default limits, and 64 addresses (4 sshd with 16 each) behind it."""
+    root = tmp_path_factory.mktemp("farm")
+    bastion = Sshd(root / "bastion")
+    port = free_port("127.7.0.1")
+    nodes = [Sshd(root / f"n{i}", addresses=[f"127.7.{i}.{j}" for j in range(1, 17)], port=port,
+                  settings=["MaxStartups 100"]) for i in range(4)]
+    yield [bastion, *nodes]
+    for server in (bastion, *nodes):
+        server.stop()

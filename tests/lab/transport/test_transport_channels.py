@@ -1,0 +1,89 @@
+"""Sessions and channels over a real sshd."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from transport_tools import wait_until
+
+from fleet import fanout
+from fleet.errors import ConnectError
+from fleet.transport.base import Cancel
+from fleet.transport.program import call, run_line
+from fleet.transport.ssh_channel import SshSession
+
+
+def test_status_and_streams(session: SshSession) -> None:
+    done = run_line(session, "cat; echo err >&2; exit 7", b"in")
+    assert (done.status, done.stdout, done.stderr) == (7, b"in", b"err\n")
+    assert run_line(session, "kill -9 $$").status == 137
+    assert run_line(session, "kill -TERM $$").status == 143
+
+
+def test_programs_run(session: SshSession) -> None:
+    argv = ["printf", "%s", "it's 72\" $(id)\n*"]
+    assert call(session, "execute", {"argv": argv, "env": {}, "mark": "m"}, timeout=20) == {}
+
+
+def test_a_stderr_flood_never_blocks_stdout(session: SshSession) -> None:
+    done = run_line(session, "head -c 40000000 /dev/zero >&2; echo tail >&2; echo out", timeout=60)
+    assert done.stdout == b"out\n"
+    assert len(done.stderr) == 64 * 1024
+    assert done.stderr.endswith(b"tail\n")
+
+
+def test_a_big_send_to_a_peer_that_writes_first(session: SshSession) -> None:
+    blob = os.urandom(1 << 20) * 24
+    done = run_line(session, "cat", blob, timeout=60)
+    assert done.stdout == blob
+
+
+def test_rekeying_in_the_middle_loses_nothing(session: SshSession) -> None:
+    import fleet.transport.ssh_wire as wire
+
+    before = wire.Packets.REKEY_BYTES
+    wire.Packets.REKEY_BYTES = 1 << 20
+    try:
+        blob = os.urandom(1 << 20) * 16
+        line = "head -c 3000000 /dev/zero >&2; cat; head -c 3000000 /dev/zero >&2"
+        assert run_line(session, line, blob, timeout=60).stdout == blob
+    finally:
+        wire.Packets.REKEY_BYTES = before
+
+
+def test_several_channels_at_once(session: SshSession) -> None:
+    def one(number: int) -> bytes:
+        return run_line(session, f"echo {number}; head -c 300000 /dev/zero").stdout
+
+    for number, out in fanout.run(range(8), one, cancel=Cancel()):
+        assert isinstance(out, bytes)
+        assert out.startswith(b"%d\n" % number)
+        assert len(out) == 300000 + len(b"%d\n" % number)
+
+
+def test_recv_waits_no_longer_than_asked(session: SshSession) -> None:
+    channel = session.start("sleep 30")
+    begin = time.monotonic()
+    assert channel.recv(0.3) is None
+    assert 0.25 < time.monotonic() - begin < 2
+    assert channel.wait(0.1) is None
+    channel.close()
+
+
+def test_closing_a_channel_closes_stdin(session: SshSession, tmp_path: Path) -> None:
+    channel = session.start(f"cat; touch {tmp_path}/ended")
+    channel.send(b"x")
+    assert channel.recv(5) == b"x"
+    channel.close()
+    wait_until((tmp_path / "ended").exists)
+
+
+def test_too_many_sessions_is_said(session: SshSession) -> None:
+    with pytest.raises(ConnectError) as caught:
+        for _ in range(11):
+            session.start("sleep 20")
+    assert caught.value.hint is not None
+    assert "MaxSessions" in caught.value.hint
