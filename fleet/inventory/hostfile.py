@@ -55,9 +55,7 @@ def _words(line: str) -> list[str]:
 
 
 def _name(word: str) -> tuple[str, int | None]:
-    """The first word: a node set, and MPICH's ':8' behind it."""
-    if is_ipv6(word):
-        return word, None
+    """The first word: a node set, and MPICH's ':8' behind it. A word with more colons is an IPv6 address."""
     match = _MPICH.fullmatch(word)
     if not match:
         if "=" in word:
