@@ -10,6 +10,7 @@ from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import common_options, settings_of
 from fleet.cli.output import clean, fold, groups_by, talk, write_json
 from fleet.cli.progress import ProgressLine
+from fleet.errors import UsageError
 from fleet.model import Report, Result
 
 
@@ -47,13 +48,24 @@ def show(report: Report) -> None:
 @click.command("sync")
 @click.argument("src", default=".", type=click.Path(path_type=Path))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
+@click.option("--wheels", type=click.Path(path_type=Path), metavar="DIR|REQUIREMENTS",
+              help="Instead of code: install these wheels into every host's Python, offline.")
+@click.option("--refresh", is_flag=True, help="With --wheels REQUIREMENTS: resolve and download again.")
+@click.option("--import-timeout", type=click.FloatRange(1, 3600), default=120.0, metavar="S",
+              help="With --wheels: seconds that importing them may take on a host [120].")
 @common_options
-def sync(src: Path, to: str | None) -> int:
+def sync(src: Path, to: str | None, wheels: Path | None, refresh: bool, import_timeout: float) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
     .gitignore and .fleetignore are honoured. Only what an earlier sync delivered is ever deleted: what runs
     wrote there, checkpoints above all, stays. Files are staged, verified by sha256, then switched in.
     """
+    if wheels is not None:
+        from fleet.cli.wheels import sync_wheels
+
+        if to is not None:
+            raise UsageError("--to has no meaning with --wheels", hint="they go into each host's 'python'")
+        return sync_wheels(wheels, refresh=refresh, import_timeout=import_timeout)
     from fleet.ops.sync import execute, make_plan
 
     settings = settings_of()

@@ -33,10 +33,12 @@ RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own)."""
+    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also
+    what ignore files leave out."""
 
     source: Path
     dests: Mapping[str, str]
+    whole: bool = False
 
     def describe(self) -> dict[str, Any]:
         return {"source": str(self.source), "to": dict(self.dests)}
@@ -88,7 +90,7 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
     """Mirror the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}."""
     if shutil.which("rsync") is None:
         raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
-    tree = scan(plan.source)
+    tree = scan(plan.source, whole=plan.whole)
     digests = Digests(tree)
     sync_id = uuid.uuid4().hex
 

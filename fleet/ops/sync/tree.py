@@ -78,6 +78,13 @@ class Ignore:
         return False
 
 
+class Everything(Ignore):
+    """No rules at all, however deep."""
+
+    def enter(self, folder: Path, prefix: str) -> Ignore:
+        return self
+
+
 def _outer_rules(root: Path) -> tuple[Ignore, str]:
     """Rules of the enclosing git checkout's folders above root, and root's path inside the checkout."""
     chain = [root, *root.parents]
@@ -90,15 +97,16 @@ def _outer_rules(root: Path) -> tuple[Ignore, str]:
     return ignore, f"{root.relative_to(top)}/"
 
 
-def scan(root: Path) -> Tree:
-    """Read the tree below root; UsageError where it is missing, no folder, or unreadable."""
+def scan(root: Path, *, whole: bool = False) -> Tree:
+    """Read the tree below root; UsageError where it is missing, no folder, or unreadable. whole: ignore files have
+    no say."""
     root = root.resolve()
     if not root.exists():
         raise UsageError(f"the source {root} does not exist", hint="give the folder to mirror: fleet sync SRC")
     if not root.is_dir():
         raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
     skipped: list[str] = []
-    ignore, prefix = _outer_rules(root)
+    ignore, prefix = (Everything(), "") if whole else _outer_rules(root)
     try:
         entries = tuple(_walk(root, "", prefix, ignore, skipped))
     except OSError as error:

@@ -1,0 +1,59 @@
+"""`fleet sync --wheels DIR|REQUIREMENTS`: what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.options import settings_of
+from fleet.cli.output import clean, fold, groups_by, talk, write_json
+from fleet.cli.progress import ProgressLine
+from fleet.events import Event, Notice
+from fleet.model import Report, Result
+
+
+class Talk(ProgressLine):
+    """The progress line, and notices as remarks."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Notice) and not settings_of().quiet and not settings_of().json:
+            talk(f"{'warning: ' if event.level == 'warning' else ''}{clean(event.message)}")
+        super().__call__(event)
+
+
+def sync_wheels(source: Path, *, refresh: bool, import_timeout: float) -> int:
+    """Run the verb; its exit code."""
+    from fleet.ops.wheels import WheelsOptions, execute, make_plan
+
+    settings = settings_of()
+    inventory = load_inventory()
+    plan = make_plan(inventory, source)
+    if settings.dry_run:
+        write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
+        return 0
+    options = WheelsOptions(import_timeout, refresh)
+    with Talk("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+        report = execute(inventory, plan, options, rt)
+    return finish(report, show_wheels)
+
+
+def show_wheels(report: Report) -> None:
+    """One line per group of hosts that have the same now."""
+    versions = {w["name"]: w["version"] for w in report.data["wheels"]}
+
+    def line(result: Result) -> str:
+        states = result.data.get("wheels", {})
+        new = [f"{n} {versions[n]}" for n, state in states.items() if state == "installed"]
+        old = len(states) - len(new)
+        parts = [f"installed {_short(new)}"] if new else []
+        parts += [f"{old} already there" if new else f"nothing to do, all {old} are there"] if old else []
+        return f"{', '.join(parts)}, in {result.data.get('python')}"
+
+    for text, names in groups_by([r for r in report.results if r.ok and "wheels" in r.data], line).items():
+        click.echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
+
+
+def _short(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"

@@ -1,0 +1,145 @@
+"""What a wheel says about itself, and the wheels of a folder; read from the zip, nothing of it runs."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from fleet.errors import UsageError
+
+SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One wheel file. name: normalized; tags: "cp311-cp311-linux_x86_64", expanded. sha256: of the file. identity:
+    of what it installs (see fleet/remote/wheel_states.py). modules: what to import to see it work. unpacked: bytes."""
+
+    path: Path
+    name: str
+    version: str
+    build: tuple[int, str] | tuple[()]
+    tags: frozenset[str]
+    sha256: str
+    identity: str
+    requires: tuple[str, ...]
+    modules: tuple[str, ...]
+    unpacked: int
+
+    def asked(self) -> dict[str, Any]:
+        """How it goes to remote/interpreter.py."""
+        return {"name": self.name, "version": self.version, "identity": self.identity, "requires": list(self.requires)}
+
+    def carried(self) -> dict[str, Any]:
+        """How it goes to remote/install.py."""
+        return {**self.asked(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
+
+
+def read_wheel(path: Path) -> Wheel:
+    """Open one wheel and test every byte of it; UsageError naming the file where it is none, or damaged."""
+    try:
+        name, version, build, tags = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as error:
+        raise UsageError(f"{path}: not the name of a wheel", hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
+                         "and build tools write it; a renamed wheel must get its name back") from error
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+            if bad is not None:
+                raise zipfile.BadZipFile(f"bad checksum of {bad}")
+            names = archive.namelist()
+            info = _dist_info(names, name)
+            record = archive.read(f"{info}/RECORD").decode("utf-8")
+            metadata = HeaderParser().parsestr(archive.read(f"{info}/METADATA").decode("utf-8", "replace"))
+            top = f"{info}/top_level.txt"
+            listed = archive.read(top).decode("utf-8", "replace").split() if top in names else []
+            unpacked = sum(item.file_size for item in archive.infolist())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, UnicodeDecodeError, NotImplementedError,
+            RuntimeError) as error:
+        raise UsageError(f"{path}: damaged: {error}", hint="download or build it again") from error
+    rows = [row for row in csv.reader(io.StringIO(record)) if len(row) == 3]
+    return Wheel(path, name, str(version), build, frozenset(map(str, tags)), digest_of(path), identity_of(rows, info),
+                 tuple(metadata.get_all("Requires-Dist") or ()), _modules(name, rows, listed), unpacked)
+
+
+def _dist_info(names: Iterable[str], name: str) -> str:
+    folders = {n.split("/")[0] for n in names if n.split("/")[0].endswith(".dist-info")}
+    for folder in folders:
+        if canonicalize_name(folder.rpartition("-")[0].rpartition("-")[0] or folder.split("-")[0]) == name:
+            return folder
+    if len(folders) == 1:
+        return folders.pop()
+    raise zipfile.BadZipFile("no .dist-info folder in it")
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as f:
+        while block := f.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def identity_of(rows: Iterable[list[str]], info: str) -> str:
+    """sha256 over path, digest and size of all files that keep their content when installed: pip writes scripts anew,
+    and puts the parts of NAME.data elsewhere."""
+    data = info[: -len(".dist-info")] + ".data/"
+    kept = []
+    for path, digest, size in rows:
+        if path.startswith(data):
+            scheme, _, path = path[len(data) :].partition("/")
+            if scheme not in ("purelib", "platlib"):
+                continue
+        if not re.match(r"[^/]+\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|RECORD\.\w+)$", path) and not (
+            path.endswith(".pyc")
+        ):
+            kept.append(f"{path},{digest},{size}")
+    return hashlib.sha256("\n".join(sorted(kept)).encode()).hexdigest()
+
+
+def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[str, ...]:
+    """Top-level modules to import: the one called like the distribution, else all public ones."""
+    found = list(listed)
+    if not found:
+        for path, _digest, _size in rows:
+            folder, slash, rest = path.partition("/")
+            if slash and rest == "__init__.py" and folder.isidentifier():
+                found.append(folder)
+            elif not slash and path.endswith((".py", ".so")):
+                found.append(path.split(".")[0])
+    found = [m for m in dict.fromkeys(found) if all(part.isidentifier() for part in re.split(r"[./]", m))]
+    same = [m for m in found if canonicalize_name(m) == name]
+    public = [m for m in found if not m.startswith("_")]
+    return tuple(same or public or found)
+
+
+def read_folder(folder: Path) -> tuple[Wheel, ...]:
+    """Every wheel in a folder; UsageError where there is none, one is damaged, or there are sdists instead."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} does not exist", hint="give a folder of wheels, or a requirements file")
+    try:
+        files = sorted(p for p in folder.iterdir() if p.is_file())
+    except OSError as error:
+        raise UsageError(f"cannot read {folder}: {error.strerror}") from error
+    for path in files:
+        if path.name.endswith(SDISTS):
+            raise UsageError(f"{path} is a source distribution, not a wheel",
+                             hint=f"build it on a node: unpack it, then 'fleet build {path.name.split('-')[0]}'")
+    wheels = tuple(read_wheel(p) for p in files if p.suffix == ".whl")
+    if not wheels:
+        raise UsageError(f"no wheels in {folder}", hint="pip download -d DIR, or give a requirements file")
+    return wheels

@@ -1,0 +1,215 @@
+"""Installs carried wheels into the training interpreter, all of them or says why not, and imports them.
+
+spec: {"python", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an answer,
+"import_deadline": s, "wheels": [{"name", "version", "identity", "requires", "file", "sha256", "modules": [str]}]}.
+J {"event": "doing", "what"} as it goes, at the end one of
+    {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
+    {"event": "failed", "message", "hint", "wheels": {name: state}}
+Two installs into one interpreter wait for each other. End of file on stdin: pip is interrupted, rolls back, and goes.
+"""
+# parts: steps probe_system probe_tools wheel_states
+import errno
+import fcntl
+import hashlib
+import shutil
+
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-index", "--no-deps",
+       "--force-reinstall", "--no-warn-script-location", "--progress-bar", "off", "--quiet")
+IMPORT = r"""
+import importlib, json, sys
+if sys.path and not sys.path[0]:
+    del sys.path[0]
+for name in json.loads(sys.stdin.read()):
+    sys.stderr.write("importing %s\n" % name)
+    sys.stderr.flush()
+    importlib.import_module(name)
+"""
+stopped = threading.Event()
+
+
+def take_lock(answer, wait):
+    """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
+    key = hashlib.sha256(answer["prefix"].encode()).hexdigest()[:16]
+    home = os.path.join(expand_user("~"), ".fleet", "wheels")
+    os.makedirs(home, 0o700, exist_ok=True)
+    fd = None
+    for path in (os.path.join(answer["prefix"], ".fleet-install.lock"), os.path.join(home, "lock-" + key)):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            break
+        except OSError:
+            continue
+    if fd is None:
+        raise Trouble("cannot write to %s" % home, "mend its mode, or free some space")
+    deadline = time.monotonic() + wait
+    told = False
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        if time.monotonic() >= deadline:
+            raise Trouble("another install into %s is under way for more than %d s" % (answer["prefix"], wait),
+                          "wait for it to end, then run this again")
+        if not told:
+            told = True
+            send_json({"event": "doing", "what": "waiting for another install into the same interpreter"})
+        if stopped.wait(0.2):
+            raise Trouble("interrupted", None)
+
+
+def check_files(spec, todo):
+    for wheel in todo:
+        digest = hashlib.sha256()
+        with open(os.path.join(spec["folder"], wheel["file"]), "rb") as f:
+            for block in iter(lambda: f.read(1 << 20), b""):
+                digest.update(block)
+        if digest.hexdigest() != wheel["sha256"]:
+            raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
+
+
+def sweep(answer, todo, states):
+    """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
+    for wheel in todo:
+        info = states[wheel["name"]].get("info")
+        if info and os.path.dirname(info) == answer["target"]:
+            shutil.rmtree(info, ignore_errors=True)
+    try:
+        names = os.listdir(answer["target"])
+    except OSError:
+        return
+    ours = set()
+    for wheel in todo:
+        ours.update(module[1:] for module in wheel["modules"])
+    for name in names:
+        if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
+            shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
+
+
+def pip_install(path, tools, spec, todo):
+    # The node's pip configuration may name links and indexes of its own: exactly these wheels are meant.
+    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
+    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
+    argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
+    argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
+    log = open(os.path.join(spec["folder"], ".pip-%s.log" % spec["mark"]), "w+b")
+    os.unlink(log.name)
+    child = subprocess.Popen(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                             start_new_session=True)
+    while child.poll() is None:
+        if stopped.wait(0.05):
+            child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+            end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
+            raise Trouble("interrupted", None)
+    log.seek(0)
+    out = log.read(OUTPUT_LIMIT).decode("utf-8", "replace")
+    log.close()
+    if child.returncode:
+        errors = [line for line in out.splitlines() if line.startswith("ERROR")]
+        said = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
+        raise Trouble("pip: %s" % said[:300],
+                      "free some space there" if "No space left" in out else
+                      "run it by hand there: %s" % " ".join(argv[:4] + ["install", "..."]))
+
+
+def import_all(path, tools, spec, answer, wheels):
+    names = [module for wheel in wheels for module in wheel["modules"]]
+    status, _out, err = ask_python([path, "-c", IMPORT], json.dumps(names).encode(), tools.env,
+                                   spec["import_deadline"], "/")
+    if status:
+        current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
+        last = last_line(err)
+        if last == "importing " + current[0]:
+            last = "signal %d" % -status if status < 0 else "exit status %d" % status
+        raise Trouble("installed, but 'import %s' fails: %s" % (current[0], last),
+                      "the wheel does not fit this host: a library or a driver that it needs is missing or too old")
+    if status is None:
+        current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
+        raise Trouble("installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
+                      "look at the file system there, or give it longer with --import-timeout")
+    for wheel in wheels:
+        mark = verified_file(answer, wheel)
+        os.makedirs(os.path.dirname(mark), 0o700, exist_ok=True)
+        open(mark, "w").close()
+
+
+def work(spec, seen):
+    tools = Tools(spec)
+    path = training_python(tools)
+    wheels = spec["wheels"]
+    spec["folder"] = expand_user(spec["folder"])
+
+    def look():
+        answer = wheel_answer(path, tools, wheels, False, spec["deadline"])
+        states = {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
+        seen.update((name, state["state"]) for name, state in states.items())
+        return answer, states
+
+    answer = look()[0]
+    take_lock(answer, spec["wait"])
+    answer, states = look()
+    todo = [wheel for wheel in wheels if states[wheel["name"]]["state"] != "there"]
+    if todo:
+        send_json({"event": "doing", "what": "installing"})
+        check_files(spec, todo)
+        sweep(answer, todo, states)
+        try:
+            pip_install(path, tools, spec, todo)
+        finally:
+            if not stopped.is_set():
+                answer, states = look()
+        for wheel in todo:
+            state = states[wheel["name"]]
+            if state["state"] != "there":
+                raise Trouble("pip says that it installed %s %s, %s" % (
+                    wheel["name"], wheel["version"], {
+                        "absent": "but the interpreter does not see it",
+                        "other": "but %s from elsewhere on sys.path hides it" % state.get("version")}.get(
+                            state["state"], state.get("why"))),
+                    "see sys.path there: PYTHONPATH or a user site may come first")
+    send_json({"event": "doing", "what": "importing"})
+    fresh = [wheel for wheel in wheels if wheel in todo or not os.path.exists(verified_file(answer, wheel))]
+    import_all(path, tools, spec, answer, fresh)
+    done = {wheel["name"]: "installed" if wheel in todo else "there" for wheel in wheels}
+    return {"event": "done", "executable": answer["executable"], "wheels": done}
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    start_heartbeat()
+
+    def listen():
+        for _message in control_lines():
+            pass
+        stopped.set()
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    seen = {}
+    try:
+        answer = work(spec, seen)
+    except Trouble as trouble:
+        answer = {"event": "failed", "message": trouble.args[0], "hint": trouble.args[1], "wheels": seen}
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer = {"event": "failed", "message": "%s: %s" % (error.filename, error.strerror), "wheels": seen,
+                  "hint": "free some space there" if full else None}
+    try:
+        send_json(answer)
+        send_exit(0)
+    except OSError:
+        pass
+    end_marked("FLEET_EXEC_ID", spec["mark"], 0.0)
+
+
+main()
+os._exit(0)

@@ -1,0 +1,63 @@
+"""Facts of this node's training interpreter, and what it has of a set of wheels. Nothing is changed.
+
+spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
+"wheels": [{"name", "version", "identity", "requires": [str]}]}. Answers J {"event": "facts", ...}:
+    executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
+    pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
+    states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
+    unmet   [[wheel, requirement, version that is there | null]]
+pip, tags and unmet only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
+"""
+# parts: steps probe_system probe_tools wheel_states
+
+
+def facts(spec):
+    tools = Tools(spec)
+    path = training_python(tools)
+    answer = wheel_answer(path, tools, spec["wheels"], spec["judge"], spec["deadline"])
+    for wheel, state in zip(spec["wheels"], answer["states"]):
+        state["verified"] = os.path.exists(verified_file(answer, wheel))
+    there = answer["target"]
+    while not os.path.isdir(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    room = os.statvfs(there)
+    answer["free"] = room.f_bavail * room.f_frsize
+    return dict(answer, event="facts", path=path)
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    try:
+        os.setpgid(0, 0)
+    except OSError:
+        pass
+    start_heartbeat()
+
+    def listen():
+        for _message in control_lines():
+            pass
+        leave()
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+
+    def step():
+        try:
+            return {"answer": facts(spec)}
+        except Trouble as trouble:
+            return {"answer": {"event": "failed", "message": trouble.args[0], "hint": trouble.args[1]}}
+
+    found = gather([("python", step)], spec["deadline"] + 5.0)
+    why = found["failed"].get("python") or "the interpreter gave no answer in %d s" % spec["deadline"]
+    try:
+        send_json(found.get("answer") or {"event": "failed", "message": why, "hint": "a file system there hangs"})
+        send_exit(0)
+    except OSError:
+        pass
+    leave()
+
+
+main()

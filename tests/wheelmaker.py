@@ -1,0 +1,32 @@
+"""Wheels made on the spot: a zip, its metadata and a RECORD that tells the truth."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def make_wheel(
+    folder: Path, name: str = "tinypkg", version: str = "1.0", *, tag: str = "py3-none-any",
+    files: Mapping[str, str] | None = None, requires: Sequence[str] = (),
+) -> Path:
+    """A wheel of a package that only knows its version, or of `files`."""
+    files = dict(files if files is not None else {f"{name}/__init__.py": f"__version__ = {version!r}\n"})
+    info = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {r}\n" for r in requires)
+    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n"
+    rows = []
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        rows.append(f"{path},sha256={digest},{len(text.encode())}\n")
+    files[f"{info}/RECORD"] = "".join(rows) + f"{info}/RECORD,,\n"
+    path = folder / f"{name}-{version}-{tag}.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for inside, text in files.items():
+            archive.writestr(inside, text)
+    return path
