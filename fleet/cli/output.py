@@ -21,6 +21,15 @@ def clean(text: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
 
 
+def size_text(count: float) -> str:
+    """Bytes for people: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def write_json(document: Mapping[str, Any]) -> None:
     """One JSON document (or one JSON line) on stdout."""
     click.echo(json.dumps(document, ensure_ascii=True, default=str))

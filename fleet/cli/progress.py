@@ -51,11 +51,19 @@ class ProgressLine:
                 self._drawn = now
                 self._draw(now)
 
+    def say(self, text: str) -> None:
+        """A remark above the line."""
+        with self._lock:
+            sys.stderr.write(("\r\x1b[K" if self._live and self._drawn else "") + text + "\n")
+            sys.stderr.flush()
+
     def _draw(self, now: float) -> None:
         parts = [f"{len(self._through)}/{len(self._hosts)} hosts"]
         total, done = sum(self._total.values()), sum(self._done.values())
         if total:
-            rate = done / max(now - self._begun, 0.001) / 2**20
-            parts.append(f"{self._what} {100 * done / total:3.0f}% of {total / 2**20:.1f} MiB, {rate:.1f} MiB/s")
+            rate = done / max(now - self._begun, 0.001)
+            left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
+            parts.append(f"{self._what} {100 * done / total:3.0f}% of {total / 2**20:.1f} MiB, "
+                         f"{rate / 2**20:.1f} MiB/s{left}")
         sys.stderr.write("\r\x1b[K" + "  ".join(parts))
         sys.stderr.flush()

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, fold, groups_by, talk, write_json
+from fleet.cli.output import clean, fold, groups_by, size_text, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.model import Report, Result
-
-
-def size_text(count: float) -> str:
-    """Bytes for people: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def _line(result: Result) -> str:
@@ -46,20 +38,41 @@ def show(report: Report) -> None:
 
 
 @click.command("sync")
-@click.argument("src", default=".", type=click.Path(path_type=Path))
+@click.argument("src", required=False, type=click.Path(path_type=Path))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
+@click.option("--data", multiple=True, metavar="PATH[:DEST]",
+              help="Instead of code: data or a model, by pipelined broadcast; repeatable.")
+@click.option("--limit", metavar="RATE", help="With --data: what may leave this machine, 100MB or 200mbit a second.")
+@click.option("--via", type=click.Choice(["chain", "rsync"]), default="chain",
+              help="With --data: 'rsync' where nodes cannot reach each other.")
 @click.option("--wheels", type=click.Path(path_type=Path), metavar="DIR|REQUIREMENTS",
               help="Instead of code: install these wheels into every host's Python, offline.")
 @click.option("--refresh", is_flag=True, help="With --wheels REQUIREMENTS: resolve and download again.")
 @click.option("--import-timeout", type=click.FloatRange(1, 3600), default=120.0, metavar="S",
               help="With --wheels: seconds that importing them may take on a host [120].")
 @common_options
-def sync(src: Path, to: str | None, wheels: Path | None, refresh: bool, import_timeout: float) -> int:
+def sync(
+    src: Path | None, to: str | None, data: tuple[str, ...], limit: str | None, via: Literal["chain", "rsync"],
+    wheels: Path | None, refresh: bool, import_timeout: float,
+) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
     .gitignore and .fleetignore are honoured. Only what an earlier sync delivered is ever deleted: what runs
     wrote there, checkpoints above all, stays. Files are staged, verified by sha256, then switched in.
+
+    --data PATH:DEST/ puts PATH inside DEST, PATH:DEST makes DEST that file or that folder's contents; PATH alone
+    goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
+    take as long as one. Interrupted and run again, it sends what is missing. It never deletes.
     """
+    if data:
+        from fleet.cli.data import sync_data
+
+        if src is not None or to is not None or wheels is not None:
+            raise UsageError("--data does not go together with SRC, --to or --wheels",
+                             hint="--data PATH:DEST says where it goes")
+        return sync_data(data, limit=limit, via=via)
+    if limit is not None or via != "chain":
+        raise UsageError("--limit and --via have a meaning with --data only")
     if wheels is not None:
         from fleet.cli.wheels import sync_wheels
 
@@ -70,7 +83,7 @@ def sync(src: Path, to: str | None, wheels: Path | None, refresh: bool, import_t
 
     settings = settings_of()
     inventory = load_inventory()
-    plan = make_plan(inventory, src, to)
+    plan = make_plan(inventory, src or Path(), to)
     if settings.dry_run:
         write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
         return 0

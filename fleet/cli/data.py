@@ -1,0 +1,58 @@
+"""`fleet sync --data PATH[:DEST]`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import click
+
+from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.options import settings_of
+from fleet.cli.output import clean, fold, groups_by, size_text, talk, write_json
+from fleet.cli.progress import ProgressLine
+from fleet.events import Event, Notice
+from fleet.model import Report, Result
+
+
+def _line(result: Result) -> str:
+    data = result.data
+    where = ", ".join(data["to"])
+    if "shared_with" in data:
+        return f"the same folder as on {data['shared_with']}: written once"
+    if not data["files"]:
+        return f"nothing to send, in {where}"
+    return f"{data['files']} files received ({size_text(data['bytes'])}), verified, in {where}"
+
+
+def show(report: Report) -> None:
+    """One line per group of hosts to which the same happened, then who cost time."""
+    for line, names in groups_by([r for r in report.results if r.ok], _line).items():
+        click.echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
+    for path in report.data["skipped"]:
+        talk(f"warning: left out {clean(path)}: neither file, folder nor link")
+    for cut in report.data["cuts"]:
+        talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
+
+
+def sync_data(data: Sequence[str], *, limit: str | None, via: Literal["chain", "rsync"]) -> int:
+    """The verb, once its options are read."""
+    from fleet.ops import broadcast
+
+    settings = settings_of()
+    inventory = load_inventory()
+    plan = broadcast.make_plan(inventory, data, limit=limit, via=via)
+    if settings.dry_run:
+        write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
+        return 0
+    with ProgressLine("receiving", quiet=settings.quiet or settings.json) as line:
+
+        def emit(event: Event) -> None:
+            if isinstance(event, Notice) and not settings.json and not settings.quiet:
+                word = "note" if event.level == "info" else event.level
+                line.say(f"{word}: host {event.host}: {clean(event.message)}")
+            line(event)
+
+        with runtime(inventory, emit) as rt:
+            report = broadcast.execute(inventory, plan, rt)
+    return finish(report, show)

@@ -1,0 +1,285 @@
+"""What the head does while members talk: waits for all of them, starts the chain, passes digests on, mends gaps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fleet.errors import FleetError, HostFailed, Interrupted
+from fleet.events import Emit, Notice, Progress
+from fleet.ops.broadcast.chain import SOURCE, Chain, Cut, Order
+from fleet.ops.broadcast.manifest import Manifest
+from fleet.ops.broadcast.member import Member, Outbox
+
+TICK_SECONDS = 0.2
+
+
+class Coordinator:
+    """members: every host, in inventory order. All methods may be called from any thread."""
+
+    def __init__(self, members: Sequence[Member], manifest: Manifest, emit: Emit) -> None:
+        self.members = {member.host.name: member for member in members}
+        self.manifest = manifest
+        self.over = threading.Event()
+        self.first_locked = threading.Event()
+        self.sent = 0
+        self.cuts: list[dict[str, Any]] = []
+        self._emit = emit
+        self._lock = threading.RLock()
+        self._source: Outbox | None = None
+        self._chain: Chain | None = None
+        self._digests: dict[int, str] = {}
+        self._broken: dict[int, str] = {}
+        self._lost: dict[str, tuple[str, float, int]] = {}
+
+    # -- members come and go -------------------------------------------------------------------------------
+    def source_opened(self, outbox: Outbox) -> None:
+        with self._lock:
+            self._source = outbox
+            outbox.put(self.manifest.message)
+            self._maybe_go()
+
+    def opened(self, member: Member, outbox: Outbox) -> None:
+        with self._lock:
+            member.outbox = outbox
+            if self.over.is_set():
+                member.tell(op="end")
+
+    def left(self, name: str, error: FleetError | None) -> None:
+        """A host's conversation is over, or never began."""
+        with self._lock:
+            member = self.members[name]
+            self._first_is_through(name)
+            if member.state not in ("done", "shared", "out"):
+                self._out(member, error or HostFailed("it ended early", host=name, kind="protocol"))
+            elif member.state == "done" and not self.over.is_set():
+                self._mend(name)
+            self._maybe_go()
+
+    def _first_is_through(self, name: str) -> None:
+        # the first host's lock decides between two broadcasts to the same hosts: one waits, neither deadlocks
+        if name == next(iter(self.members)):
+            self.first_locked.set()
+
+    def _out(self, member: Member, error: FleetError) -> None:
+        member.fail(error)
+        if self._chain is not None and not isinstance(error, Interrupted):
+            self._emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
+        self._mend(member.host.name)
+
+    def _mend(self, name: str) -> None:
+        """Take `name` out of the chain and close the gap behind it."""
+        if self._chain is None:
+            return
+        for order in self._chain.remove(name):
+            if order.receiver is not None:
+                behind = self._chain.members[order.receiver]
+                self._lost[order.receiver] = (name, behind.grown, behind.received)
+            self._give(order)
+        self._maybe_over()
+
+    # -- what members say ----------------------------------------------------------------------------------
+    def handle(self, name: str, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            if name == SOURCE:
+                getattr(self, f"_source_{message['event']}", self._ignore)(message)
+            else:
+                getattr(self, f"_on_{message['event']}", self._ignore)(self.members[name], message)
+
+    def _ignore(self, *_: object) -> None:
+        """An event that says nothing to the head."""
+
+    def _on_hello(self, member: Member, message: Mapping[str, Any]) -> None:
+        self._first_is_through(member.host.name)
+        if member.outbox is not None:
+            member.outbox.put(self.manifest.message)
+
+    def _on_shared(self, member: Member, message: Mapping[str, Any]) -> None:
+        member.state = "shared"
+        member.data["shared_with"] = str(message["with"])
+        self._maybe_go()
+
+    def _on_need(self, member: Member, message: Mapping[str, Any]) -> None:
+        member.need = {"wants": [(int(a), int(b)) for a, b in message["wants"]], "bytes": int(message["bytes"]),
+                       "files": {i for a, b in message["files"] for i in range(int(a), int(b))},
+                       "unsure": {int(k): str(v) for k, v in message["unsure"].items()},
+                       "address": str(message["address"]), "port": int(message["port"])}
+        member.state = "ready"
+        self._maybe_go()
+
+    def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
+        error = HostFailed(str(message["message"]), hint=message["hint"], host=member.host.name, kind="sync")
+        self._out(member, error)
+        self._first_is_through(member.host.name)
+        self._maybe_go()
+
+    def _on_at(self, member: Member, message: Mapping[str, Any]) -> None:
+        if self._chain is None:
+            return
+        name, now = member.host.name, time.monotonic()
+        member.received = int(message["received"])
+        self._chain.heard(name, int(message["position"]), member.received, now)
+        self._emit(Progress(name, "receiving", member.received, member.need["bytes"]))
+        if name in self._lost and member.received > self._lost[name][2]:
+            before, since, _received = self._lost.pop(name)
+            self.cuts.append({"host": before, "behind": name, "lost_seconds": round(now - since, 1)})
+            self._emit(Notice("info", f"goes on without host {before}, {now - since:.1f} s lost", name))
+
+    def _on_link(self, member: Member, message: Mapping[str, Any]) -> None:
+        self._link_broke(member.host.name, message)
+
+    def _link_broke(self, sender: str, message: Mapping[str, Any]) -> None:
+        assert self._chain is not None
+        answer = self._chain.broken(sender, int(message["epoch"]), bool(message["connected"]), str(message["why"]))
+        if isinstance(answer, Order):
+            self._give(answer)
+        elif answer is not None:
+            self._cut(answer)
+
+    def _on_done(self, member: Member, message: Mapping[str, Any]) -> None:
+        assert self._chain is not None
+        member.state = "done"
+        member.data |= {"files": int(message["files"]), "bytes": int(message["bytes"])}
+        problems = [(str(path), str(why)) for path, why in message["problems"]]
+        if problems:
+            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+            member.error = HostFailed(f"{problems[0][0]} {problems[0][1]}{more}", host=member.host.name, kind="digest",
+                                      hint="it is not there under its name; run this again when the source is at rest")
+            member.data["problems"] = [list(problem) for problem in problems]
+        self._chain.done(member.host.name)
+        self._maybe_over()
+
+    # -- what the source says ------------------------------------------------------------------------------
+    def _source_digests(self, message: Mapping[str, Any]) -> None:
+        fresh = {int(index): str(digest) for index, digest in message["files"]}
+        self._digests.update(fresh)
+        if self._chain is None:
+            self._maybe_go()
+            return
+        for member in self.members.values():
+            self._send_digests(member, fresh)
+
+    def _send_digests(self, member: Member, digests: Mapping[int, str]) -> None:
+        if member.state == "receiving":
+            member.tell(op="digests", files=[[i, digest] for i, digest in digests.items() if i in member.need["files"]])
+
+    def _source_changed(self, message: Mapping[str, Any]) -> None:
+        reason = "changed in the source while it was read"
+        self._broken.update((int(index), reason) for index in message["files"])
+        if self._chain is None:
+            self._maybe_go()
+        else:
+            self._tell_broken([[int(index), reason] for index in message["files"]])
+
+    def _tell_broken(self, files: list[list[Any]]) -> None:
+        for member in self.members.values():
+            if files and member.state == "receiving":
+                member.tell(op="fail", files=files)
+
+    def _source_link(self, message: Mapping[str, Any]) -> None:
+        self._link_broke(SOURCE, message)
+
+    def _source_at(self, message: Mapping[str, Any]) -> None:
+        self.sent = int(message["sent"])
+
+    def _source_failed(self, message: Mapping[str, Any]) -> None:
+        self.abort(HostFailed(f"the source: {message['message']}", hint=message["hint"], kind="source"))
+
+    # -- the chain -----------------------------------------------------------------------------------------
+    def _maybe_go(self) -> None:
+        """Start once everybody has answered, and the files that some are unsure of are known."""
+        members = self.members.values()
+        if self._chain is not None or self.over.is_set() or any(m.state == "starting" for m in members):
+            return
+        refused = [m for m in members if isinstance(m.error, HostFailed)]
+        if refused:
+            names = ", ".join(m.host.name for m in refused)
+            self.abort(HostFailed(f"nothing was sent, because of host {names}",
+                                  hint=f"mend that, or leave it out: -x {names.replace(' ', '')}", kind="not-sent"))
+            return
+        ready = [m for m in members if m.state == "ready"]
+        unsure = {i for m in ready for i in m.need["unsure"]}
+        if ready and self._source is None:
+            return
+        missing = sorted(unsure - self._digests.keys() - self._broken.keys())
+        if missing:
+            if self._source is not None and not self._asked:
+                self._asked = True
+                self._source.put({"op": "digest", "files": missing})
+            return
+        self._go(ready)
+
+    _asked = False
+
+    def _go(self, ready: list[Member]) -> None:
+        for member in ready:
+            unsure = member.need["unsure"]
+            member.held = [i for i, digest in unsure.items() if self._digests.get(i) == digest]
+            held = sum(self._lacking(member, i) for i in member.held)
+            member.need = {**member.need, "files": member.need["files"] - set(member.held),
+                           "bytes": member.need["bytes"] - held}
+        lacking = [m for m in ready if m.need["files"]]
+        self._chain = Chain([(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic())
+        for member in ready:
+            member.state = "receiving"
+            member.tell(op="go", held=member.held)
+            self._send_digests(member, self._digests)
+        self._tell_broken([[index, reason] for index, reason in self._broken.items()])
+        for order in self._chain.orders():
+            self._give(order)
+        wanted = {i for m in ready for i in m.need["files"]} - self._digests.keys() - self._broken.keys()
+        if wanted and self._source is not None:
+            self._source.put({"op": "digest", "files": sorted(wanted)})
+        self._maybe_over()
+
+    def _lacking(self, member: Member, index: int) -> int:
+        """Bytes of a file that the member said it wants."""
+        begin, size = self.manifest.starts[index], self.manifest.files[index][4]
+        return sum(max(0, min(b, begin + size) - max(a, begin)) for a, b in member.need["wants"])
+
+    def _give(self, order: Order) -> None:
+        receiver = self.members.get(order.receiver or "")
+        message = {"op": "next", "epoch": order.epoch, "addresses": receiver.addresses if receiver else [],
+                   "token": receiver.token if receiver else None}
+        if order.sender != SOURCE:
+            self.members[order.sender].tell(**message)
+        elif self._source is not None:
+            self._source.put(message)
+
+    def _cut(self, cut: Cut) -> None:
+        member = self.members[cut.name]
+        if member.state == "done":
+            self._mend(cut.name)
+        else:
+            self._out(member, HostFailed(cut.reason, hint=cut.hint, host=cut.name, kind=cut.kind))
+        member.cancel.set()
+
+    def tick(self) -> None:
+        with self._lock:
+            if self._chain is not None and not self.over.is_set():
+                for cut in self._chain.tick(time.monotonic()):
+                    self._cut(cut)
+
+    def _maybe_over(self) -> None:
+        if self._chain is not None and all(m.state in ("done", "shared", "out") for m in self.members.values()):
+            self.end()
+
+    def end(self) -> None:
+        """Everything is where it can be: let the members go."""
+        with self._lock:
+            self.over.set()
+            self.first_locked.set()
+            for member in self.members.values():
+                member.tell(op="end")
+            if self._source is not None:
+                self._source.put({"op": "end"})
+
+    def abort(self, error: FleetError) -> None:
+        """Stop; whoever has no other reason gets this one."""
+        with self._lock:
+            for member in self.members.values():
+                if member.state in ("starting", "ready", "receiving"):
+                    member.fail(type(error)(error.message, hint=error.hint, host=member.host.name, kind=error.kind))
+            self.end()

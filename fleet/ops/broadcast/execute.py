@@ -1,0 +1,134 @@
+"""Runs a broadcast: a conversation with every host and with the source, all at once, and one report."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import threading
+import uuid
+from functools import partial
+from typing import Any
+
+from fleet import fanout
+from fleet.errors import FleetError, HostFailed
+from fleet.events import Finished, Started
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.broadcast.certificate import make_certificate
+from fleet.ops.broadcast.chain import SOURCE
+from fleet.ops.broadcast.coordinator import TICK_SECONDS, Coordinator
+from fleet.ops.broadcast.manifest import Manifest, scan
+from fleet.ops.broadcast.member import Member, converse
+from fleet.ops.broadcast.plan import BroadcastPlan
+from fleet.ops.each import failed
+from fleet.ops.runtime import Runtime
+from fleet.transport.local import LocalTransport
+
+LOCK_WAIT_SECONDS = 10.0
+FDS_PER_HOST = 2
+
+
+def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Report:
+    """Bring the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
+
+    Report.data: {"sources", "files", "size", "sent": bytes that left this machine, "cuts"}. Hosts that cannot be
+    reached are left out; a host that refuses (no room, no right) keeps everything from being sent.
+    """
+    manifest = scan([item.source for item in plan.items])
+    # the chain needs every host at once, however small the fan-out
+    fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
+    members = [Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24))
+               for host in inventory.hosts]
+    coordinator = Coordinator(members, manifest, runtime.emit)
+    transfer = _Transfer(plan, manifest, coordinator, runtime)
+    threading.Thread(target=transfer.source, name="source", daemon=True).start()
+    threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
+    results: dict[str, Result] = {}
+    try:
+        for member, outcome in fanout.run(members, transfer.member, limit=len(members), cancel=runtime.cancel):
+            name = member.host.name
+            result = outcome if isinstance(outcome, Result) else failed(member.host, outcome)
+            results[name] = result
+            runtime.emit(Finished(result))
+    finally:
+        coordinator.end()
+    final = tuple(_with_shared(results[host.name], results) for host in inventory.hosts)
+    data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
+            "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped)}
+    return Report("sync", final, exit_code_of(final), data)
+
+
+def _with_shared(result: Result, results: dict[str, Result]) -> Result:
+    """A host that shares another's folder has what that one has."""
+    writer = results.get(str(result.data.get("shared_with")))
+    if writer is None or writer.ok or not result.ok:
+        return result
+    return Result(result.host, False, error=HostFailed(
+        f"shares its folder with host {writer.host}, which failed", host=result.host, kind="sync"), data=result.data)
+
+
+class _Transfer:
+    """What the threads of one broadcast share."""
+
+    def __init__(self, plan: BroadcastPlan, manifest: Manifest, coordinator: Coordinator, runtime: Runtime) -> None:
+        self._plan, self._coordinator, self._runtime = plan, coordinator, runtime
+        kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
+        self._kinds = kinds
+        self._spec: dict[str, Any] = {
+            "sync": uuid.uuid4().hex, "head": socket.gethostname(), "wait": LOCK_WAIT_SECONDS,
+            "every": max(0.2, len(coordinator.members) / 160), "tls": make_certificate(),
+        }
+
+    def member(self, member: Member) -> Result:
+        """One host, from connecting to its result."""
+        host, coordinator = member.host, self._coordinator
+        self._runtime.emit(Started(host.name, "connecting"))
+        error: FleetError | None = None
+        try:
+            session = self._runtime.transport.connect(host, self._runtime.cancel)
+            undo = self._runtime.cancel.on_set(member.cancel.set)
+            try:
+                if member is not next(iter(coordinator.members.values())):
+                    while not (coordinator.first_locked.wait(0.2) or self._runtime.cancel.is_set()):
+                        pass
+                spec = {**self._spec, "role": "node", "host": host.name, "token": member.token,
+                        "listen": host.data_address or host.address,
+                        "targets": [[d, kind] for d, kind in zip(member.dests, self._kinds, strict=True)]}
+
+                if not coordinator.over.is_set():
+                    converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
+            finally:
+                undo()
+                session.close()
+        except FleetError as raised:
+            error = raised
+        except Exception as raised:
+            error = failed(host, raised).error
+            raise
+        finally:
+            coordinator.left(host.name, error)
+        data = {"to": member.dests, **member.data}
+        if self._runtime.cancel.is_set() and member.state != "done" and error is not None:
+            return Result(host.name, False, error=error, data=data)
+        if member.error is not None:
+            return Result(host.name, False, error=member.error, data=data)
+        return Result(host.name, True, 0, data=data)
+
+    def source(self) -> None:
+        """This machine as the one that has everything."""
+        coordinator = self._coordinator
+        session = LocalTransport().connect(Host(SOURCE, "localhost", python=sys.executable), self._runtime.cancel)
+        spec = {**self._spec, "role": "source", "limit": self._plan.limit,
+                "targets": [[str(item.source.resolve()), kind]
+                            for item, kind in zip(self._plan.items, self._kinds, strict=True)]}
+        try:
+            converse(session, spec, self._runtime.cancel, coordinator.source_opened, coordinator.handle)
+        except FleetError as error:
+            coordinator.abort(HostFailed(f"sending from this machine failed: {error.message}", hint=error.hint,
+                                         kind="source"))
+        finally:
+            session.close()
+
+    def ticker(self) -> None:
+        while not self._coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
+            self._coordinator.tick()

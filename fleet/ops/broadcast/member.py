@@ -1,0 +1,95 @@
+"""One member's conversation with remote/relay.py: frames in, control lines out, neither waiting for the other."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.errors import ConnectError, FleetError
+from fleet.model import Host
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import Program
+
+SILENCE_SECONDS = 20.0
+Handle = Callable[[str, Mapping[str, Any]], None]
+
+
+class Outbox:
+    """Sends to one program from a thread of its own: a frozen node must not hold up what others are told."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._queue: queue.SimpleQueue[bytes | Mapping[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"outbox {program.host.name}", daemon=True).start()
+
+    def put(self, message: bytes | Mapping[str, Any]) -> None:
+        self._queue.put(message)
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (message := self._queue.get()) is not None:
+            with contextlib.suppress(FleetError):
+                if isinstance(message, bytes):
+                    self._program.send_bytes(message)
+                else:
+                    self._program.send(message)
+
+
+@dataclass
+class Member:
+    """A host that takes part, as the head sees it; the coordinator's lock guards all of it.
+
+    state: "starting", "ready" (it has said what it needs), "shared", "receiving", "done" or "out".
+    """
+
+    host: Host
+    dests: list[str]
+    token: str
+    state: str = "starting"
+    outbox: Outbox | None = None
+    need: Mapping[str, Any] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
+    received: int = 0
+    data: dict[str, Any] = field(default_factory=dict)
+    error: FleetError | None = None
+    cancel: Cancel = field(default_factory=Cancel)
+
+    def tell(self, **message: Any) -> None:
+        if self.outbox is not None:
+            self.outbox.put(message)
+
+    @property
+    def addresses(self) -> list[list[Any]]:
+        """Where its listener can be dialled, best first: [[address, port]]."""
+        port = self.need["port"]
+        found = [self.need["address"], self.host.data_address, self.host.address]
+        return [[address, port] for address in dict.fromkeys(found) if address]
+
+    def fail(self, error: FleetError) -> None:
+        self.state = "out"
+        self.error = self.error or error
+
+
+def converse(
+    session: Session, spec: Mapping[str, Any], cancel: Cancel, opened: Callable[[Outbox], None], handle: Handle
+) -> None:
+    """Run the program to its end, every J frame to `handle`. Raises FleetError; protocol errors are ConnectError."""
+    with Program(session, "relay", spec) as program:
+        outbox = Outbox(program)
+        try:
+            opened(outbox)
+            for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel):
+                if frame.kind == "J":
+                    try:
+                        handle(session.host.name, frame.json())
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise ConnectError(f"it does not speak the protocol ({type(error).__name__}: {error})",
+                                           host=session.host.name, kind="protocol") from error
+        finally:
+            outbox.close()

@@ -1,0 +1,94 @@
+"""From `--data PATH[:DEST]` to what goes where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fleet.errors import UsageError
+from fleet.model import Host, Inventory
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One PATH:DEST. source: an absolute path on the head. dests: host name -> path there ("~" is the node's)."""
+
+    source: Path
+    dests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class BroadcastPlan:
+    """limit: bytes a second that leave the head, None for no limit. via: "chain", or "rsync": a star."""
+
+    items: tuple[Item, ...]
+    limit: int | None = None
+    via: Literal["chain", "rsync"] = "chain"
+
+    def describe(self) -> dict[str, Any]:
+        data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]
+        return {"data": data, "limit": self.limit, "via": self.via}
+
+
+def make_plan(
+    inventory: Inventory, data: Sequence[str], *, limit: str | None = None, via: Literal["chain", "rsync"] = "chain"
+) -> BroadcastPlan:
+    """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
+    to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to tell a
+    colon in PATH from the one before DEST. UsageError for what makes no sense."""
+    items = []
+    for text in data:
+        path, dest = _split(text)
+        source = Path(path).expanduser().absolute()
+        items.append(Item(source, {host.name: _dest(host, path, source, dest) for host in inventory.hosts}))
+    for host in inventory.hosts:
+        seen: dict[str, Path] = {}
+        for item in items:
+            to = item.dests[host.name]
+            if to in seen:
+                raise UsageError(f"{seen[to]} and {item.source} both go to {to}", host=host.name,
+                                 hint="end DEST with '/' to put them inside it")
+            seen[to] = item.source
+    return BroadcastPlan(tuple(items), None if limit is None else parse_rate(limit), via)
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    path, colon, dest = text.rpartition(":")
+    if not colon or Path(text).expanduser().exists():
+        path, dest_or_none = text, None
+    else:
+        dest_or_none = dest
+    if not path or dest_or_none == "" or "\0" in text:
+        raise UsageError(f"--data {text!r}: {'PATH' if not path else 'DEST'} is empty", hint="--data PATH[:DEST]")
+    return path, dest_or_none
+
+
+def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
+    if dest is None:
+        if Path(path).expanduser().is_absolute() or host.workdir is None:
+            return str(source)
+        if ".." in Path(path).parts:
+            raise UsageError(f"--data {path!r} leads out of the workdir", hint="say where it goes: --data PATH:DEST")
+        return f"{host.workdir.rstrip('/')}/{Path(path)}"
+    if dest.endswith("/"):
+        name = source.name or source.resolve().name
+        if name in ("", ".."):
+            raise UsageError(f"--data {path!r} has no name of its own", hint="--data PATH:DEST, without the last '/'")
+        return f"{dest}{name}"
+    return dest
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second of "100MB", "1.5GiB", "200mbit" (bits), with or without "/s"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)(bit|b)?(?:/s)?", text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise UsageError(f"--limit {text!r} is not a rate", hint="for instance 100MB (bytes a second) or 200mbit")
+    rate = float(match[1]) * _UNITS[match[2]] / (8 if match[3] == "bit" else 1)
+    if rate < 1000:
+        raise UsageError(f"--limit {text!r} is too little", hint="1kB is the least")
+    return int(rate)

@@ -1,0 +1,259 @@
+"""One member of a broadcast's chain: receives a stream of files, puts them in place, and sends it on meanwhile.
+
+The head runs it, too, as the "source": the one that has everything and only sends.
+
+Conversation (J frames out, control lines in):
+    spec {"role": "node" | "source", "sync": id, "host", "head", "wait": s, "every": s, "listen": address,
+          "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token", "limit": bytes/s | null}
+    -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
+    <- {"op": "manifest", "size": n, "sha256"} and n bytes: zlib JSON of
+       [[target, path, kind, mode, size, mtime_ns, link]]
+    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port"}
+    <- {"op": "go", "held": [file]}        the unsure ones that are what the source has
+    <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to; no addresses: nobody
+    <- {"op": "digests", "files": [[file, sha256]]}
+    <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
+    -> {"event": "at", "position", "received", "placed"}  every so often
+    -> {"event": "link", "epoch", "connected", "why"}     sending to the successor failed
+    -> {"event": "served", "epoch"}                       the successor has all
+    -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; sending goes on
+    <- {"op": "end"}
+The source answers {"op": "digest", "files": [...]} with {"event": "digests", "files": [[file, sha256]]} and reports
+{"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
+{"event": "failed", "message", "hint"}.
+"""
+# parts: place relay_target relay_store relay_link
+import signal
+import zlib
+
+PLACERS = 3
+DIGEST_BATCH_SECONDS = 0.2
+
+
+def fail(error):
+    """Report what ends this program, and end it."""
+    if isinstance(error, Refused):
+        message, hint = error.args
+    else:
+        name = getattr(error, "filename", None)
+        name = dec(name) + ": " if isinstance(name, bytes) else "%s: " % name if name else ""
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        message = name + (getattr(error, "strerror", None) or "%s: %s" % (type(error).__name__, error))
+        hint = "free some space there, then run this again: it goes on where it ended" if full else None
+    try:
+        send_json({"event": "failed", "message": message, "hint": hint})
+        send_exit(1)
+    finally:
+        os._exit(1)
+
+
+def worker(target, *args):
+    """A thread whose failure is this program's."""
+    def run():
+        try:
+            target(*args)
+        except BrokenPipeError:
+            os._exit(1)
+        except Exception as error:
+            fail(error)
+    start_thread(run)
+
+
+def read_manifest(message):
+    data = sys.stdin.buffer.read(message["size"])
+    if hashlib.sha256(data).hexdigest() != message["sha256"]:
+        raise Refused("the list of files arrived damaged", "run the sync again")
+    return json.loads(zlib.decompress(data).decode())
+
+
+def take_stock(store):
+    """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room."""
+    unsure, needs = {}, []
+    for _target, name, kind, _mode, _size, _mtime, _link in ((e for e in store.entries if e[2] != "f")):
+        store.targets[_target].check_place(name, kind)
+    for index, f in enumerate(store.files):
+        st = f.target.check_place(f.name, "f")
+        f.part = f.target.part(f.name, f.size, f.mtime_ns)
+        if st is not None and (st.st_size, st.st_mtime_ns) == (f.size, f.mtime_ns):
+            size, mtime_ns, digest = f.target.known.get(f.name, (0, 0, None))
+            if digest and (size, mtime_ns) == (f.size, f.mtime_ns):
+                f.state, f.have = "held", f.size
+                if stat.S_IMODE(st.st_mode) != f.mode:
+                    os.chmod(f.final, f.mode)
+                continue
+            unsure[index] = file_digest(f.final)
+        f.have = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
+        needs.append((f.target.meta, f.size - f.have))
+    for target in store.targets:
+        target.sweep([f.part for f in store.files if f.target is target and f.state == "wanted"])
+    check_space(needs)
+    return unsure
+
+
+def begin(store, held, unsure):
+    """Take up what turned out to be here, make folders, and start on files that need no byte."""
+    for index in held:
+        f = store.files[index]
+        f.state, f.have, f.digest = "held", f.size, unsure[index]
+        f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
+        os.chmod(f.final, f.mode)
+    for number, name, kind, _mode, _size, _mtime, _link in store.entries:
+        full = store.targets[number].full(name)
+        if kind == "d" and not os.path.isdir(full):
+            os.mkdir(full, 0o700)
+    for f in store.files:
+        if f.state == "wanted" and f.have == f.size:
+            os.close(os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            f.received = True
+
+
+def finish(store):
+    """Links and the modes of folders, once the files are there; everything to disk."""
+    folders = []
+    for number, name, kind, mode, _size, _mtime, link in store.entries:
+        full = store.targets[number].full(name)
+        if kind == "l" and not (os.path.islink(full) and os.readlink(full) == enc(link)):
+            store.targets[number].check_place(name, "l")
+            os.symlink(enc(link), full + b".fleet-new")
+            os.rename(full + b".fleet-new", full)
+        elif kind == "d":
+            folders.append((full, mode))
+    for full, mode in reversed(folders):
+        if stat.S_IMODE(os.lstat(full).st_mode) != mode:
+            os.chmod(full, mode)
+    for target in store.targets:
+        os.fsync(target.log.fileno())
+
+
+def report(store, every):
+    """Tell the head how far this node is, then that it is done."""
+    count = len(store.files)
+    while True:
+        placed = sum(f.state == "held" for f in store.files) if count < 10000 else None
+        send_json({"event": "at", "position": store.position(), "received": store.received, "placed": placed})
+        if store.settled():
+            break
+        time.sleep(every)
+    finish(store)
+    files = sum(f.digest is not None and f.state == "held" for f in store.files)
+    send_json({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
+    while True:
+        time.sleep(every)
+        send_json({"event": "at", "position": store.total, "received": store.received, "placed": count})
+
+
+def digest_files(store, sender, indexes, tell):
+    """The source's digests, in order, so that what sending just read is still in memory."""
+    batch, last = [], time.monotonic()
+    for index in indexes:
+        f = store.files[index]
+        while sender.at is not None and f.start > sender.at + (1 << 30):
+            time.sleep(0.1)
+        try:
+            digest = file_digest(f.final)
+            with open(f.final, "rb") as file:
+                store.check_unchanged(index, file.fileno())
+        except OSError:
+            store.changed(index)
+            continue
+        batch.append([index, digest])
+        if time.monotonic() - last > DIGEST_BATCH_SECONDS or len(batch) >= 500:
+            tell(batch)
+            batch, last = [], time.monotonic()
+    tell(batch)
+
+
+def run_source(spec):
+    targets = [Target(path, kind) for path, kind in spec["targets"]]
+    send_json({"event": "hello"})
+    told = set()
+
+    def changed(index):
+        if index not in told:
+            told.add(index)
+            send_json({"event": "changed", "files": [index]})
+
+    store = sender = None
+    for message in control_lines():
+        op = message.get("op")
+        if op == "manifest":
+            store = Store(targets, read_manifest(message), True, changed)
+            sender = Sender(store, spec["tls"], Limit(spec["limit"]) if spec["limit"] else None)
+            worker(sender.send_forever)
+            worker(report_sent, sender, spec["every"])
+        elif op == "digest":
+            worker(digest_files, store, sender, message["files"],
+                   lambda batch: send_json({"event": "digests", "files": batch}))
+        elif op == "next":
+            sender.connect_to(message)
+        elif op == "end":
+            return
+
+
+def report_sent(sender, every):
+    while True:
+        send_json({"event": "at", "sent": sender.sent})
+        time.sleep(every)
+
+
+def run_node(spec):
+    if not ssl.HAS_TLSv1_3:
+        raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
+    targets = [Target(path, kind) for path, kind in spec["targets"]]
+    holders = [target.prepare(spec) for target in targets]
+    if any(holders):
+        if not all(holders):
+            raise Refused("only some of these destinations are shared with host %s" % next(filter(None, holders)),
+                          "sync them one at a time")
+        send_json({"event": "shared", "with": holders[0]})
+        return
+    for target in targets:
+        target.load()
+    send_json({"event": "hello"})
+    store = receiver = sender = None
+    unsure = {}
+    for message in control_lines():
+        op = message.get("op")
+        if op == "manifest":
+            store = Store(targets, read_manifest(message), False)
+            unsure = take_stock(store)
+            receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
+            sender = Sender(store, spec["tls"], None)
+            address, port = receiver.listener.getsockname()[:2]
+            send_json({"event": "need", "wants": store.wants(), "files": store.wanted_files(), "unsure": unsure,
+                       "address": address, "port": port, "bytes": sum(b - a for a, b in store.wants())})
+        elif op == "go":
+            begin(store, message["held"], unsure)
+            for work in (receiver.accept_forever, receiver.receive_forever, sender.send_forever):
+                worker(work)
+            for _ in range(PLACERS):
+                worker(store.place_forever)
+            worker(report, store, spec["every"])
+        elif op == "digests":
+            for index, digest in message["files"]:
+                store.set_digest(index, digest)
+        elif op == "fail":
+            for index, reason in message["files"]:
+                store.fail(index, reason)
+        elif op == "next":
+            sender.connect_to(message)
+        elif op == "end":
+            break
+    # end of file: the head is gone; what was received stays for the next time
+    for target in targets:
+        target.close()
+
+
+def main():
+    spec = start()
+    start_heartbeat()
+    try:
+        (run_source if spec["role"] == "source" else run_node)(spec)
+        send_exit(0)
+    except (Refused, OSError) as error:
+        fail(error)
+
+
+signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+main()
+os._exit(0)

@@ -1,0 +1,282 @@
+"""The files of a broadcast on this machine as ONE stream of bytes, in manifest order: written in wanted ranges, read
+anywhere below what is there. The source has all of it from the start.
+
+A file is received into a part file, read again and compared with the head's digest, then renamed to its name.
+"""
+import bisect
+import queue
+
+CHUNK = 1 << 20
+TRIES = 3
+
+
+class Stopped(Exception):
+    """Whoever waited is to do something else now."""
+
+
+class File:
+    """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed"."""
+
+    def __init__(self, target, entry, start):
+        self.target, self.start = target, start
+        _number, self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
+        self.have, self.state, self.tries = 0, "wanted", 0
+        self.final = target.full(self.name)
+        self.part = None
+        self.digest = None
+        self.received = False
+
+
+class Store:
+    """targets: Target objects. entries: the manifest. changed: called with the index of a source file that changed."""
+
+    def __init__(self, targets, entries, source, changed=None):
+        self.ready = threading.Condition()
+        self.source, self.changed = source, changed
+        self.targets, self.entries = targets, entries
+        self.files, position = [], 0
+        for entry in entries:
+            if entry[2] == "f":
+                self.files.append(File(targets[entry[0]], entry, position))
+                position += entry[4]
+        self.total = position
+        self.starts = [f.start for f in self.files]
+        self.received = 0
+        self.problems = []
+        self.stopped = False
+        self.to_place = queue.Queue()
+        self.writing = self.reading = None
+        if source:
+            for f in self.files:
+                f.state, f.have = "held", f.size
+
+    # -- what is here --------------------------------------------------------------------------------------
+    def wants(self):
+        """[[from, to]] of the stream: what is still to be received, neighbours joined."""
+        ranges = []
+        for f in self.files:
+            if f.state == "wanted" and f.have < f.size:
+                begin = f.start + f.have
+                if ranges and ranges[-1][1] == begin:
+                    ranges[-1][1] = f.start + f.size
+                else:
+                    ranges.append([begin, f.start + f.size])
+        return ranges
+
+    def wanted_files(self):
+        """[[from, to]]: the numbers of the files that are not in place, neighbours joined."""
+        ranges = []
+        for index, f in enumerate(self.files):
+            if f.state == "wanted":
+                if ranges and ranges[-1][1] == index:
+                    ranges[-1][1] += 1
+                else:
+                    ranges.append([index, index + 1])
+        return ranges
+
+    def position(self):
+        """The first byte that is still to be received; the stream's length when there is none."""
+        for i in range(self.at_least, len(self.files)):
+            f = self.files[i]
+            if f.state == "wanted" and f.have < f.size:
+                self.at_least = i
+                return f.start + f.have
+        return self.total
+
+    at_least = 0
+
+    def settled(self):
+        return all(f.state != "wanted" for f in self.files)
+
+    def stop(self):
+        with self.ready:
+            self.stopped = True
+            self.ready.notify_all()
+
+    def wake(self):
+        with self.ready:
+            self.ready.notify_all()
+
+    # -- receiving -----------------------------------------------------------------------------------------
+    def put(self, position, view):
+        """Write bytes of the stream; called by one thread, in order within each wanted range."""
+        while len(view):
+            index = bisect.bisect_right(self.starts, position) - 1
+            f = self.files[index]
+            offset = position - f.start
+            piece = view[:f.size - offset]
+            if f.state == "wanted" and offset == f.have:
+                self.write(f, offset, piece)
+                with self.ready:
+                    f.have += len(piece)
+                    self.received += len(piece)
+                    f.received = f.have == f.size
+                    self.ready.notify_all()
+                if f.received:
+                    self.writing.close()
+                    self.writing = None
+                    self.to_place.put(index)
+            view = view[len(piece):]
+            position += len(piece)
+
+    def write(self, f, offset, piece):
+        if self.writing is None or self.writing.of is not f:
+            if self.writing is not None:
+                self.writing.close()
+            self.writing = Writer(f, offset)
+        self.writing.write(piece)
+
+    # -- sending on ----------------------------------------------------------------------------------------
+    def take(self, position, end, cancelled):
+        """Bytes of the stream from `position` on, up to CHUNK, at least one; waits until they are here."""
+        parts, count = [], 0
+        end = min(end, position + CHUNK)
+        while position < end:
+            index = bisect.bisect_right(self.starts, position) - 1
+            f = self.files[index]
+            offset = position - f.start
+            with self.ready:
+                while f.have <= offset and f.state != "failed" and not count:
+                    if self.stopped or cancelled():
+                        raise Stopped()
+                    self.ready.wait(1.0)
+                here = f.size if f.state == "failed" else f.have
+            if here <= offset:
+                break
+            data = self.read(f, index, offset, min(here, f.size, offset + end - position) - offset)
+            parts.append(data)
+            count += len(data)
+            position += len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read(self, f, index, offset, size):
+        """A stream cannot skip: what cannot be read goes out as zeros, and fails at the digest."""
+        try:
+            if self.reading is None or self.reading[0] is not f:
+                if self.reading is not None:
+                    os.close(self.reading[1])
+                    self.reading = None
+                self.reading = (f, self.open(f))
+                if self.source:
+                    self.check_unchanged(index, self.reading[1])
+            data = os.pread(self.reading[1], size, offset)
+        except OSError:
+            data = b""
+        if self.source and (len(data) < size or offset + size == f.size):
+            self.check_unchanged(index, self.reading[1] if self.reading else None)
+        return data + bytes(size - len(data))
+
+    def open(self, f):
+        """What is not under its part name any more is under its final one."""
+        if f.part is not None:
+            try:
+                return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                pass
+        return os.open(f.final, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW * (not self.source))
+
+    def check_unchanged(self, index, fd):
+        f = self.files[index]
+        st = os.fstat(fd) if fd is not None else None
+        if st is None or (st.st_size, st.st_mtime_ns) != (f.size, f.mtime_ns):
+            self.changed(index)
+
+    # -- putting in place ----------------------------------------------------------------------------------
+    def set_digest(self, index, digest):
+        self.files[index].digest = digest
+        if self.files[index].state == "wanted":
+            self.to_place.put(index)
+
+    def fail(self, index, reason):
+        """Give a file up; it never gets its name."""
+        f = self.files[index]
+        with self.ready:
+            if f.state != "wanted":
+                return
+            f.state = "failed"
+            self.problems.append([f.name or os.path.basename(dec(f.final)), reason])
+            self.ready.notify_all()
+        for path in (f.part, f.part + b".blocks"):
+            if os.path.lexists(path):
+                os.unlink(path)
+
+    def place_forever(self):
+        """A worker: verifies and renames what is complete and whose digest is known."""
+        while True:
+            index = self.to_place.get()
+            f = self.files[index]
+            with self.ready:
+                if not (f.received and f.digest and f.state == "wanted"):
+                    continue
+                f.received = False  # one worker only
+            self.place(index, f)
+
+    def place(self, index, f):
+        fd = os.open(f.part, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size == f.size and file_digest(f.part) == f.digest:
+                os.fchmod(fd, f.mode)
+                os.utime(fd, ns=(f.mtime_ns, f.mtime_ns))
+                os.fsync(fd)
+                self.enter(f)
+                return
+        finally:
+            os.close(fd)
+        f.tries += 1
+        if f.tries >= TRIES:
+            self.fail(index, "did not arrive as it was sent (changed while it was read?)")
+            return
+        with self.ready:
+            # asked for again: what is wrong may be this disk's copy only
+            f.have, self.at_least = 0, 0
+            self.ready.notify_all()
+
+    def enter(self, f):
+        folder = os.path.dirname(f.final)
+        if os.path.realpath(folder) != folder or (f.name and os.path.isdir(f.final)):
+            raise Refused("%s changed on the node meanwhile" % dec(f.final), "run this again")
+        os.rename(f.part, f.final)
+        if os.path.lexists(f.part + b".blocks"):
+            os.unlink(f.part + b".blocks")
+        with self.ready:
+            f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
+            f.state = "held"
+            self.ready.notify_all()
+
+
+class Writer:
+    """Appends to a part file; of large ones every complete block's digest goes to the journal."""
+
+    def __init__(self, f, offset):
+        self.of, self.size = f, f.size
+        self.fd = os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.ftruncate(self.fd, offset)
+        os.lseek(self.fd, offset, os.SEEK_SET)
+        self.at, self.blocks = offset, None
+        if f.size > BLOCK:
+            self.blocks = os.open(f.part + b".blocks", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.ftruncate(self.blocks, offset // BLOCK * 32)
+            os.lseek(self.blocks, 0, os.SEEK_END)
+            self.hash = hashlib.sha256(self.begun(f.part, offset))
+
+    @staticmethod
+    def begun(part, offset):
+        with open(part, "rb") as f:
+            f.seek(offset // BLOCK * BLOCK)
+            return f.read(offset % BLOCK)
+
+    def write(self, view):
+        write_all(self.fd, view)
+        while self.blocks is not None and len(view):
+            piece = view[:BLOCK - self.at % BLOCK]
+            self.hash.update(piece)
+            self.at += len(piece)
+            if self.at % BLOCK == 0 or self.at == self.size:
+                os.write(self.blocks, self.hash.digest())
+                self.hash = hashlib.sha256()
+            view = view[len(piece):]
+
+    def close(self):
+        os.close(self.fd)
+        if self.blocks is not None:
+            os.close(self.blocks)

@@ -1,0 +1,167 @@
+"""Where a broadcast writes on this node: the target, its state folder beside it, its lock, what is there already.
+
+State folder (0700) of target T: .NAME.fleet-data beside T, or T/.fleet-data where T is a mount point or the folder
+around it is not ours. It holds
+    lock          held while a broadcast writes to T
+    delivered     a JSON line [path, size, mtime_ns, sha256] for each file put in place; the last one of a path counts
+    parts/KEY     a file under way, KEY made of its path, size and mtime; KEY.blocks: digests of its 4 MiB blocks
+"""
+import stat
+
+BLOCK = 4 << 20
+
+
+class Target:
+    """One PATH:DEST on this node. path: where it goes, absolute bytes. kind: "f" or "d"."""
+
+    def __init__(self, path, kind):
+        full = os.path.abspath(enc(expand_user(path)))
+        # links on the way to the target are the node's own business; below it none is followed
+        around = os.path.realpath(os.path.dirname(full))
+        self.kind = kind
+        self.path = os.path.realpath(full) if kind == "d" else os.path.join(around, os.path.basename(full))
+        if self.path == b"/":
+            raise Refused("'/' cannot be a destination", "name a folder: PATH:DEST/")
+        self.lock = None
+        self.log = None
+        self.known = {}
+
+    def prepare(self, spec):
+        """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
+        folder = self.path if self.kind == "d" else os.path.dirname(self.path)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except FileExistsError:
+            raise Refused("%s is a file" % dec(folder), "name another destination: PATH:DEST") from None
+        except NotADirectoryError as error:
+            raise Refused("%s: a file is in the way of this folder" % dec(error.filename),
+                          "name another destination: PATH:DEST") from None
+        if self.kind == "f" and os.path.isdir(self.path):
+            raise Refused("%s is a folder" % dec(self.path), "to put the file inside it, end DEST with '/'")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise Refused("%s is not writable" % dec(folder), "choose another destination, or mend its mode")
+        self.meta = self.find_meta()
+        self.parts = os.path.join(self.meta, b"parts")
+        os.makedirs(self.parts, 0o700, exist_ok=True)
+        self.lock, holder = take_lock(self.meta, spec)
+        return None if self.lock is not None else holder or "?"
+
+    def find_meta(self):
+        around, name = os.path.split(self.path)
+        inside = os.path.join(self.path, b".fleet-data")
+        beside = os.path.join(around, b"." + name + b".fleet-data")
+        if self.kind == "d":
+            same_device = os.lstat(self.path).st_dev == os.lstat(around).st_dev
+            if os.path.isdir(inside) or not (same_device and os.access(around, os.W_OK)):
+                beside = inside
+        if os.path.islink(beside):
+            raise Refused("%s is a link" % dec(beside), "remove it there")
+        os.makedirs(beside, 0o700, exist_ok=True)
+        return beside
+
+    def load(self):
+        """What earlier broadcasts delivered; a log that has grown far beyond that is written anew."""
+        path = os.path.join(self.meta, b"delivered")
+        lines = 0
+        try:
+            with open(path, "rb") as f:
+                for line in f:
+                    lines += 1
+                    try:
+                        name, size, mtime_ns, digest = json.loads(line.decode())
+                        self.known[name] = (size, mtime_ns, digest)
+                    except (ValueError, TypeError):
+                        continue  # the last line of a log whose writer was killed
+        except FileNotFoundError:
+            pass
+        if lines > 2 * len(self.known) + 1000:
+            with open(path + b".new", "wb") as f:
+                for name, (size, mtime_ns, digest) in self.known.items():
+                    f.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
+                f.flush()
+                os.fsync(f.fileno())
+            os.rename(path + b".new", path)
+        # a torn last line must not swallow the next one
+        self.log = open(path, "ab")
+        if self.log.tell():
+            self.log.write(b"\n")
+            self.log.flush()
+
+    def remember(self, name, size, mtime_ns, digest):
+        self.log.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
+        self.log.flush()
+
+    def full(self, name):
+        return os.path.join(self.path, enc(name)) if name else self.path
+
+    def part(self, name, size, mtime_ns):
+        key = hashlib.sha256(("%d %d " % (size, mtime_ns)).encode() + enc(name)).hexdigest()[:32]
+        return os.path.join(self.parts, key.encode())
+
+    def check_place(self, name, kind):
+        """Refuse what leads out of the target, goes through a link of the node's, or would replace another kind."""
+        if name:
+            check_inside(name)
+        st = lstat(self.full(name))
+        if st is None:
+            return None
+        is_kind = {"d": stat.S_ISDIR, "f": stat.S_ISREG, "l": stat.S_ISLNK}[kind](st.st_mode)
+        if not is_kind:
+            what = ("folder" if stat.S_ISDIR(st.st_mode) else "link" if stat.S_ISLNK(st.st_mode) else "file"
+                    if stat.S_ISREG(st.st_mode) else "device, pipe or socket")
+            raise Refused("%s is a %s on the node, and not so in the source" % (dec(self.full(name)), what),
+                          "move it away there first")
+        return st
+
+    def sweep(self, keep):
+        """Drop parts that belong to no file of this broadcast: their source has changed since."""
+        keep = {os.path.basename(path) for path in keep}
+        for name in os.listdir(self.parts):
+            if name.split(b".")[0] not in keep:
+                os.unlink(os.path.join(self.parts, name))
+
+    def close(self):
+        """Give up the lock; an empty state folder part goes with it."""
+        if self.log is not None:
+            self.log.close()
+        try:
+            os.rmdir(self.parts)
+        except OSError:
+            pass
+        if self.lock is not None:
+            os.close(self.lock)
+
+
+def check_space(needs):
+    """needs: [(folder, bytes)]. Sums up what goes to one file system; Refused names the numbers."""
+    sums, where = {}, {}
+    for folder, count in needs:
+        device = os.stat(folder).st_dev
+        sums[device] = sums.get(device, 0) + count
+        where.setdefault(device, folder)
+    for device, count in sums.items():
+        space = os.statvfs(where[device])
+        free = space.f_bavail * space.f_frsize
+        if count > free:
+            raise Refused("%d bytes are to be written to %s, %d are free" % (count, dec(where[device]), free),
+                          "free some space there, or choose another destination")
+
+
+def verified_prefix(part, size):
+    """Bytes at the start of a part file that its block digests vouch for; the rest of both is cut off."""
+    blocks = part + b".blocks"
+    good = 0
+    try:
+        with open(part, "r+b") as data, open(blocks, "r+b") as digests:
+            while good < size:
+                block = data.read(min(BLOCK, size - good))
+                if len(block) < min(BLOCK, size - good):
+                    break
+                if digests.read(32) != hashlib.sha256(block).digest():
+                    break
+                good += len(block)
+            data.truncate(good)
+            digests.truncate((good + BLOCK - 1) // BLOCK * 32)
+    except OSError:
+        return 0
+    return good
