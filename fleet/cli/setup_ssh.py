@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,18 +33,32 @@ def _terminal() -> bool:
     return True
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends a question at once (and getpass gives the terminal its echo back), instead of being noted."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def ask_password(hosts: Sequence[str]) -> str | None:
-    """Ask on the terminal, hidden; None when there is none."""
+    """Ask on the terminal, hidden; None when there is none, or it says nothing."""
     if not _terminal():
         return None
-    return getpass.getpass(f"password for {clean(fold(hosts))}, asked once: ")
+    try:
+        with _interruptible():
+            return getpass.getpass(f"password for {clean(fold(hosts))}, asked once: ") or None
+    except EOFError:
+        return None
 
 
 def confirm(keys: Sequence[NewKey]) -> bool | None:
     """Show the host keys nobody vouches for and let the user answer once for all of them."""
     if not _terminal():
         return None
-    with Path("/dev/tty").open("r+b", buffering=0) as tty:
+    with _interruptible(), Path("/dev/tty").open("r+b", buffering=0) as tty:
         tty.write(("\n".join([*table(keys), "Accept them? Type 'yes' if they are right: "])).encode())
         return tty.readline().strip().lower() == b"yes"
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_lab import FLEET, LabFactory, VirtualLab
 from setup_ssh_tools import Head, fingerprint, forget_all, logged, on_terminal, swap_host_key
+from virtual_lab import FLEET, LabFactory, VirtualLab
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,11 @@ def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) 
     status, screen = on_terminal(argv, env, head.home, [("Type 'yes'", "no")])
     assert status == 122 and not head.ssh.exists()
     assert all(fingerprint(head.lab, name) in screen for name in head.lab.names)
-    status, screen = on_terminal(argv, env, head.home, [("Type 'yes'", "yes"), ("password for", head.lab.password)])
+    status, screen = on_terminal(argv, env, head.home, [("Type 'yes'", "\x03")])
+    assert status == 130 and "Traceback" not in screen and not head.ssh.exists()
+    status, screen = on_terminal(argv, env, head.home, [("Type 'yes'", "yes"), ("password for", "\x03")])
+    assert status == 130 and "Traceback" not in screen
+    status, screen = on_terminal(argv, env, head.home, [("password for", head.lab.password)])
     assert status == 0, screen
     assert screen.count("password for") == 1 and head.lab.password not in screen
     assert "9 pairs verified" in screen

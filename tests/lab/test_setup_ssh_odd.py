@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_lab import FLEET, LabFactory, VirtualLab
 from setup_ssh_tools import Head, forget_all, logged
+from virtual_lab import FLEET, LabFactory, VirtualLab
 
 THEIRS = (b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'
           b'\xff\xfe not utf-8\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPATzJKM0OFNKaZLZ3SvWoHxagl5ZZLLS1lM8nzZW last')

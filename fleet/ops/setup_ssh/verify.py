@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Progress
+from fleet.inventory import fold
 from fleet.model import Host, Result
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
@@ -120,11 +122,20 @@ def among(hosts: Sequence[Host], limit: float, runtime: Runtime) -> list[Pair]:
 
 
 def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
-    """What is wrong with one source's pairs; equal reasons are counted, the first few are spelled out."""
-    said = "; ".join(f"{pair.target}: {pair.reason}" for pair in failed[:3])
-    more = f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return HostFailed(f"plain ssh from {source} fails to {len(failed)} of {total}: {said}{more}", host=source,
+    """What is wrong with one source's pairs: the targets, folded, under each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for pair in failed:
+        by_reason.setdefault(brief(pair), []).append(pair.target)
+    said = "; ".join(f"{fold(targets)}: {reason}" for reason, targets in by_reason.items())
+    return HostFailed(f"plain ssh from {source} fails to {len(failed)} of {total}: {said}", host=source,
                       kind="pairs", hint=hint_for(failed[0].reason or ""))
+
+
+def brief(pair: Pair) -> str:
+    """What ssh said without the parts that name this one target, so that equal reasons are equal."""
+    reason = (pair.reason or "").removeprefix("ssh: ")
+    reason = re.sub(r"^connect to host \S+ port \d+: ", "", reason)
+    return re.sub(r"^Could not resolve hostname \S+: ", "the name does not resolve: ", reason)
 
 
 SSHD_HINT = ("see its log; AuthorizedKeysFile, PubkeyAuthentication and AllowUsers in its sshd_config, "
@@ -135,7 +146,7 @@ def hint_for(reason: str) -> str:
     """What to look at, by what ssh said."""
     lower = reason.lower()
     for words, hint in (
-        ("could not resolve", "the name means nothing there: set address or data_address in the inventory"),
+        ("not resolve", "the name means nothing there: set address or data_address in the inventory"),
         ("permission denied", f"sshd there does not take keys from ~/.ssh/authorized_keys: {SSHD_HINT}"),
         ("host key verification", "another key is on file there: --replace-key HOST"),
         ("timed out", "a firewall, or the wrong address as seen from there: set data_address"),

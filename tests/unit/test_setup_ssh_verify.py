@@ -1,0 +1,73 @@
+"""The verifying script against an ssh that is a stub, and what is made of its answer."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fleet.ops.setup_ssh.verify import Pair, as_error, parse, text
+
+STUB = """#!/bin/sh
+[ "$1" = -Q ] && { echo curve25519-sha256; echo sntrup761x25519-sha512@openssh.com; exit 0; }
+while [ "$1" != -- ]; do printf '%s ' "$1" >>"$0.args"; shift; done
+echo "$2" >>"$0.asked"
+case $2 in
+    good*) exit 0 ;;
+    busy) [ $(grep -c busy "$0.asked") -ge 3 ] && exit 0
+          echo "kex_exchange_identification: Connection closed by remote host" >&2; exit 255 ;;
+    dead*) echo "ssh: connect to host $2 port 22: Connection timed out" >&2; exit 255 ;;
+    odd) printf 'two\\nlines' >&2; exit 7 ;;
+    *) echo "me@$2: Permission denied (publickey)." >&2; exit 255 ;;
+esac
+"""
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Path:
+    stub = tmp_path / "ssh"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    return stub
+
+
+def verify(stub: Path, targets: list[str], lanes: int = 2) -> dict[str, str | None]:
+    done = subprocess.run(["sh", "-c", 'eval "$(cat)"'], input=text(targets, lanes, 5), capture_output=True, timeout=60,
+                          env={"PATH": f"{stub.parent}:/usr/bin:/bin"})
+    assert done.stderr == b""
+    return {p.target: p.reason for p in parse("a", targets, b"noise of a .bashrc" + done.stdout)}
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_every_target_is_asked_once_and_reasons_come_back(stub: Path, lanes: int) -> None:
+    targets = [*(f"good{i}" for i in range(5)), "locked", "odd"]
+    answer = verify(stub, targets, lanes)
+    wrong = {"locked": "me@locked: Permission denied (publickey).", "odd": "two lines"}
+    assert answer == {**dict.fromkeys(targets), **wrong}
+    asked = (stub.parent / "ssh.asked").read_text().split()
+    assert sorted(asked) == sorted(targets)
+    args = (stub.parent / "ssh.args").read_text()
+    assert "BatchMode=yes" in args and "KexAlgorithms=^curve25519-sha256" in args
+
+
+def test_an_sshd_that_drops_newcomers_is_asked_again(stub: Path) -> None:
+    assert verify(stub, ["busy"]) == {"busy": None}
+
+
+def test_after_three_silent_ones_the_rest_is_not_waited_for(stub: Path) -> None:
+    answer = verify(stub, ["dead1", "dead2", "dead3", "dead4", "dead5"], lanes=1)
+    assert "timed out" in str(answer["dead3"]) and str(answer["dead4"]).startswith("not tried")
+    assert verify(stub, ["dead1", "dead2", "good1", "dead3", "good2"], lanes=1)["good2"] is None
+
+
+def test_what_is_not_answered_failed() -> None:
+    assert parse("a", ["b"], b"") == [Pair("a", "b", "no answer")]
+    assert parse("a", ["b", "c"], b"\nFLEET-SETUP-SSH\nFAIL ssh is not installed\n")[1].reason == "ssh is not installed"
+
+
+def test_equal_reasons_are_folded() -> None:
+    pairs = [Pair("a", f"gpu{i:02}", f"ssh: connect to host 10.0.0.{i} port 22: Connection refused") for i in (1, 2, 3)]
+    error = as_error("a", [*pairs, Pair("a", "b", "exit status 1")], 9)
+    assert error.message == "plain ssh from a fails to 4 of 9: gpu[01-03]: Connection refused; b: exit status 1"
+    assert error.hint == "is that the port as seen from there?"
