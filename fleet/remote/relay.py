@@ -22,12 +22,11 @@ The source answers {"op": "digest", "files": [...]} with {"event": "digests", "f
 {"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
 {"event": "failed", "message", "hint"}.
 """
-# parts: place relay_target relay_store relay_link
+# parts: place relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
 import signal
 import zlib
 
 PLACERS = 3
-DIGEST_BATCH_SECONDS = 0.2
 
 
 def fail(error):
@@ -105,6 +104,7 @@ def begin(store, held, unsure):
         if f.state == "wanted" and f.have == f.size:
             os.close(os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             f.received = True
+    store.begin()
 
 
 def finish(store):
@@ -121,16 +121,20 @@ def finish(store):
     for full, mode in reversed(folders):
         if stat.S_IMODE(os.lstat(full).st_mode) != mode:
             os.chmod(full, mode)
-    for target in store.targets:
-        os.fsync(target.log.fileno())
+    for fd in [target.log.fileno() for target in store.targets]:
+        os.fsync(fd)
+    for folder in store.folders:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(fd)
+        os.close(fd)
 
 
 def report(store, every):
     """Tell the head how far this node is, then that it is done."""
     count = len(store.files)
     while True:
-        placed = sum(f.state == "held" for f in store.files) if count < 10000 else None
-        send_json({"event": "at", "position": store.position(), "received": store.received, "placed": placed})
+        send_json({"event": "at", "position": store.position(), "received": store.received,
+                   "placed": count - store.left})
         if store.settled():
             break
         time.sleep(every)
@@ -140,60 +144,6 @@ def report(store, every):
     while True:
         time.sleep(every)
         send_json({"event": "at", "position": store.total, "received": store.received, "placed": count})
-
-
-def digest_files(store, sender, indexes, tell):
-    """The source's digests, in order, so that what sending just read is still in memory."""
-    batch, last = [], time.monotonic()
-    for index in indexes:
-        f = store.files[index]
-        while sender.at is not None and f.start > sender.at + (1 << 30):
-            time.sleep(0.1)
-        try:
-            digest = file_digest(f.final)
-            with open(f.final, "rb") as file:
-                store.check_unchanged(index, file.fileno())
-        except OSError:
-            store.changed(index)
-            continue
-        batch.append([index, digest])
-        if time.monotonic() - last > DIGEST_BATCH_SECONDS or len(batch) >= 500:
-            tell(batch)
-            batch, last = [], time.monotonic()
-    tell(batch)
-
-
-def run_source(spec):
-    targets = [Target(path, kind) for path, kind in spec["targets"]]
-    send_json({"event": "hello"})
-    told = set()
-
-    def changed(index):
-        if index not in told:
-            told.add(index)
-            send_json({"event": "changed", "files": [index]})
-
-    store = sender = None
-    for message in control_lines():
-        op = message.get("op")
-        if op == "manifest":
-            store = Store(targets, read_manifest(message), True, changed)
-            sender = Sender(store, spec["tls"], Limit(spec["limit"]) if spec["limit"] else None)
-            worker(sender.send_forever)
-            worker(report_sent, sender, spec["every"])
-        elif op == "digest":
-            worker(digest_files, store, sender, message["files"],
-                   lambda batch: send_json({"event": "digests", "files": batch}))
-        elif op == "next":
-            sender.connect_to(message)
-        elif op == "end":
-            return
-
-
-def report_sent(sender, every):
-    while True:
-        send_json({"event": "at", "sent": sender.sent})
-        time.sleep(every)
 
 
 def run_node(spec):

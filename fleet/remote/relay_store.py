@@ -41,8 +41,8 @@ class Store:
                 position += entry[4]
         self.total = position
         self.starts = [f.start for f in self.files]
-        self.received = 0
-        self.problems = []
+        self.received, self.left, self.at_least = 0, 0, 0
+        self.problems, self.folders = [], set()
         self.stopped = False
         self.to_place = queue.Queue()
         self.writing = self.reading = None
@@ -83,10 +83,12 @@ class Store:
                 return f.start + f.have
         return self.total
 
-    at_least = 0
+    def begin(self):
+        """Once it is decided what is wanted: count it."""
+        self.left = sum(f.state == "wanted" for f in self.files)
 
     def settled(self):
-        return all(f.state != "wanted" for f in self.files)
+        return self.left == 0
 
     def stop(self):
         with self.ready:
@@ -128,9 +130,8 @@ class Store:
 
     # -- sending on ----------------------------------------------------------------------------------------
     def take(self, position, end, cancelled):
-        """Bytes of the stream from `position` on, up to CHUNK, at least one; waits until they are here."""
+        """Bytes of the stream from `position` on, before `end`, at least one; waits until they are here."""
         parts, count = [], 0
-        end = min(end, position + CHUNK)
         while position < end:
             index = bisect.bisect_right(self.starts, position) - 1
             f = self.files[index]
@@ -194,6 +195,7 @@ class Store:
             if f.state != "wanted":
                 return
             f.state = "failed"
+            self.left -= 1
             self.problems.append([f.name or os.path.basename(dec(f.final)), reason])
             self.ready.notify_all()
         for path in (f.part, f.part + b".blocks"):
@@ -241,42 +243,6 @@ class Store:
         with self.ready:
             f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
             f.state = "held"
+            self.left -= 1
+            self.folders.add(folder)
             self.ready.notify_all()
-
-
-class Writer:
-    """Appends to a part file; of large ones every complete block's digest goes to the journal."""
-
-    def __init__(self, f, offset):
-        self.of, self.size = f, f.size
-        self.fd = os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.ftruncate(self.fd, offset)
-        os.lseek(self.fd, offset, os.SEEK_SET)
-        self.at, self.blocks = offset, None
-        if f.size > BLOCK:
-            self.blocks = os.open(f.part + b".blocks", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            os.ftruncate(self.blocks, offset // BLOCK * 32)
-            os.lseek(self.blocks, 0, os.SEEK_END)
-            self.hash = hashlib.sha256(self.begun(f.part, offset))
-
-    @staticmethod
-    def begun(part, offset):
-        with open(part, "rb") as f:
-            f.seek(offset // BLOCK * BLOCK)
-            return f.read(offset % BLOCK)
-
-    def write(self, view):
-        write_all(self.fd, view)
-        while self.blocks is not None and len(view):
-            piece = view[:BLOCK - self.at % BLOCK]
-            self.hash.update(piece)
-            self.at += len(piece)
-            if self.at % BLOCK == 0 or self.at == self.size:
-                os.write(self.blocks, self.hash.digest())
-                self.hash = hashlib.sha256()
-            view = view[len(piece):]
-
-    def close(self):
-        os.close(self.fd)
-        if self.blocks is not None:
-            os.close(self.blocks)

@@ -8,8 +8,6 @@ around it is not ours. It holds
 """
 import stat
 
-BLOCK = 4 << 20
-
 
 class Target:
     """One PATH:DEST on this node. path: where it goes, absolute bytes. kind: "f" or "d"."""
@@ -145,23 +143,3 @@ def check_space(needs):
         if count > free:
             raise Refused("%d bytes are to be written to %s, %d are free" % (count, dec(where[device]), free),
                           "free some space there, or choose another destination")
-
-
-def verified_prefix(part, size):
-    """Bytes at the start of a part file that its block digests vouch for; the rest of both is cut off."""
-    blocks = part + b".blocks"
-    good = 0
-    try:
-        with open(part, "r+b") as data, open(blocks, "r+b") as digests:
-            while good < size:
-                block = data.read(min(BLOCK, size - good))
-                if len(block) < min(BLOCK, size - good):
-                    break
-                if digests.read(32) != hashlib.sha256(block).digest():
-                    break
-                good += len(block)
-            data.truncate(good)
-            digests.truncate((good + BLOCK - 1) // BLOCK * 32)
-    except OSError:
-        return 0
-    return good

@@ -1,0 +1,60 @@
+"""A file under way: appended to, its blocks journalled, so that an interrupted transfer goes on where it was."""
+BLOCK = 4 << 20
+
+
+class Writer:
+    """Appends to a part file; of large ones every complete block's digest goes to the journal."""
+
+    def __init__(self, f, offset):
+        self.of, self.size = f, f.size
+        self.fd = os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.ftruncate(self.fd, offset)
+        os.lseek(self.fd, offset, os.SEEK_SET)
+        self.at, self.blocks = offset, None
+        if f.size > BLOCK:
+            self.blocks = os.open(f.part + b".blocks", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.ftruncate(self.blocks, offset // BLOCK * 32)
+            os.lseek(self.blocks, 0, os.SEEK_END)
+            self.hash = hashlib.sha256(self.begun(f.part, offset))
+
+    @staticmethod
+    def begun(part, offset):
+        with open(part, "rb") as f:
+            f.seek(offset // BLOCK * BLOCK)
+            return f.read(offset % BLOCK)
+
+    def write(self, view):
+        write_all(self.fd, view)
+        while self.blocks is not None and len(view):
+            piece = view[:BLOCK - self.at % BLOCK]
+            self.hash.update(piece)
+            self.at += len(piece)
+            if self.at % BLOCK == 0 or self.at == self.size:
+                os.write(self.blocks, self.hash.digest())
+                self.hash = hashlib.sha256()
+            view = view[len(piece):]
+
+    def close(self):
+        os.close(self.fd)
+        if self.blocks is not None:
+            os.close(self.blocks)
+
+
+def verified_prefix(part, size):
+    """Bytes at the start of a part file that its block digests vouch for; the rest of both is cut off."""
+    blocks = part + b".blocks"
+    good = 0
+    try:
+        with open(part, "r+b") as data, open(blocks, "r+b") as digests:
+            while good < size:
+                block = data.read(min(BLOCK, size - good))
+                if len(block) < min(BLOCK, size - good):
+                    break
+                if digests.read(32) != hashlib.sha256(block).digest():
+                    break
+                good += len(block)
+            data.truncate(good)
+            digests.truncate((good + BLOCK - 1) // BLOCK * 32)
+    except OSError:
+        return 0
+    return good

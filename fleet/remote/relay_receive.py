@@ -1,0 +1,134 @@
+"""The receiving end of a link: a listener on the data address, open to the predecessor of this transfer only."""
+import hmac
+import select
+
+
+def addresses_to_bind(wanted):
+    """Numeric addresses of this node to listen on, best first: the data address, else where SSH came in."""
+    came_in = os.environ.get("SSH_CONNECTION", "").split()
+    found = []
+    try:
+        for info in socket.getaddrinfo(wanted, 0, type=socket.SOCK_STREAM):
+            if info not in found:
+                found.append(info)
+    except OSError:
+        pass
+    loopback = [i for i in found if i[4][0].startswith("127.") or i[4][0] == "::1"]
+    if came_in and not (came_in[2].startswith("127.") or came_in[2] == "::1"):
+        # Debian's /etc/hosts gives a machine's own name a loopback address, which nobody else reaches
+        found = [i for i in found if i not in loopback]
+    if len(came_in) == 4:
+        found += socket.getaddrinfo(came_in[2].split("%")[0], 0, type=socket.SOCK_STREAM)
+    return found
+
+
+def listen_on(wanted):
+    """A listening socket on the data address only."""
+    for family, kind, _protocol, _name, address in addresses_to_bind(wanted):
+        listener = socket.socket(family, kind)
+        try:
+            listener.bind(address)
+            listener.listen(64)
+            return listener
+        except OSError:
+            listener.close()
+    raise Refused("no interface here has the data address %s" % wanted,
+                  "set data_address in the inventory to an address of this host")
+
+
+class Receiver:
+    """Takes the newest rightful link and fills the store from it, until the program ends."""
+
+    def __init__(self, store, tls, token, wanted):
+        self.store, self.tls, self.token = store, tls, token
+        self.context = tls_context(True, tls)
+        self.listener = listen_on(wanted)
+        self.strangers = threading.BoundedSemaphore(STRANGERS_AT_ONCE)
+        self.epoch, self.link = 0, None
+
+    def accept_forever(self):
+        while True:
+            try:
+                plain = self.listener.accept()[0]
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.EINVAL):
+                    return
+                time.sleep(0.1)
+                continue
+            if self.strangers.acquire(False):
+                start_thread(self.admit, plain)
+            else:
+                plain.close()
+
+    def admit(self, plain):
+        try:
+            link = Link(plain, self.context, True, self.tls)
+            hello = link.read_line(4096)
+            if not hmac.compare_digest(str(hello.get("token")), self.token):
+                raise OSError(errno.EACCES, "a wrong token")
+            with self.store.ready:
+                epoch = int(hello["epoch"])
+                if epoch <= self.epoch:
+                    raise OSError(errno.ESTALE, "an older link")
+                before, self.epoch, self.link = self.link, epoch, link
+                self.store.ready.notify_all()
+            if before is not None:
+                before.abort()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            plain.close()
+        finally:
+            self.strangers.release()
+
+    def receive_forever(self):
+        epoch = 0
+        buffer = memoryview(bytearray(CHUNK))
+        while True:
+            with self.store.ready:
+                while self.epoch == epoch:
+                    self.store.ready.wait(1.0)
+                    if self.store.stopped:
+                        return
+                link, epoch = self.link, self.epoch
+            try:
+                self.serve(link, epoch, buffer)
+            except (Lost, Stopped):
+                pass
+            finally:
+                link.sock.close()
+
+    def serve(self, link, epoch, buffer):
+        link.sock.settimeout(None)
+        while True:
+            wants = self.next_wants(epoch)
+            with lost():
+                link.send_line({"wants": wants})
+            if not wants:
+                return
+            for begin, end in wants:
+                while begin < end:
+                    begin += self.fill(link, begin, buffer[:min(CHUNK, end - begin)])
+
+    def fill(self, link, position, room):
+        """Receive what is there, a chunk at most, and store it. A TLS record is 16 KiB: writes take several."""
+        count = 0
+        while count < len(room):
+            with lost():
+                got = link.sock.recv_into(room[count:])
+            if not got:
+                raise Lost("closed")
+            count += got
+            if not link.sock.pending() and not select.select([link.sock], [], [], 0)[0]:
+                break
+        self.store.put(position, room[:count])
+        return count
+
+    def next_wants(self, epoch):
+        """What to ask for; [] when every file is in place or given up. Waits while files are being verified."""
+        with self.store.ready:
+            while True:
+                wants = self.store.wants()
+                if wants or self.store.settled():
+                    return wants
+                if self.store.stopped or self.epoch != epoch:
+                    raise Stopped()
+                self.store.ready.wait(0.5)

@@ -1,0 +1,106 @@
+"""The sending end of a link: dials whom the head names, sends what it asks for."""
+
+
+class Sender:
+    """Dials the successor that the head names, sends what it asks for; tells the head how that went."""
+
+    def __init__(self, store, tls, limit):
+        self.store, self.tls, self.limit = store, tls, limit
+        self.context = tls_context(False, tls)
+        self.order = {"epoch": 0, "addresses": []}
+        self.link = None
+        self.sent = 0
+        self.at = None  # position of the next byte to send, None when idle
+
+    def connect_to(self, order):
+        with self.store.ready:
+            if order["epoch"] <= self.order["epoch"]:
+                return
+            self.order, link = order, self.link
+            self.store.ready.notify_all()
+        if link is not None:
+            link.abort()
+
+    def send_forever(self):
+        done = 0
+        while True:
+            with self.store.ready:
+                while self.order["epoch"] == done:
+                    self.store.ready.wait(1.0)
+                    if self.store.stopped:
+                        return
+                order = self.order
+            done = order["epoch"]
+            if not order["addresses"]:
+                continue
+            try:
+                self.send(order)
+                send_json({"event": "served", "epoch": done})
+            except Lost as error:
+                if self.order is order:
+                    send_json({"event": "link", "epoch": done, "connected": self.link is not None,
+                               "why": error.args[0]})
+            except Stopped:
+                pass
+            finally:
+                self.at = None
+                if self.link is not None:
+                    self.link.sock.close()
+                    self.link = None
+
+    def dial(self, order):
+        """The first address that answers."""
+        why = []
+        for address, port in order["addresses"]:
+            try:
+                return Link(socket.create_connection((address, port), DIAL_SECONDS), self.context, False, self.tls)
+            except (OSError, ValueError) as error:
+                why.append("%s:%d: %s" % (address, port, reason_of(error)))
+        raise Lost("; ".join(why))
+
+    def send(self, order):
+        link = self.dial(order)
+        cancelled = lambda: self.order is not order  # noqa: E731
+        with self.store.ready:
+            self.link = link
+            if cancelled():
+                raise Stopped()
+        link.sock.settimeout(None)
+        with lost():
+            link.send_line({"token": order["token"], "epoch": order["epoch"]})
+        while True:
+            with lost():
+                wants = link.read_line()["wants"]
+            if not wants:
+                return
+            for begin, end in wants:
+                while begin < end:
+                    self.at = begin
+                    chunk = min(CHUNK, self.limit.rate // 8) if self.limit else CHUNK
+                    data = self.store.take(begin, min(end, begin + chunk), cancelled)
+                    if self.limit:
+                        self.limit.spend(len(data))
+                    with lost():
+                        link.sock.sendall(data)
+                    begin += len(data)
+                    self.sent += len(data)
+            self.at = None
+
+
+class Limit:
+    """A token bucket: bytes a second, a quarter of a second's worth at once."""
+
+    def __init__(self, rate):
+        self.rate, self.tokens, self.then = rate, 0.0, time.monotonic()
+
+    def spend(self, count):
+        while count > 0:
+            now = time.monotonic()
+            self.tokens = min(self.rate / 4, self.tokens + (now - self.then) * self.rate)
+            self.then = now
+            if self.tokens < 1:
+                time.sleep(min(0.05, 1 / self.rate + 0.005))
+                continue
+            piece = min(count, int(self.tokens))
+            self.tokens -= piece
+            count -= piece
