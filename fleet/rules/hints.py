@@ -55,7 +55,8 @@ HINTS = (
          "another rank went away first; its own log says why", collateral=True),
     Hint(r"ncclSystemError|NCCL.*(?:connect|Connect).*(?:refused|timed out|No route)|unhandled system error",
          "NCCL could not connect: 'fleet check --network' tests every pair; NCCL_DEBUG=INFO says more"),
-    Hint(r"(?:client socket|DistNetworkError|connectFullMesh|Connect timeout|timed out after .* waiting for clients)",
+    Hint(r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"
+         r"timed out after .* waiting for clients",
          "ranks could not reach each other: a firewall between data addresses? 'fleet check --network' tests it"),
     Hint(r"unrecognized arguments: (--local[-_]rank=\d+)",
          r"the script does not know \1: read LOCAL_RANK from the environment, or --engine-arg=--no_local_rank"),
@@ -69,7 +70,16 @@ HINTS = (
 
 
 def hint_for(text: str) -> Hint | None:
-    """The first rule that the text matches, its remedy filled in."""
+    """The first rule that the last traceback matches, or else the text without its warnings; remedy filled in."""
+    trace = traceback_of(text)
+    plain = "\n".join(line for line in text.splitlines() if not _WARNING.match(line))
+    return (trace and _match(trace)) or _match(plain)
+
+
+_WARNING = re.compile(r"(\[rank\d+\]:)?\[W\d|.*\bWARNING\b|.*Warning: ")  # torch's, logging's, warnings'
+
+
+def _match(text: str) -> Hint | None:
     for hint in HINTS:
         found = re.search(hint.pattern, text, re.MULTILINE)
         if found:

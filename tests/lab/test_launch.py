@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.lab.conftest import VirtualLab
+from virtual_lab import VirtualLab
 
 SCRIPT = """#!/usr/bin/python3
 import json, os, signal, sys, time
@@ -106,7 +105,7 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def left_on(lab: VirtualLab, folder: Path) -> dict[str, str]:
     """host -> pids that still carry the run's id."""
-    (run,) = [p.name for p in folder.glob("runs/*")]
+    (run,) = [p.name for p in folder.glob("runs/*-*")]
     line = f"grep -lzx FLEET_RUN_ID={run} /proc/[0-9]*/environ 2>/dev/null || true"
     return {host: said for host in lab.names if (said := lab.sh(host, line))}
 
@@ -242,7 +241,7 @@ def preflight_refuses(done: subprocess.CompletedProcess[str], tmp_path: Path, co
     assert done.returncode == code, done.stderr
     for text in said:
         assert text in done.stderr
-    assert not list(tmp_path.glob("runs/*"))
+    assert not list(tmp_path.glob("runs/*-*"))
 
 
 def test_preflight_names_everything_at_once_and_starts_nothing(

@@ -21,6 +21,7 @@ from fleet.transport.base import Session
 
 TICK = 0.1
 STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+ENGINE_GRACE = 1.0  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 LEAVE = 3  # interrupts after which fleet leaves without waiting for nodes
 
 
@@ -121,6 +122,8 @@ class Run:
                  rank=end.rank, node_rank=end.node_rank, local_rank=end.local_rank, status=end.status,
                  signal=end.signal, attempt=end.attempt)
         self._stop_if(reason)
+        if self.gang.stopped_at is not None and self._has_no_rank_left(host):
+            self._followers[host].stop(min(ENGINE_GRACE, self.plan.options.grace), str(self.gang.reason))
 
     def _on_dropped(self, heard: Heard) -> None:
         self.say("warning", f"{heard.host}: {heard.data['reason']}; trying again", "dropped", heard.host)
@@ -153,7 +156,10 @@ class Run:
         self._stop_by = time.monotonic() + grace + STUBBORN_SECONDS
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
-                follower.stop(grace, reason)
+                follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason)
+
+    def _has_no_rank_left(self, host: str) -> bool:
+        return not self.gang.restarts and not self.gang.unaccounted(host, self.plan.node(host).node.ranks)
 
     def _watch_silence(self) -> None:
         for host, follower in self._followers.items():
