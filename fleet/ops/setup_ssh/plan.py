@@ -175,7 +175,7 @@ def _host_plan(host: Host, transport: SshTransport, options: SetupOptions, home:
     else:
         configured = endpoint.identity_files if endpoint.explicit_identities and options.key_type is None else ()
         identity = next((p for p in configured if p.exists()), keys.default_path(home, options.new_key_type))
-    addresses = [host.name, host.address, *([host.data_address] if host.data_address else [])]
+    addresses = [endpoint.address, host.name, host.address, *([host.data_address] if host.data_address else [])]
     names = dict.fromkeys([endpoint.known_name, *(known_name(a, endpoint.port) for a in addresses)])
     return HostPlan(host, endpoint, identity, tuple(names), transport.route(host))
 
