@@ -88,7 +88,8 @@ def test_dry_run_says_what_of_the_host_keys(tmp_path: Path) -> None:
     (tmp_path / ".ssh/known_hosts").write_text(f"gpu2 {key.text}\n")
     everyone = Inventory((pinned, Host("gpu2", "gpu2"), Host("gpu3", "gpu3")), source="x")
     said = make_plan(everyone, everyone, SetupOptions(), tmp_path).describe()["hosts"].values()
-    assert [host["host_key"] for host in said] == [f"must be {pinned.host_key}", "must be the one on file", "show and ask"]
+    expected = [f"must be {pinned.host_key}", "must be the one on file", "show and ask"]
+    assert [host["host_key"] for host in said] == expected
 
 
 def test_block_names_differ_by_folder_and_stay(tmp_path: Path) -> None:
