@@ -1,0 +1,82 @@
+"""The view of a launch: whole lines with their rank, progress bars readable, never a brake on the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from fleet.cli import launch_view
+from fleet.cli.launch_view import LaunchView, Lines, last_state
+from fleet.events import Notice, Output
+
+
+def out(data: bytes, rank: int | None = 0, stream: str = "stdout") -> Output:
+    return Output("h", stream, data, rank)  # type: ignore[arg-type]
+
+
+def test_lines_come_whole_and_a_bar_in_its_last_state() -> None:
+    lines = Lines()
+    assert lines.feed(b"a\nb") == [b"a"]
+    assert lines.feed(b"c\n") == [b"bc"]
+    assert lines.feed(b"10%\r50%\r") == [] and lines.live == b"50%"
+    assert lines.feed(b"100%\n") == [b"100%"] and lines.live == b""
+    assert last_state(b"x\r\r") == b"x" and last_state(b"\r") == b""
+
+
+def test_endless_lines_do_not_eat_the_memory() -> None:
+    lines = Lines()
+    assert sum(map(len, lines.feed(b"x" * (1 << 20)))) == 1 << 20
+    for _ in range(100):
+        lines.feed(b"y" * 60000 + b"\r")
+    assert len(lines.rest) <= launch_view.LINE_LIMIT
+
+
+def test_streams_keep_apart_and_the_rest_is_flushed(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with LaunchView({"h": 0}) as view:
+        view(out(b"one\ntw"))
+        view(out(b"err \xff\n", 1, "stderr"))
+        view(out(b"engine noise\n", None, "stderr"))
+        view(out(b"o"))
+    said = capfdbinary.readouterr()
+    assert said.out == b"[h:0] one\n[h:0] two\n"
+    assert said.err == b"[h:1] err \xff\n"
+
+
+def test_json_is_events_only_and_escapes_stay_out_of_remarks(capfd: pytest.CaptureFixture[str]) -> None:
+    with LaunchView({"h": 0}, json=True) as view:
+        view(out(b"line\n"))
+        view(Notice("info", "x", "h", None, {"event": "rank", "status": 0}))
+    assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [{"event": "rank", "status": 0}]
+    with LaunchView({"h": 0}) as view:
+        view(Notice("error", "bad \x1b[31m", "h", "do \x07this"))
+        view(Notice("info", "not shown", "h"))
+    assert capfd.readouterr().err == "error: bad \\x1b[31m\n  hint: do \\x07this\n"
+
+
+def test_a_reader_that_stops_reading_never_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_view, "BUFFER_BYTES", 1 << 20)
+    release = threading.Event()
+    monkeypatch.setattr(LaunchView, "_line", lambda *args: release.wait(20))
+    view = LaunchView({"h": 0})
+    with view:
+        began = time.monotonic()
+        for _ in range(100):
+            view(out(b"x" * 60000 + b"\n"))
+        assert time.monotonic() - began < 5
+        assert view._dropped > 0
+        release.set()
+
+
+def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(LaunchView, "_line", gone)
+    with LaunchView({"h": 0}) as view:
+        view(out(b"a\n"))
+        view(out(b"b\n"))
+    assert not view._thread.is_alive() and os.getpid()
