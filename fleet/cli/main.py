@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
     "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),
     "sync": ("fleet.cli.sync:sync", "Mirror code to every host."),
+    "build": ("fleet.cli.build:build", "Build a wheel on one host for all of them: deepspeed, or any tree."),
     "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
     "launch": ("fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs."),
     "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),

@@ -115,9 +115,9 @@ def _download(argv: list[str], runtime: Runtime) -> None:
                           "pip an index that has it (PIP_EXTRA_INDEX_URL)")
 
 
-def run_pip(argv: list[str], runtime: Runtime) -> str | None:
+def run_pip(argv: list[str], runtime: Runtime, env: Mapping[str, str] | None = None) -> str | None:
     """Run pip on the head with the user's own configuration; None when all is well, else what it said."""
-    env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    env = {**os.environ, **(env or {}), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
     undo = runtime.cancel.on_set(process.terminate)

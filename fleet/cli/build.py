@@ -1,0 +1,95 @@
+"""`fleet build deepspeed`, `fleet build PATH`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean, talk, write_json
+from fleet.cli.wheels import Talk, show_wheels
+from fleet.errors import UsageError
+from fleet.events import Event, Output
+
+if TYPE_CHECKING:
+    from fleet.model import Report
+
+
+class BuildTalk(Talk):
+    """Notices as remarks, and the build's log as it comes, line by line."""
+
+    def __init__(self, *, log: bool) -> None:
+        super().__init__("sending", quiet=not log)
+        self._log = log
+        self._rest = b""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Output):
+            *lines, self._rest = (self._rest + event.data).split(b"\n")
+            for line in lines if self._log else ():
+                text = line.decode("utf-8", "replace").rpartition("\r")[2]
+                talk(f"{click.style(event.host + ':', dim=True)} {clean(text)}")
+        else:
+            super().__call__(event)
+
+
+def variables(pairs: tuple[str, ...]) -> dict[str, str]:
+    """--env NAME=VALUE"""
+    for pair in pairs:
+        if not pair.partition("=")[0].isidentifier() or "=" not in pair:
+            raise UsageError(f"--env: '{pair}' is not NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@click.command("build")
+@click.argument("what", metavar="deepspeed|PATH")
+@click.option("--version", metavar="V", help="deepspeed's version [0.19.8].")
+@click.option("--source", type=click.Path(path_type=Path), metavar="DIR", help="deepspeed's own tree instead.")
+@click.option("--arch", default="auto", metavar="LIST",
+              help='Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].')
+@click.option("--ops", default="", metavar="NAMES", help="deepspeed's ops to compile: cpu_adam,utils,...")
+@click.option("--cpu", is_flag=True, help="Only for the CPU, whatever GPUs there are.")
+@click.option("--on", metavar="HOST", help="The host that builds [the first].")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the build; repeatable.")
+@click.option("--install/--no-install", default=True, help="Install the wheel on every host [yes].")
+@click.option("--builds-dir", type=click.Path(path_type=Path), default=Path("builds"), metavar="DIR",
+              help="Where logs and wheels go on this machine [builds].")
+@click.option("--import-timeout", type=click.FloatRange(1, 3600), default=120.0, metavar="S",
+              help="Seconds that importing it may take on a host [120].")
+@common_options
+def build(
+    what: str, version: str | None, source: Path | None, arch: str, ops: str, cpu: bool, on: str | None,
+    env: tuple[str, ...], install: bool, builds_dir: Path, import_timeout: float,
+) -> int:
+    """Build a wheel on one host, for the GPUs of all of them, and install it everywhere.
+
+    The compilers are checked first. A folder called deepspeed is meant by ./deepspeed.
+    """
+    from fleet.ops.build import BuildOptions, execute, make_plan
+
+    settings = settings_of()
+    inventory = load_inventory()
+    names = tuple(op.strip() for op in ops.split(",") if op.strip())
+    options = BuildOptions(what, version, source, arch, names, on, cpu, variables(env), install, builds_dir,
+                           import_timeout)
+    plan = make_plan(inventory, options)
+    if settings.dry_run:
+        write_json({"verb": "build", "dry_run": True, "plan": plan.describe()})
+        return 0
+    with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
+        report = execute(inventory, plan, options, rt)
+    return finish(report, show)
+
+
+def show(report: Report) -> None:
+    """Where the wheel is, then who has it."""
+    if "wheel" in report.data:
+        arch = f" for {';'.join(report.data['arch'])}" if report.data["arch"] else ""
+        click.echo(f"{report.data['wheel']}: built on {report.data['on']}{arch}")
+    elif "log" in report.data:
+        talk(f"the log: {report.data['log']}")
+    if "wheels" in report.data:
+        show_wheels(report)

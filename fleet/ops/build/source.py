@@ -1,0 +1,71 @@
+"""What is built: a tree on the head, or an sdist that pip fetches there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+from fleet.errors import HostFailed, UsageError
+from fleet.ops.runtime import Runtime
+from fleet.ops.wheels.carry import cache
+from fleet.ops.wheels.collect import pip_command, run_pip
+
+DEEPSPEED = "0.19.8"
+VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]*")
+
+
+def check_tree(folder: Path) -> Path:
+    """The folder, if pip can make a wheel of it."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"the source {folder} {what}", hint="give the folder with its pyproject.toml or setup.py")
+    if not (folder / "pyproject.toml").is_file() and not (folder / "setup.py").is_file():
+        raise UsageError(f"{folder} has neither pyproject.toml nor setup.py",
+                         hint="give the folder that 'pip install FOLDER' would take")
+    return folder.resolve()
+
+
+def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
+    """The unpacked sdist of that version, from pip's index; kept for the next time."""
+    if not VERSION.fullmatch(version):
+        raise UsageError(f"--version: '{version}' is no version", hint=f"write {DEEPSPEED}, for instance")
+    folder = cache().parent / "sources" / f"deepspeed-{version}"
+    if (folder / "setup.py").is_file():
+        return folder
+    work = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True, mode=0o700)
+    try:
+        # pip asks an sdist for its metadata, which runs its setup.py: nothing is to be compiled for that. Without
+        # isolation it needs no second download for it; where setuptools is missing here, it must isolate.
+        pip = pip_command()
+        isolation = ["--no-build-isolation"] if pip[0] == sys.executable and _has_setuptools() else []
+        said = run_pip([*pip, "download", "--no-binary", "deepspeed", "--no-deps", *isolation, "--progress-bar", "off",
+                        "-d", str(work), f"deepspeed=={version}"], runtime,
+                       env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"})
+        if said is not None:
+            errors = [line for line in said.splitlines() if line.startswith("ERROR: ")] or said.strip().splitlines()
+            raise HostFailed(f"pip download: {errors[-1].removeprefix('ERROR: ') if errors else 'failed'}",
+                             kind="collect", hint="name a released --version, or give the tree with --source DIR")
+        sdist = next(work.glob("*.tar.gz"), None)
+        if sdist is None:
+            raise HostFailed(f"pip left no source of deepspeed {version}", kind="collect",
+                             hint="give the tree with --source DIR")
+        with tarfile.open(sdist) as archive:
+            archive.extractall(work / "tree", filter="data")
+        inner = next((work / "tree").iterdir())
+        shutil.rmtree(folder, ignore_errors=True)
+        inner.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _has_setuptools() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("setuptools") is not None

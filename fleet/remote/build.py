@@ -1,0 +1,138 @@
+"""Builds one wheel from a source tree that was carried here, streams the log, brings the wheel back.
+
+spec: {"python", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s}. Stream 0 of the O frames is
+the log, stream 1 the wheel's bytes. J frames:
+    {"event": "started", "argv"}   {"event": "built", "file", "size", "sha256"}, then its bytes
+    {"event": "failed", "status", "message", "hint"}
+The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
+ends the build with every process it started; nothing of it stays.
+"""
+# parts: steps probe_system probe_tools wheel_states
+import fcntl
+import hashlib
+import select
+import shutil
+
+stopped = threading.Event()
+
+
+def room(spec):
+    """A folder of this build's own; those of builds whose program is gone are taken away."""
+    base = os.path.join(expand_user("~"), ".fleet", "builds")
+    os.makedirs(base, 0o700, exist_ok=True)
+    for name in os.listdir(base):
+        lock = os.path.join(base, name, ".lock")
+        try:
+            fd = os.open(lock, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+        except OSError:
+            pass
+        os.close(fd)
+    work = os.path.join(base, os.path.basename(spec["id"]))
+    os.mkdir(work, 0o700)
+    held = os.open(os.path.join(work, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(held, fcntl.LOCK_EX)
+    return work
+
+
+def pump(child):
+    """Its output to the head until it ended; True unless the head told to stop."""
+    fd = child.stdout.fileno()
+    open_ = True
+    while open_ or child.poll() is None:
+        if stopped.is_set():
+            return False
+        if not open_:
+            time.sleep(0.05)
+            continue
+        ready = select.select([fd], [], [], 0.2)[0]
+        if ready:
+            data = os.read(fd, 65536)
+            open_ = bool(data)
+            if data:
+                frame(b"O", data, 0)
+        elif child.poll() is not None:
+            break
+    return True
+
+
+def build(spec, work):
+    tools = Tools(spec)
+    path = training_python(tools)
+    source = os.path.join(work, "src")
+    shutil.copytree(expand_user(spec["source"]), source, symlinks=True)
+    # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
+    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
+    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")
+    env["PATH"] = os.path.dirname(path) + os.pathsep + env.get("PATH", os.defpath)
+    argv = [path, "-m", "pip", "--disable-pip-version-check", "wheel", "-v", "--no-index", "--no-deps",
+            "--no-build-isolation", "--wheel-dir", os.path.join(work, "out"), source]
+    send_json({"event": "started", "argv": argv})
+    child = subprocess.Popen(argv, env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, start_new_session=True)
+    if not pump(child):
+        raise Trouble("interrupted", None)
+    status = child.wait()
+    out = os.path.join(work, "out")
+    wheels = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name.endswith(".whl")]
+    if status or len(wheels) != 1:
+        status = status if status >= 0 else 128 - status
+        return {"event": "failed", "status": status or 1, "hint": None,
+                "message": "the build ended with exit status %d" % status if status else "the build left no wheel"}
+    bring(os.path.join(out, wheels[0]))
+    return None
+
+
+def bring(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as f:
+        for block in iter(lambda: f.read(1 << 20), b""):
+            digest.update(block)
+        send_json({"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path),
+                   "sha256": digest.hexdigest()})
+        f.seek(0)
+        for block in iter(lambda: f.read(1 << 17), b""):
+            frame(b"O", block, 1)
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    start_heartbeat()
+
+    def listen():
+        for _message in control_lines():
+            pass
+        stopped.set()
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    work = None
+    try:
+        try:
+            work = room(spec)
+            answer = build(spec, work)
+        except Trouble as trouble:
+            answer = {"event": "failed", "status": 1, "message": trouble.args[0], "hint": trouble.args[1]}
+        except (OSError, shutil.Error) as error:
+            name = getattr(error, "filename", None) or "copying the source"
+            answer = {"event": "failed", "status": 1, "hint": None,
+                      "message": "%s: %s" % (name, getattr(error, "strerror", None) or error)}
+        if answer:
+            send_json(answer)
+        send_exit(answer["status"] if answer else 0)
+    except OSError:
+        pass  # the head is gone
+    end_marked("FLEET_EXEC_ID", spec["mark"], 0.0 if not stopped.is_set() else spec.get("grace", 2.0))
+    if work:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+main()
+os._exit(0)

@@ -1,0 +1,102 @@
+"""What this node would compile with, and the GPUs it has. Nothing is changed.
+
+spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s}. Answers J {"facts": {...}}:
+    activate, python, torch, gpus, gpu_error   as in the probe; each of gpus also has "capability": "8.0" | null
+    cc, cxx, nvcc, ninja   {"path", "version"}, or null where there is none; $CC, $CXX and $CUDA_HOME count
+    headers                path of Python.h | null
+    backends               {module: bool} of what builds wheels
+    timed_out, failed      as in the probe
+"""
+# parts: steps probe_system probe_tools
+ASK_BUILD = r"""
+import json, os, sysconfig
+from importlib.util import find_spec
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+print()
+print(json.dumps({"headers": header if os.path.exists(header) else None,
+                  "backends": {name: find_spec(name) is not None for name in ("pip", "setuptools", "wheel")}}))
+"""
+
+
+class Toolchain:
+    def __init__(self, spec):
+        self.tools = Tools(spec)
+        self.spec = spec
+
+    def compiler(self, name, word, arguments, pattern, *places):
+        tools = self.tools
+        tools.activated.wait()
+        wanted = (tools.env.get(word) or "").split() if word else []
+        path = tools.tool(wanted[0] if wanted else name, *places)
+        if path is None:
+            return None
+        try:
+            _status, out, _err = run([path] + arguments, tools.env)
+        except OSError:
+            return None
+        return {"path": path, "version": find(pattern, out)}
+
+    def compilers(self):
+        self.tools.activated.wait()
+        full = ["-dumpfullversion", "-dumpversion"]
+        home = self.tools.env.get("CUDA_HOME")
+        cuda = [home + "/bin"] if home else []
+        return {"cc": self.compiler("gcc", "CC", full, r"^([\d.]+)$"),
+                "cxx": self.compiler("g++", "CXX", full, r"^([\d.]+)$"),
+                "nvcc": self.compiler("nvcc", None, ["--version"], r"release ([\d.]+)", *cuda + [
+                    "/usr/local/cuda/bin"]),
+                "ninja": self.compiler("ninja", None, ["--version"], r"^([\d.]+)")}
+
+    def build(self):
+        wanted = self.spec.get("python")
+        path = self.tools.tool(expand_user(wanted)) if wanted else (
+            self.tools.tool("python3") or self.tools.tool("python"))
+        if path is None:
+            return {}
+        out = run([path, "-c", ASK_BUILD], self.tools.env)[1]
+        return json.loads(out.strip().splitlines()[-1])
+
+    def gpus(self):
+        facts = self.tools.gpus()
+        smi = self.tools.tool("nvidia-smi")
+        if smi and facts["gpus"]:
+            # a driver before 510 does not know the field, and says so with a status
+            status, out, _err = run([smi, "--query-gpu=index,compute_cap", "--format=csv,noheader"], self.tools.env)
+            caps = {int(index): said for index, said in rows(out, 2)} if status == 0 else {}
+            for gpu in facts["gpus"]:
+                said = caps.get(gpu["index"], "")
+                gpu["capability"] = said if re.match(r"\d+\.\d+$", said) else None
+        return facts
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    try:
+        os.setpgid(0, 0)
+    except OSError:
+        pass
+    start_heartbeat()
+
+    def listen():
+        for _message in control_lines():
+            pass
+        leave()
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    chain = Toolchain(spec)
+    facts = gather([("activate", chain.tools.activate), ("python", chain.tools.python), ("build", chain.build),
+                    ("compilers", chain.compilers), ("gpus", chain.gpus)], spec["deadline"])
+    facts.pop("packages", None)
+    try:
+        send_json({"facts": facts})
+        send_exit(0)
+    except OSError:
+        pass
+    leave()
+
+
+main()
