@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fleet.errors import FleetError
 from fleet.model import Host
@@ -21,21 +22,23 @@ from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 from fleet.transport.program import call
+from fleet.transport.ssh import SshTransport
 
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0
 RETRY_SECONDS = 2.0
 
 
-def send_janitor(plan: Plan, hosts: Iterable[Host], folder: RunFolder, transport: str) -> int | None:
+def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
     """Start it detached; its pid, or None when it cannot be started or the transport is not ssh."""
-    if transport != "ssh":
+    if not isinstance(transport, SshTransport):
         return None
     lease = plan.options.lease
     spec = {
         "run": plan.run_id, "grace": plan.options.grace, "folder": str(folder.path),
         "seconds": NO_LEASE_SECONDS if lease is None else lease + plan.options.grace + MARGIN_SECONDS,
-        "hosts": [{**asdict(host), "env": {}} for host in hosts],
+        "hosts": [_as_json(host) for host in hosts],
+        "gateways": [_as_json(hop) for host in hosts for hop in transport.route(host)],
     }
     try:
         with (folder.path / "janitor.log").open("ab") as log:
@@ -49,6 +52,14 @@ def send_janitor(plan: Plan, hosts: Iterable[Host], folder: RunFolder, transport
         return None
     process.returncode = 0  # it outlives us on purpose: no ResourceWarning, no wait
     return process.pid
+
+
+def _as_json(host: Host) -> dict[str, Any]:
+    return {**asdict(host), "env": {}}  # values of variables belong to ranks only
+
+
+def _host(stored: dict[str, Any]) -> Host:
+    return Host(**{**stored, "devices": None})
 
 
 def clean(host: Host, run: str, grace: float, transport: Transport, until: float) -> str:
@@ -71,21 +82,17 @@ def clean(host: Host, run: str, grace: float, transport: Transport, until: float
 
 def main() -> None:
     """Read the spec from stdin, work, write what came of it to the run's events.jsonl."""
-    from fleet.transport.ssh import SshTransport
-
     spec = json.load(sys.stdin)
     folder = RunFolder(Path(spec["folder"]))
-    transport = SshTransport(ConnectOptions(5.0))
+    hosts = [_host(stored) for stored in spec["hosts"]]
+    transport = SshTransport(ConnectOptions(5.0), hosts=[*hosts, *map(_host, spec["gateways"])])
     until = time.monotonic() + float(spec["seconds"])
 
     def work(host: Host) -> None:
         said = clean(host, spec["run"], float(spec["grace"]), transport, until)
         folder.event("cleaned", host=host.name, message=f"{host.name}: {said}")
 
-    threads = [
-        threading.Thread(target=work, args=(Host(**{**h, "devices": h["devices"] and tuple(h["devices"])}),))
-        for h in spec["hosts"]
-    ]
+    threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
     for thread in threads:
         thread.start()
     for thread in threads:

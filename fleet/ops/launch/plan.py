@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.engines import engine
@@ -155,32 +154,11 @@ def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Facts | None) 
     return max(1, gpus)
 
 
-def counts_are_known(inventory: Inventory, job: Job, options: LaunchOptions) -> bool:
-    """Whether world size needs no facts from the nodes."""
-    if job.nproc_per_node is not None:
-        return True
-    return options.nproc == "slots" and all(h.slots or h.devices for h in inventory.hosts)
-
-
 def master_address(first: Host, job: Job, nnodes: int) -> str:
     """Where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
     if job.master_addr:
         return job.master_addr
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
-
-
-def is_numeric(address: str) -> bool:
-    try:
-        ip_address(address)
-    except ValueError:
-        return False
-    return True
-
-
-def with_master(plan: Plan, inventory: Inventory, address: str, port: int) -> Plan:
-    """The same plan with another meeting point."""
-    return make_plan(inventory, replace(plan.job, master_port=port), plan.options, plan.run_id,
-                     facts=plan.facts, master=(address, port))
 
 
 def candidate_ports(run_id: str, count: int = 5) -> list[int]:

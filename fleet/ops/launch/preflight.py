@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 from fleet.engines import engine
@@ -14,8 +16,9 @@ from fleet.model import Host, Inventory
 from fleet.ops.launch.findings import Finding, folded, judge
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
 from fleet.ops.launch.start import Sessions
-from fleet.transport.base import Cancel, Session
+from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.program import Program
+from fleet.transport.ssh import SshTransport
 
 DEADLINE_SECONDS = 20.0
 SILENCE_SECONDS = 15.0
@@ -25,6 +28,9 @@ Raw = Mapping[str, Any]  # the facts of one node, as fleet/remote/preflight.py d
 
 def preflight(inventory: Inventory, draft: Plan, sessions: Sessions) -> Plan:
     """The final plan. ConnectError, PreflightError after telling every finding; an automatic port is redrawn."""
+    if len(draft.hosts) > 1:
+        where = meeting_address(draft, sessions.runtime.transport)
+        draft = make_plan(inventory, draft.job, draft.options, draft.run_id, master=(where, draft.job.master_port))
     automatic = not draft.job.master_port
     ports = candidate_ports(draft.run_id) if automatic else [draft.job.master_port]
     for tries_left, port in reversed(list(enumerate(reversed(ports)))):
@@ -38,6 +44,21 @@ def preflight(inventory: Inventory, draft: Plan, sessions: Sessions) -> Plan:
     network = raw[draft.hosts[0].name].get("network") or {}
     address = network.get("master") or draft.world.master_addr
     return make_plan(inventory, draft.job, draft.options, draft.run_id, facts=facts, master=(address, port))
+
+
+def meeting_address(draft: Plan, transport: Transport) -> str:
+    """The master's address as a number where the head can tell it: a node often knows itself as 127.0.1.1.
+
+    A name that means nothing here, or this very machine, is left to the nodes.
+    """
+    address, first = draft.world.master_addr, draft.hosts[0]
+    if draft.job.master_addr is None and first.data_address is None and isinstance(transport, SshTransport):
+        address = transport.resolve(first).address  # HostName of ~/.ssh/config
+    try:
+        known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return address
+    return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
 
 
 def port_is_taken(raw: Raw) -> bool:

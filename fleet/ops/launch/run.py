@@ -200,7 +200,7 @@ class Run:
         for host in left:
             self._followers[host.name].give_up()
         lease = self.plan.options.lease
-        pid = send_janitor(self.plan, left, self.folder, self.runtime.transport.name)
+        pid = send_janitor(self.plan, left, self.folder, self.runtime.transport)
         for host in left:
             ends = f"its ranks end by themselves {lease:g} s after it lost the head" if lease is not None else \
                 "its ranks run until somebody stops them: this run has no lease"

@@ -1,0 +1,44 @@
+"""Where ranks meet: a number where the head knows one, the name where it would be the wrong machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.model import Host, Inventory, Job
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import candidate_ports, make_plan
+from fleet.ops.launch.preflight import meeting_address
+from fleet.transport.local import LocalTransport
+from fleet.transport.ssh import SshTransport
+
+
+def meeting(host: Host, home: Path, **job: str) -> str:
+    plan = make_plan(Inventory((host, Host("b", "b"))), Job("t.py", **job), LaunchOptions(), "r")  # type: ignore[arg-type]
+    return meeting_address(plan, SshTransport(home=home))
+
+
+@pytest.mark.parametrize("address, known", [
+    ("10.0.0.1", "10.0.0.1"), ("fd00::1", "fd00::1"), ("localhost", "localhost"), ("no.such.invalid", "no.such.invalid"),
+])
+def test_numbers_stay_and_this_very_machine_is_nobody_elses(address: str, known: str, tmp_path: Path) -> None:
+    assert meeting(Host("a", address), tmp_path) == known
+
+
+def test_an_ssh_alias_is_what_the_ssh_config_says(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").write_text("Host gpu1\n  HostName 198.51.100.7\n")
+    assert meeting(Host("gpu1", "gpu1"), tmp_path) == "198.51.100.7"
+    assert meeting(Host("gpu1", "gpu1", data_address="10.9.9.9"), tmp_path) == "10.9.9.9"
+    assert meeting(Host("gpu1", "gpu1"), tmp_path, master_addr="10.8.8.8") == "10.8.8.8"
+
+
+def test_other_transports_have_no_say() -> None:
+    plan = make_plan(Inventory((Host("a", "10.0.0.1"), Host("b", "b"))), Job("t.py"), LaunchOptions(), "r")
+    assert meeting_address(plan, LocalTransport()) == "10.0.0.1"
+
+
+def test_automatic_ports_belong_to_the_run_and_stay_out_of_the_way() -> None:
+    assert candidate_ports("a") == candidate_ports("a") != candidate_ports("b")
+    assert all(15000 <= port < 29500 for i in range(100) for port in candidate_ports(f"run-{i}"))
