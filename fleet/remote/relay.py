@@ -13,7 +13,7 @@ Conversation (J frames out, control lines in):
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to; no addresses: nobody
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
-    -> {"event": "at", "position", "received", "placed"}  every so often
+    -> {"event": "at", "position", "received", "placed", "sent"}  every so often
     -> {"event": "link", "epoch", "connected", "why"}     sending to the successor failed
     -> {"event": "served", "epoch"}                       the successor has all
     -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; sending goes on
@@ -129,12 +129,12 @@ def finish(store):
         os.close(fd)
 
 
-def report(store, every):
+def report(store, sender, every):
     """Tell the head how far this node is, then that it is done."""
     count = len(store.files)
     while True:
         send_json({"event": "at", "position": store.position(), "received": store.received,
-                   "placed": count - store.left})
+                   "placed": count - store.left, "sent": sender.sent})
         if store.settled():
             break
         time.sleep(every)
@@ -143,7 +143,8 @@ def report(store, every):
     send_json({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
     while True:
         time.sleep(every)
-        send_json({"event": "at", "position": store.total, "received": store.received, "placed": count})
+        send_json({"event": "at", "position": store.total, "received": store.received, "placed": count,
+                   "sent": sender.sent})
 
 
 def run_node(spec):
@@ -178,7 +179,7 @@ def run_node(spec):
                 worker(work)
             for _ in range(PLACERS):
                 worker(store.place_forever)
-            worker(report, store, spec["every"])
+            worker(report, store, sender, spec["every"])
         elif op == "digests":
             for index, digest in message["files"]:
                 store.set_digest(index, digest)

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-SILENCE_SECONDS = 2.0
+SILENCE_SECONDS = 2.0  # of a node that takes no bytes either
+DEAF_SECONDS = 8.0  # of one that does: its link may be too full for its words
 STALL_SECONDS = 15.0
 REDIALS = 3
 CRAWL_SECONDS = 4.0
@@ -49,6 +50,7 @@ class Member:
     position: int = 0
     received: int = 0
     grown: float = 0.0
+    linked: float = 0.0
     began: float | None = None
     done: bool = False
     redials: int = 0
@@ -78,6 +80,7 @@ class Chain:
     def __init__(self, members: Sequence[tuple[str, int]], now: float) -> None:
         self.members = {name: Member(name, todo, now, grown=now) for name, todo in members}
         self.links: dict[str, Order] = {}
+        self._sent: dict[str, tuple[int, float]] = {}
         self._epoch = 0
         self._ticked = now
 
@@ -103,6 +106,10 @@ class Chain:
     def _link(self, sender: str, receiver: str | None) -> Order:
         self._epoch += 1
         order = self.links[sender] = Order(sender, receiver, self._epoch)
+        if receiver in self.members:
+            # how it fared behind another sender does not count against it
+            self.members[receiver].samples.clear()
+            self.members[receiver].linked = self._ticked
         return order
 
     def heard(self, name: str, position: int, received: int, now: float) -> None:
@@ -117,6 +124,11 @@ class Chain:
         member.samples.append((now, received))
         while now - member.samples[0][0] > CRAWL_SECONDS:
             member.samples.popleft()
+
+    def sent(self, sender: str, count: int, now: float) -> None:
+        """`sender` has got rid of `count` bytes so far."""
+        if count > self._sent.get(sender, (-1, now))[0]:
+            self._sent[sender] = count, now
 
     def done(self, name: str) -> None:
         if name in self.members:
@@ -162,16 +174,18 @@ class Chain:
 
     def _judge(self, member: Member, now: float) -> Cut | None:
         silence = now - member.heard
-        if silence > SILENCE_SECONDS:
+        taken = now - self._sent.get(self.sender_of(member.name), (0, 0.0))[1]
+        if silence > (DEAF_SECONDS if taken < SILENCE_SECONDS / 2 else SILENCE_SECONDS):
             return Cut(member.name, f"frozen or cut off: no sign of life for {silence:.1f} s",
                        "look at the host and at its link, then run this again", "lost")
         if member.done or not member.left:
             return None
         sender = self.members.get(self.sender_of(member.name))
         there = sender is None or sender.position > member.position
-        if there and now - member.grown > STALL_SECONDS and (sender is None or not sender.left
+        idle = now - max(member.grown, member.linked)
+        if there and idle > STALL_SECONDS and (sender is None or not sender.left
                                                              or now - sender.grown < 1.0):
-            return Cut(member.name, f"it has received nothing for {now - member.grown:.0f} s",
+            return Cut(member.name, f"it has received nothing for {idle:.0f} s",
                        "look at its disk and at its link", "stalled")
         rate, usual = member.rate(), sender.average() if sender else None
         if rate is None or not usual or sender is None or sender.position - member.position < LAG_BYTES:

@@ -121,6 +121,7 @@ class Coordinator:
         name, now = member.host.name, time.monotonic()
         member.received = int(message["received"])
         self._chain.heard(name, int(message["position"]), member.received, now)
+        self._chain.sent(name, int(message["sent"]), now)
         self._emit(Progress(name, "receiving", member.received, member.need["bytes"]))
         if name in self._lost and member.received > self._lost[name][2]:
             before, since, _received = self._lost.pop(name)
@@ -183,6 +184,8 @@ class Coordinator:
 
     def _source_at(self, message: Mapping[str, Any]) -> None:
         self.sent = int(message["sent"])
+        if self._chain is not None:
+            self._chain.sent(SOURCE, self.sent, time.monotonic())
 
     def _source_failed(self, message: Mapping[str, Any]) -> None:
         self.abort(HostFailed(f"the source: {message['message']}", hint=message["hint"], kind="source"))
