@@ -176,6 +176,8 @@ def _show_summary(report: Report) -> None:
             talk(f"error: host {result.host}: processes that would not die: {result.data['left']}")
     if report.data["incomplete_logs"]:
         talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
+    if report.ok and settings_of().quiet:
+        return
     state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
     talk(f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
          f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err")
