@@ -21,6 +21,7 @@ from fleet.transport.ssh_wire import Message, NodeChannel, Packets, paramiko
 # SSH_MSG_*
 _CHANNEL_OPEN = b"\x5a"
 _CHANNEL_EXTENDED_DATA = 95
+_CHANNEL_CLOSE = 97
 _CHANNEL_REQUEST = 98
 WINDOW_BYTES = 4 * 1024 * 1024
 PING_SECONDS = 0.7
@@ -40,6 +41,7 @@ class Link(paramiko.Transport):  # type: ignore[misc]
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,
         _CHANNEL_EXTENDED_DATA: NodeChannel._feed_extended,
+        _CHANNEL_CLOSE: NodeChannel._handle_close,
         _CHANNEL_REQUEST: NodeChannel._handle_request,
     }
 
