@@ -225,8 +225,8 @@ class Lab:
         return {
             "mountpoint": str(self.folder.mountpoint),
             "hidden": sorted({*hidden, str(self.folder.path)}),
-            # fleet's own interpreter trains on the hosts too, also when it was installed below /tmp
-            "shown": sorted({sys.prefix, sys.base_prefix}),
+            # fleet and its interpreter are there on the hosts too, also when they were installed below /tmp
+            "shown": sorted({sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])}),
             "disk": state.disk,
             "password_hash": hash_password(self.folder.password()),
             "etc_hosts": etc_hosts,
