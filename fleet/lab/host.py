@@ -68,7 +68,8 @@ def replace(path: str, text: str, mode: int = 0o644) -> None:
 def plug_in(spec: dict[str, Any], host: dict[str, Any]) -> None:
     """Configure the network card, which `fleet lab up` has by now put into our namespace."""
     lines = ["link set lo up", f"addr add {host['address']}/{spec['prefix']} brd + dev eth0", "link set eth0 up"]
-    subprocess.run([spec["ip"], "-batch", "-"], input="\n".join(lines).encode(), check=True, capture_output=True)
+    text = "\n".join(lines) + "\n" + spec["neighbours"]
+    subprocess.run([spec["ip"], "-batch", "-"], input=text.encode(), check=True, capture_output=True)
     if spec["shape"]:
         subprocess.run(["tc", "qdisc", "replace", "dev", "eth0", *spec["shape"]], check=True, capture_output=True)
 

@@ -20,6 +20,8 @@ from fleet.lab.state import Folder, Machine, State, select
 DEFAULT_HOSTS = 4
 # Under each home: what a fresh machine would not have. /root's too, whatever $HOME says.
 SECRETS = (".ssh", ".fleet", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".config/gh")
+# What the head's user starts in every shell is the head's business: pyenv in it costs each login 100 ms.
+SHELL_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zshenv", ".zprofile", ".cshrc")
 
 
 class Lab:
@@ -221,7 +223,7 @@ class Lab:
                 names.update(Path(f"/proc/{machine.pid}/root/etc/hosts"), self.folder.path, text)
 
     def _spec(self, state: State, start: list[str], etc_hosts: str) -> dict[str, Any]:
-        hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS}
+        hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}
         return {
             "mountpoint": str(self.folder.mountpoint),
             "hidden": sorted({*hidden, str(self.folder.path)}),
@@ -231,6 +233,9 @@ class Lab:
             "password_hash": hash_password(self.folder.password()),
             "etc_hosts": etc_hosts,
             "prefix": switch.PREFIX,
+            "neighbours": switch.neighbours(
+                [switch.head_address(network_of(state)), *(machine.address for machine in state.hosts.values())]
+            ),
             "shape": switch.shaper(state.link) if state.link else None,
             "ip": which("ip"),
             "sshd": which("sshd"),

@@ -97,6 +97,12 @@ def mac(address: str) -> str:
     return "02:00:" + ipaddress.IPv4Address(address).packed.hex(":")
 
 
+def neighbours(addresses: Iterable[str]) -> str:
+    """Lines for `ip -batch` that tell a host all MACs for good. One table of 1024 learned ones, not more, serves
+    all network namespaces of a machine: 64 hosts that all talk to each other would overflow it."""
+    return "".join(f"neigh replace {a} lladdr {mac(a)} dev eth0 nud permanent\n" for a in addresses)
+
+
 def connect_head(tag: str, switch: int, network: ipaddress.IPv4Network) -> None:
     """Make the bridge and plug the head into it: the one interface that this machine sees of a lab."""
     run(

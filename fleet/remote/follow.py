@@ -131,7 +131,7 @@ def main():
         folder = None
     if folder is None:
         send_json({"event": "failed", "message": "run %s is not known on this node" % spec["run"],
-                   "hint": "'fleet ps' lists the runs"})
+                   "hint": "its folder there, ~/.fleet/runs, was removed"})
         return 1
     thread = threading.Thread(target=listen, args=(folder,))
     thread.daemon = True

@@ -98,7 +98,7 @@ RULES: tuple[Rule, ...] = (
     Rule("gpu-ecc", "problems.ecc", "clear", "GPU memory errors",
          "reset or replace that GPU: uncorrected errors end a run or spoil its results", "warning"),
     Rule("gpu-busy", "problems.busy", "clear", "GPU processes",
-         "another job is on these GPUs: 'fleet ps' if it is fleet's, nvidia-smi for the rest", "warning"),
+         "another job is on these GPUs; nvidia-smi there shows which", "warning"),
     Rule("driver-version", "driver", "equal", "NVIDIA driver", "install the same driver on every host", "warning"),
     Rule("driver-old", "problems.old_driver", "clear", "NVIDIA driver",
          "update the driver, or install a torch built for an older CUDA", "warning"),
