@@ -4,88 +4,122 @@ spec: {"argv": [...] | "line": str, "env": {}, "cwd": str|null, "activate": str|
 "silence": s|null}. Streams: 0 stdout, 1 stderr. Exits with X {"exit_status": n}: 126/127 as a shell says
 for what cannot be started, 128+n for signal n.
 """
-import pwd
+# only: wire
 import select
-import signal
-import subprocess
 
 
-def start_process(spec):
-    env = dict(os.environ)
-    env.update(spec.get("env") or {})
-    env["FLEET_EXEC_ID"] = spec["mark"]
+def argv_of(spec):
     argv = spec.get("argv")
     if argv is None:
-        shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
-        argv = [shell, "-c", spec["line"]]
+        import pwd
+        argv = [pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh", "-c", spec["line"]]
     if spec.get("activate"):
         # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
         argv = ["bash", "-c", spec["activate"] + '\nexec "$@"', "bash"] + argv
-    cwd = spec.get("cwd")
-    return subprocess.Popen(argv, env=env, cwd=expand_user(cwd) if cwd else None, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    return [encode(word) for word in argv]
 
 
-def pump(process, stop):
-    """Copy both pipes to frames until end of file on both, until the command ended, or until `stop`."""
-    streams = {process.stdout.fileno(): 0, process.stderr.fileno(): 1}
-    while streams:
-        ready = select.select(list(streams), [], [], 0.2)[0]
-        for fd in ready:
-            data = os.read(fd, 65536)
-            if data:
-                frame(b"O", data, streams[fd])
-            else:
-                del streams[fd]
-        if stop.is_set():
-            return
-        if not ready and process.poll() is not None:
-            # a daemon it left behind holds the pipe: as with ssh -n, the command itself is what counts
-            return
+def encode(text):
+    return text.encode("utf-8", "surrogateescape")
+
+
+def become(spec, argv, out, err):
+    """In the child: a session of its own, its pipes, folder and environment, then exec. Raises OSError."""
+    os.setsid()
+    for signum in (_signal.SIGPIPE, _signal.SIGHUP, _signal.SIGXFSZ):  # python, or we, ignore these
+        _signal.signal(signum, _signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    if spec.get("cwd"):
+        os.chdir(expand_user(spec["cwd"]))
+    env = dict(os.environb)
+    env.update((encode(name), encode(value)) for name, value in (spec.get("env") or {}).items())
+    env[b"FLEET_EXEC_ID"] = encode(spec["mark"])
+    os.execvpe(argv[0], argv, env)
+
+
+class Process:
+    """The command. `streams`: the read ends of its pipes, and which stream each is; `status`: once it ended."""
+
+    def __init__(self, spec):
+        argv = argv_of(spec)
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        self.streams = {out: 0, err: 1}
+        self.status = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 127
+            try:
+                become(spec, argv, out_end, err_end)
+            except OSError as error:
+                name = error.filename or argv[0]
+                name = name if isinstance(name, bytes) else encode(name)
+                write_all(err_end, b"fleet: " + name + b": " + encode(error.strerror) + b"\n")
+                status = 126 if isinstance(error, PermissionError) else 127
+            finally:
+                os._exit(status)
+        os.close(out_end)
+        os.close(err_end)
+
+    def ended(self):
+        """Whether it has; `status` is then what a shell would say, 128+n for signal n."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        return self.status is not None
+
+    def pump(self, stopped):
+        """Copy the pipes to frames until both are closed and the command ended, or until something is in `stopped`.
+
+        A daemon it left behind may hold the pipes: as with ssh -n, the command itself is what counts.
+        """
+        while not stopped and not (self.ended() and not self.streams):
+            ready = select.select(list(self.streams), [], [], 0.2 if self.streams else 0.01)[0]
+            for fd in ready:
+                data = os.read(fd, 65536)
+                if data:
+                    frame(b"O", data, self.streams[fd])
+                else:
+                    del self.streams[fd]
+            if not ready and self.ended():
+                return
 
 
 def main():
     spec = start()
+    process = Process(spec)  # forks, so before any thread
     start_heartbeat()
-    try:
-        process = start_process(spec)
-    except OSError as error:
-        frame(b"O", ("fleet: %s: %s\n" % (error.filename or spec.get("argv", ["?"])[0], error.strerror)).encode(
-            "utf-8", "surrogateescape"), 1)
-        send_exit(126 if isinstance(error, PermissionError) else 127)
-        return
-    stop = threading.Event()
+    stopped = []
     heard = [time.monotonic()]
 
     def listen():
         for _message in control_lines():
             heard[0] = time.monotonic()
-        stop.set()
+        stopped.append("the head is gone")
 
     def watch():
-        silence = spec.get("silence")
-        while silence:
+        while not stopped:
             time.sleep(1.0)
-            if time.monotonic() - heard[0] > silence:
-                stop.set()
+            if time.monotonic() - heard[0] > spec["silence"]:
+                stopped.append("the head is silent")
 
-    for target in (listen, watch):
-        thread = threading.Thread(target=target)
-        thread.daemon = True
-        thread.start()
+    _thread.start_new_thread(listen, ())
+    if spec.get("silence"):
+        _thread.start_new_thread(watch, ())
     try:
-        pump(process, stop)
-        if not stop.is_set():
-            status = process.wait()
-            send_exit(status if status >= 0 else 128 - status)
+        process.pump(stopped)
+        if not stopped:
+            send_exit(process.status)
             return
     except OSError:
         pass  # the head is gone
     end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 2.0))
 
 
-signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
+_signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+_signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
 main()
 # a reader blocked on stdin must not hold the exit up
 os._exit(0)

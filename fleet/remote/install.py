@@ -29,11 +29,11 @@ stopped = threading.Event()
 
 def take_lock(answer, wait):
     """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
-    key = hashlib.sha256(answer["prefix"].encode()).hexdigest()[:16]
+    key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = os.path.join(expand_user("~"), ".fleet", "wheels")
     os.makedirs(home, 0o700, exist_ok=True)
     fd = None
-    for path in (os.path.join(answer["prefix"], ".fleet-install.lock"), os.path.join(home, "lock-" + key)):
+    for path in (os.path.join(answer["target"], ".fleet-install.lock"), os.path.join(home, "lock-" + key)):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             break
@@ -51,7 +51,7 @@ def take_lock(answer, wait):
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
         if time.monotonic() >= deadline:
-            raise Trouble("another install into %s is under way for more than %d s" % (answer["prefix"], wait),
+            raise Trouble("another install into %s is under way for more than %d s" % (answer["target"], wait),
                           "wait for it to end, then run this again")
         if not told:
             told = True
@@ -63,9 +63,15 @@ def take_lock(answer, wait):
 def check_files(spec, todo):
     for wheel in todo:
         digest = hashlib.sha256()
-        with open(os.path.join(spec["folder"], wheel["file"]), "rb") as f:
-            for block in iter(lambda: f.read(1 << 20), b""):
+        try:
+            f = open(os.path.join(spec["folder"], wheel["file"]), "rb")
+        except FileNotFoundError:
+            raise Trouble("%s was taken away again, by another sync of it" % wheel["file"], "run this again") from None
+        with f:
+            block = f.read(1 << 20)
+            while block:
                 digest.update(block)
+                block = f.read(1 << 20)
         if digest.hexdigest() != wheel["sha256"]:
             raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
 

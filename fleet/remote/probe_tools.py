@@ -46,7 +46,7 @@ folder = where("deepspeed")
 if folder:
     text = read(os.path.join(folder, "git_version_info_installed.py"))
     deepspeed = {"version": assigned(text, "version") or packages.get("deepspeed"),
-                 "ops": sorted(re.findall(r"'(\w+)': True", assigned(text, "installed_ops") or ""))}
+                 "ops": sorted(re.findall(r"'(\w+)': (?:True|1)", assigned(text, "installed_ops") or ""))}
 print()
 print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys.version_info[:3])),
                   "implementation": sys.implementation.name, "packages": packages, "torch": torch,

@@ -3,14 +3,16 @@
 The head runs it, too, as the "source": the one that has everything and only sends.
 
 Conversation (J frames out, control lines in):
-    spec {"role": "node" | "source", "sync": id, "host", "head", "wait": s, "every": s, "listen": address,
-          "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token", "limit": bytes/s | null}
+    spec {"role": "node" | "source", "sync": id, "host", "head", "wait": s, "every": s, "via": "chain" | "rsync",
+          "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token", "limit": bytes/s | null}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256"} and n bytes: zlib JSON of
        [[target, path, kind, mode, size, mtime_ns, link]]
-    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port"}
+    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
+        "stages"}
     <- {"op": "go", "held": [file]}        the unsure ones that are what the source has
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to; no addresses: nobody
+    <- {"op": "staged", "names"}    with --via rsync, instead: what was wanted lies in the "stages" of need
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
     -> {"event": "at", "position", "received", "placed", "sent"}  every so often
@@ -134,7 +136,7 @@ def report(store, sender, every):
     count = len(store.files)
     while True:
         send_json({"event": "at", "position": store.position(), "received": store.received,
-                   "placed": count - store.left, "sent": sender.sent})
+                   "placed": count - store.left, "sent": sender.sent if sender else 0})
         if store.settled():
             break
         time.sleep(every)
@@ -144,7 +146,7 @@ def report(store, sender, every):
     while True:
         time.sleep(every)
         send_json({"event": "at", "position": store.total, "received": store.received, "placed": count,
-                   "sent": sender.sent})
+                   "sent": sender.sent if sender else 0})
 
 
 def run_node(spec):
@@ -168,15 +170,19 @@ def run_node(spec):
         if op == "manifest":
             store = Store(targets, read_manifest(message), False)
             unsure = take_stock(store)
-            receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
-            sender = Sender(store, spec["tls"], None)
-            address, port = receiver.listener.getsockname()[:2]
+            address, port = None, None
+            if spec["via"] == "chain":
+                receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
+                sender = Sender(store, spec["tls"], None)
+                address, port = receiver.listener.getsockname()[:2]
             send_json({"event": "need", "wants": store.wants(), "files": store.wanted_files(), "unsure": unsure,
-                       "address": address, "port": port, "bytes": sum(b - a for a, b in store.wants())})
+                       "address": address, "port": port, "bytes": sum(b - a for a, b in store.wants()),
+                       "stages": [dec(target.stage) for target in targets]})
         elif op == "go":
             begin(store, message["held"], unsure)
-            for work in (receiver.accept_forever, receiver.receive_forever, sender.send_forever):
-                worker(work)
+            if receiver is not None:
+                for work in (receiver.accept_forever, receiver.receive_forever, sender.send_forever):
+                    worker(work)
             for _ in range(PLACERS):
                 worker(store.place_forever)
             worker(report, store, sender, spec["every"])
@@ -188,6 +194,8 @@ def run_node(spec):
                 store.fail(index, reason)
         elif op == "next":
             sender.connect_to(message)
+        elif op == "staged":
+            store.take_staged(message["names"])
         elif op == "end":
             break
     # end of file: the head is gone; what was received stays for the next time

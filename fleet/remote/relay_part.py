@@ -1,5 +1,23 @@
-"""A file under way: appended to, its blocks journalled, so that an interrupted transfer goes on where it was."""
+"""A file of a broadcast, and its part while it is under way: appended to, its blocks journalled, so that an
+interrupted transfer goes on where it was."""
 BLOCK = 4 << 20
+
+
+class Stopped(Exception):
+    """Whoever waited is to do something else now."""
+
+
+class File:
+    """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed"."""
+
+    def __init__(self, target, entry, start):
+        self.target, self.start = target, start
+        _number, self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
+        self.have, self.state, self.tries = 0, "wanted", 0
+        self.final = target.full(self.name)
+        self.part = None
+        self.digest = None
+        self.received = False
 
 
 class Writer:

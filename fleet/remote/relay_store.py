@@ -5,26 +5,10 @@ A file is received into a part file, read again and compared with the head's dig
 """
 import bisect
 import queue
+import shutil
 
 CHUNK = 1 << 20
 TRIES = 3
-
-
-class Stopped(Exception):
-    """Whoever waited is to do something else now."""
-
-
-class File:
-    """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed"."""
-
-    def __init__(self, target, entry, start):
-        self.target, self.start = target, start
-        _number, self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
-        self.have, self.state, self.tries = 0, "wanted", 0
-        self.final = target.full(self.name)
-        self.part = None
-        self.digest = None
-        self.received = False
 
 
 class Store:
@@ -127,6 +111,22 @@ class Store:
                 self.writing.close()
             self.writing = Writer(f, offset)
         self.writing.write(piece)
+
+    def take_staged(self, names):
+        """What rsync brought. names: what the file of each target that is one is called in the stage."""
+        for index, f in enumerate(self.files):
+            if f.state == "wanted" and not f.received and f.have < f.size:
+                name = enc(f.name or names[self.targets.index(f.target)])
+                try:
+                    os.rename(os.path.join(f.target.stage, name), f.part)
+                except FileNotFoundError:
+                    self.fail(index, "is gone from the source")
+                    continue
+                self.received += f.size - f.have
+                f.have, f.received, f.tries = f.size, True, TRIES
+                self.to_place.put(index)
+        for target in self.targets:
+            shutil.rmtree(target.stage, ignore_errors=True)
 
     # -- sending on ----------------------------------------------------------------------------------------
     def take(self, position, end, cancelled):

@@ -5,6 +5,7 @@ around it is not ours. It holds
     lock          held while a broadcast writes to T
     delivered     a JSON line [path, size, mtime_ns, sha256] for each file put in place; the last one of a path counts
     parts/KEY     a file under way, KEY made of its path, size and mtime; KEY.blocks: digests of its 4 MiB blocks
+    stage/        what rsync brings, with --via rsync
 """
 import stat
 
@@ -40,7 +41,9 @@ class Target:
             raise Refused("%s is not writable" % dec(folder), "choose another destination, or mend its mode")
         self.meta = self.find_meta()
         self.parts = os.path.join(self.meta, b"parts")
-        os.makedirs(self.parts, 0o700, exist_ok=True)
+        self.stage = os.path.join(self.meta, b"stage")
+        for folder in (self.parts, self.stage):
+            os.makedirs(folder, 0o700, exist_ok=True)
         self.lock, holder = take_lock(self.meta, spec)
         return None if self.lock is not None else holder or "?"
 
@@ -122,10 +125,11 @@ class Target:
         """Give up the lock; an empty state folder part goes with it."""
         if self.log is not None:
             self.log.close()
-        try:
-            os.rmdir(self.parts)
-        except OSError:
-            pass
+        for folder in (self.parts, self.stage):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass
         if self.lock is not None:
             os.close(self.lock)
 

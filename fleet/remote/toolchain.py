@@ -1,7 +1,8 @@
 """What this node would compile with, and the GPUs it has. Nothing is changed.
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s}. Answers J {"facts": {...}}:
-    activate, python, torch, gpus, gpu_error   as in the probe; each of gpus also has "capability": "8.0" | null
+    activate, python, torch, glibc, gpus, gpu_error, ...   as in the probe; each of gpus also has
+                           "capability": "8.0" | null
     cc, cxx, nvcc, ninja   {"path", "version"}, or null where there is none; $CC, $CXX and $CUDA_HOME count
     headers                path of Python.h | null
     backends               {module: bool} of what builds wheels
@@ -88,8 +89,9 @@ def main():
     thread.daemon = True
     thread.start()
     chain = Toolchain(spec)
-    facts = gather([("activate", chain.tools.activate), ("python", chain.tools.python), ("build", chain.build),
-                    ("compilers", chain.compilers), ("gpus", chain.gpus)], spec["deadline"])
+    todo = [("activate", chain.tools.activate), ("python", chain.tools.python), ("build", chain.build),
+            ("compilers", chain.compilers), ("system", system), ("gpus", chain.gpus)]
+    facts = gather(todo, spec["deadline"])
     facts.pop("packages", None)
     try:
         send_json({"facts": facts})

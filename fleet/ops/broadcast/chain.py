@@ -141,6 +141,12 @@ class Chain:
         self.links.pop(name, None)
         return self.orders()
 
+    def behind(self, name: str) -> float:
+        """Seconds that a member is behind its sender, at the sender's speed; 0.0 where that is not known."""
+        member, sender = self.members[name], self.members.get(self.sender_of(name))
+        usual = sender.average() if sender else None
+        return max(0, sender.position - member.position) / usual if sender and usual else 0.0
+
     def broken(self, sender: str, epoch: int, connected: bool, why: str) -> Order | Cut | None:
         """A link failed: dial again, or give the receiver up. None when that link is history already."""
         order = self.links.get(sender)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import FleetError, HostFailed, Interrupted
@@ -12,32 +12,35 @@ from fleet.events import Emit, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Cut, Order
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member, Outbox
+from fleet.ops.broadcast.source import Source
 
 TICK_SECONDS = 0.2
 
 
 class Coordinator:
-    """members: every host, in inventory order. All methods may be called from any thread."""
+    """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
 
-    def __init__(self, members: Sequence[Member], manifest: Manifest, emit: Emit) -> None:
+    All methods may be called from any thread.
+    """
+
+    def __init__(self, members: Sequence[Member], manifest: Manifest, emit: Emit,
+                 star: Callable[[Member], None] | None = None) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
         self.over = threading.Event()
         self.first_locked = threading.Event()
         self.sent = 0
         self.cuts: list[dict[str, Any]] = []
-        self._emit = emit
+        self.source = Source()
+        self._emit, self._star = emit, star
         self._lock = threading.RLock()
-        self._source: Outbox | None = None
         self._chain: Chain | None = None
-        self._digests: dict[int, str] = {}
-        self._broken: dict[int, str] = {}
         self._lost: dict[str, tuple[str, float, int]] = {}
 
     # -- members come and go -------------------------------------------------------------------------------
     def source_opened(self, outbox: Outbox) -> None:
         with self._lock:
-            self._source = outbox
+            self.source.outbox = outbox
             outbox.put(self.manifest.message)
             self._maybe_go()
 
@@ -105,7 +108,7 @@ class Coordinator:
         member.need = {"wants": [(int(a), int(b)) for a, b in message["wants"]], "bytes": int(message["bytes"]),
                        "files": {i for a, b in message["files"] for i in range(int(a), int(b))},
                        "unsure": {int(k): str(v) for k, v in message["unsure"].items()},
-                       "address": str(message["address"]), "port": int(message["port"])}
+                       "address": message["address"], "port": message["port"], "stages": message["stages"]}
         member.state = "ready"
         self._maybe_go()
 
@@ -125,8 +128,9 @@ class Coordinator:
         self._emit(Progress(name, "receiving", member.received, member.need["bytes"]))
         if name in self._lost and member.received > self._lost[name][2]:
             before, since, _received = self._lost.pop(name)
-            self.cuts.append({"host": before, "behind": name, "lost_seconds": round(now - since, 1)})
-            self._emit(Notice("info", f"goes on without host {before}, {now - since:.1f} s lost", name))
+            lost = max(now - since, self._chain.behind(name))
+            self.cuts.append({"host": before, "behind": name, "lost_seconds": round(lost, 1)})
+            self._emit(Notice("info", f"goes on without host {before}, {lost:.1f} s lost", name))
 
     def _on_link(self, member: Member, message: Mapping[str, Any]) -> None:
         self._link_broke(member.host.name, message)
@@ -154,36 +158,27 @@ class Coordinator:
 
     # -- what the source says ------------------------------------------------------------------------------
     def _source_digests(self, message: Mapping[str, Any]) -> None:
-        fresh = {int(index): str(digest) for index, digest in message["files"]}
-        self._digests.update(fresh)
-        if self._chain is None:
-            self._maybe_go()
-            return
-        for member in self.members.values():
-            self._send_digests(member, fresh)
-
-    def _send_digests(self, member: Member, digests: Mapping[int, str]) -> None:
-        if member.state == "receiving":
-            member.tell(op="digests", files=[[i, digest] for i, digest in digests.items() if i in member.need["files"]])
+        fresh = self.source.learn(message)
+        self._maybe_go()
+        for member in self._receiving():
+            self.source.pass_on(member, fresh)
 
     def _source_changed(self, message: Mapping[str, Any]) -> None:
-        reason = "changed in the source while it was read"
-        self._broken.update((int(index), reason) for index in message["files"])
-        if self._chain is None:
-            self._maybe_go()
-        else:
-            self._tell_broken([[int(index), reason] for index in message["files"]])
+        fresh = {int(index) for index in message["files"]}
+        self.source.changed |= fresh
+        self._maybe_go()
+        for member in self._receiving():
+            self.source.warn(member, fresh)
 
-    def _tell_broken(self, files: list[list[Any]]) -> None:
-        for member in self.members.values():
-            if files and member.state == "receiving":
-                member.tell(op="fail", files=files)
+    def _receiving(self) -> list[Member]:
+        return [member for member in self.members.values() if member.state == "receiving"]
 
     def _source_link(self, message: Mapping[str, Any]) -> None:
         self._link_broke(SOURCE, message)
 
     def _source_at(self, message: Mapping[str, Any]) -> None:
-        self.sent = int(message["sent"])
+        if self._star is None:
+            self.sent = int(message["sent"])
         if self._chain is not None:
             self._chain.sent(SOURCE, self.sent, time.monotonic())
 
@@ -203,44 +198,26 @@ class Coordinator:
                                   hint=f"mend that, or leave it out: -x {names.replace(' ', '')}", kind="not-sent"))
             return
         ready = [m for m in members if m.state == "ready"]
-        unsure = {i for m in ready for i in m.need["unsure"]}
-        if ready and self._source is None:
-            return
-        missing = sorted(unsure - self._digests.keys() - self._broken.keys())
-        if missing:
-            if self._source is not None and not self._asked:
-                self._asked = True
-                self._source.put({"op": "digest", "files": missing})
+        if ready and (self.source.outbox is None or self.source.ask(i for m in ready for i in m.need["unsure"])):
             return
         self._go(ready)
 
-    _asked = False
-
     def _go(self, ready: list[Member]) -> None:
         for member in ready:
-            unsure = member.need["unsure"]
-            member.held = [i for i, digest in unsure.items() if self._digests.get(i) == digest]
-            held = sum(self._lacking(member, i) for i in member.held)
-            member.need = {**member.need, "files": member.need["files"] - set(member.held),
-                           "bytes": member.need["bytes"] - held}
+            member.settle(self.source.digests, self.manifest)
         lacking = [m for m in ready if m.need["files"]]
-        self._chain = Chain([(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic())
+        self._chain = Chain([] if self._star else [(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic())
         for member in ready:
             member.state = "receiving"
             member.tell(op="go", held=member.held)
-            self._send_digests(member, self._digests)
-        self._tell_broken([[index, reason] for index, reason in self._broken.items()])
+            self.source.pass_on(member, self.source.digests)
+            self.source.warn(member, self.source.changed)
         for order in self._chain.orders():
             self._give(order)
-        wanted = {i for m in ready for i in m.need["files"]} - self._digests.keys() - self._broken.keys()
-        if wanted and self._source is not None:
-            self._source.put({"op": "digest", "files": sorted(wanted)})
+        for member in lacking if self._star else ():
+            threading.Thread(target=self._star, args=(member,), daemon=True).start()
+        self.source.ask(i for m in lacking for i in m.need["files"])
         self._maybe_over()
-
-    def _lacking(self, member: Member, index: int) -> int:
-        """Bytes of a file that the member said it wants."""
-        begin, size = self.manifest.starts[index], self.manifest.files[index][4]
-        return sum(max(0, min(b, begin + size) - max(a, begin)) for a, b in member.need["wants"])
 
     def _give(self, order: Order) -> None:
         receiver = self.members.get(order.receiver or "")
@@ -248,8 +225,8 @@ class Coordinator:
                    "token": receiver.token if receiver else None}
         if order.sender != SOURCE:
             self.members[order.sender].tell(**message)
-        elif self._source is not None:
-            self._source.put(message)
+        else:
+            self.source.tell(**message)
 
     def _cut(self, cut: Cut) -> None:
         member = self.members[cut.name]
@@ -258,6 +235,18 @@ class Coordinator:
         else:
             self._out(member, HostFailed(cut.reason, hint=cut.hint, host=cut.name, kind=cut.kind))
         member.cancel.set()
+
+    def add_sent(self, count: int) -> None:
+        with self._lock:
+            self.sent += count
+
+    def give_up(self, name: str, error: FleetError) -> None:
+        """A member cannot be served."""
+        with self._lock:
+            member = self.members[name]
+            if member.state == "receiving":
+                self._out(member, error)
+                member.cancel.set()
 
     def tick(self) -> None:
         with self._lock:
@@ -276,8 +265,7 @@ class Coordinator:
             self.first_locked.set()
             for member in self.members.values():
                 member.tell(op="end")
-            if self._source is not None:
-                self._source.put({"op": "end"})
+            self.source.tell(op="end")
 
     def abort(self, error: FleetError) -> None:
         """Stop; whoever has no other reason gets this one."""

@@ -20,8 +20,10 @@ from fleet.ops.broadcast.coordinator import TICK_SECONDS, Coordinator
 from fleet.ops.broadcast.manifest import Manifest, scan
 from fleet.ops.broadcast.member import Member, converse
 from fleet.ops.broadcast.plan import BroadcastPlan
+from fleet.ops.broadcast.star import send
 from fleet.ops.each import failed
 from fleet.ops.runtime import Runtime
+from fleet.transport.base import Session
 from fleet.transport.local import LocalTransport
 
 LOCK_WAIT_SECONDS = 10.0
@@ -39,8 +41,8 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
     fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
     members = [Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24))
                for host in inventory.hosts]
-    coordinator = Coordinator(members, manifest, runtime.emit)
-    transfer = _Transfer(plan, manifest, coordinator, runtime)
+    transfer = _Transfer(plan, manifest, members, runtime)
+    coordinator = transfer.coordinator
     threading.Thread(target=transfer.source, name="source", daemon=True).start()
     threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
     results: dict[str, Result] = {}
@@ -70,22 +72,27 @@ def _with_shared(result: Result, results: dict[str, Result]) -> Result:
 class _Transfer:
     """What the threads of one broadcast share."""
 
-    def __init__(self, plan: BroadcastPlan, manifest: Manifest, coordinator: Coordinator, runtime: Runtime) -> None:
-        self._plan, self._coordinator, self._runtime = plan, coordinator, runtime
+    def __init__(self, plan: BroadcastPlan, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
+        self._plan, self._manifest, self._runtime = plan, manifest, runtime
+        self.coordinator = Coordinator(members, manifest, runtime.emit, self.star if plan.via == "rsync" else None)
+        self._sessions: dict[str, Session] = {}
+        self._at_once = threading.BoundedSemaphore(runtime.fanout)
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
         self._kinds = kinds
         self._spec: dict[str, Any] = {
             "sync": uuid.uuid4().hex, "head": socket.gethostname(), "wait": LOCK_WAIT_SECONDS,
-            "every": max(0.2, len(coordinator.members) / 160), "tls": make_certificate(),
+            "every": max(0.2, len(members) / 160), "tls": make_certificate(),
+            "via": plan.via,
         }
 
     def member(self, member: Member) -> Result:
         """One host, from connecting to its result."""
-        host, coordinator = member.host, self._coordinator
+        host, coordinator = member.host, self.coordinator
         self._runtime.emit(Started(host.name, "connecting"))
         error: FleetError | None = None
         try:
             session = self._runtime.transport.connect(host, self._runtime.cancel)
+            self._sessions[host.name] = session
             undo = self._runtime.cancel.on_set(member.cancel.set)
             try:
                 if member is not next(iter(coordinator.members.values())):
@@ -116,7 +123,7 @@ class _Transfer:
 
     def source(self) -> None:
         """This machine as the one that has everything."""
-        coordinator = self._coordinator
+        coordinator = self.coordinator
         session = LocalTransport().connect(Host(SOURCE, "localhost", python=sys.executable), self._runtime.cancel)
         spec = {**self._spec, "role": "source", "limit": self._plan.limit,
                 "targets": [[str(item.source.resolve()), kind]
@@ -129,6 +136,18 @@ class _Transfer:
         finally:
             session.close()
 
+    def star(self, member: Member) -> None:
+        """Bring one member its files by rsync."""
+        plan, name = self._plan, member.host.name
+        limit = plan.limit and plan.limit // min(self._runtime.fanout, len(self.coordinator.members))
+        try:
+            with self._at_once:
+                sent = send(self._sessions[name], member, self._manifest, [item.source for item in plan.items], limit,
+                            self._runtime)
+            self.coordinator.add_sent(sent)
+        except FleetError as error:
+            self.coordinator.give_up(name, error)
+
     def ticker(self) -> None:
-        while not self._coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
-            self._coordinator.tick()
+        while not self.coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
+            self.coordinator.tick()

@@ -36,6 +36,12 @@ class Manifest:
         """Where each file begins in the stream of all files."""
         return list(accumulate((entry[4] for entry in self.files[:-1]), initial=0))
 
+    def overlap(self, index: int, ranges: Sequence[tuple[int, int]]) -> int:
+        """Bytes of one file that lie in ranges of the stream."""
+        begin = self.starts[index]
+        end = begin + self.files[index][4]
+        return sum(max(0, min(b, end) - max(a, begin)) for a, b in ranges)
+
     @cached_property
     def packed(self) -> bytes:
         return zlib.compress(json.dumps(self.entries).encode(), 6)

@@ -11,6 +11,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
+from fleet.ops.broadcast.manifest import Manifest
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
@@ -70,6 +71,13 @@ class Member:
         port = self.need["port"]
         found = [self.need["address"], self.host.data_address, self.host.address]
         return [[address, port] for address in dict.fromkeys(found) if address]
+
+    def settle(self, digests: Mapping[int, str], manifest: Manifest) -> None:
+        """Decide about the files that it was unsure of: it holds those with the source's digest."""
+        self.held = [i for i, digest in self.need["unsure"].items() if digests.get(i) == digest]
+        held_bytes = sum(manifest.overlap(i, self.need["wants"]) for i in self.held)
+        self.need = {**self.need, "files": self.need["files"] - set(self.held),
+                     "bytes": self.need["bytes"] - held_bytes}
 
     def fail(self, error: FleetError) -> None:
         self.state = "out"
