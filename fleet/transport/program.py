@@ -42,17 +42,21 @@ def bootstrap(host: Host) -> str:
 
 @cache
 def source(name: str) -> bytes:
-    """The text of a remote program; in front of it common.py and what its line "# parts: NAME..." names."""
+    """The text of a remote program, with wire.py and common.py in front, and the parts its "# parts:" line names.
+
+    A program that says "# only: wire" gets nothing but that: it is to start as fast as an interpreter can.
+    """
     root = files("fleet") / "remote"
     text = (root / f"{name}.py").read_bytes()
-    named = re.search(rb"^# parts: (.+)$", text, re.MULTILINE)
-    parts = ["common", *(named.group(1).decode().split() if named else [])]
+    named = re.search(rb"^# (parts|only): (.+)$", text, re.MULTILINE)
+    parts = ["wire", "common"] if named is None or named[1] == b"parts" else []
+    parts += named[2].decode().split() if named else []
     return b"\n".join([*((root / f"{part}.py").read_bytes() for part in parts), text])
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame from the node; see fleet/remote/common.py for the kinds."""
+    """One frame from the node; see fleet/remote/wire.py for the kinds."""
 
     kind: str
     stream: int
