@@ -42,10 +42,12 @@ class Target:
         self.meta = self.find_meta()
         self.parts = os.path.join(self.meta, b"parts")
         self.stage = os.path.join(self.meta, b"stage")
+        self.lock, holder = take_lock(self.meta, spec)
+        if self.lock is None:
+            return holder or "?"
         for folder in (self.parts, self.stage):
             os.makedirs(folder, 0o700, exist_ok=True)
-        self.lock, holder = take_lock(self.meta, spec)
-        return None if self.lock is not None else holder or "?"
+        return None
 
     def find_meta(self):
         around, name = os.path.split(self.path)

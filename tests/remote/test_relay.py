@@ -1,0 +1,283 @@
+"""Broadcasts on this machine: the real chain with its links, programs and files, only ssh left out."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes import until
+from test_mirror import snapshot
+
+from fleet.errors import UsageError
+from fleet.events import Event, Notice, Progress
+from fleet.model import Host, Inventory, Report
+from fleet.ops import broadcast
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
+
+MB = 1 << 20
+
+
+class Fleet:
+    """Nodes n1..nN whose files live in folders of these names."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.names = [f"n{i + 1}" for i in range(count)]
+        self.inventory = Inventory(tuple(Host(n, "127.0.0.1", workdir=str(folder / n)) for n in self.names))
+        self.events: list[Event] = []
+
+    def send(self, source: Path, cancel: Cancel | None = None, to: str = "data/", **options: Any) -> Report:
+        dests = {host.name: f"{host.workdir}/{to}" for host in self.inventory.hosts}
+        plan = broadcast.make_plan(self.inventory, [f"{source}:X"], **options)
+        items = tuple(broadcast.plan.Item(item.source, {n: d + source.name if d.endswith("/") else d
+                                                        for n, d in dests.items()}) for item in plan.items)
+        plan = broadcast.BroadcastPlan(items, plan.limit, plan.via)
+        return broadcast.execute(self.inventory, plan, Runtime(LocalTransport(), emit=self.events.append,
+                                                               cancel=cancel or Cancel()))
+
+    def ok(self, source: Path, **options: Any) -> Report:
+        report = self.send(source, **options)
+        assert report.exit_code == 0, [(str(r.error), r.error and r.error.hint) for r in report.results]
+        return report
+
+    def path(self, name: str, *parts: str) -> Path:
+        return self.folder.joinpath(name, "data", *parts)
+
+    def while_sending(self, source: Path, limit: str, act: Callable[[], Any], **options: Any) -> Report:
+        """Send with a limit, `act` once the last node has 6 MiB."""
+        reports: list[Report] = []
+        thread = threading.Thread(target=lambda: reports.append(self.send(source, limit=limit, **options)))
+        self.events.clear()
+        thread.start()
+        try:
+            until(lambda: any(isinstance(e, Progress) and e.host == self.names[-1] and e.done > 6 * MB
+                              for e in list(self.events)), 30)
+            act()
+        finally:
+            thread.join(60)
+        return reports[0]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path, 3)
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Path:
+    path = tmp_path / "model.bin"
+    path.write_bytes(os.urandom(20 * MB + 12345))
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "set"
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "empty").mkdir(mode=0o711)
+    (folder / "zero").touch()
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o751)
+    (folder / "a" / "b" / "space 'n\" $(id)\nnewline*").write_bytes(b"odd")
+    Path(os.fsdecode(os.fsencode(folder) + b"/latin-\xe9")).write_bytes(b"\xff\x00")
+    (folder / "link").symlink_to("a/b")
+    (folder / "dangling").symlink_to("/nowhere/at all")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("data is data")
+    for i in range(300):
+        (folder / "a" / f"f{i}").write_bytes(os.urandom(i * 7))
+    return folder
+
+
+def received(report: Report) -> list[int]:
+    return [result.data.get("bytes", 0) for result in report.results]
+
+
+@pytest.mark.parametrize("via", ["chain", "rsync"])
+def test_a_tree_arrives_as_it_is_and_a_second_time_nothing_moves(fleet: Fleet, tree: Path, via: str) -> None:
+    report = fleet.ok(tree, via=via)
+    for name in fleet.names:
+        assert snapshot(fleet.path(name, "set")) == snapshot(tree)
+    total = sum(p.lstat().st_size for p in tree.rglob("*") if p.is_file() and not p.is_symlink())
+    assert received(report) == [total] * 3
+    if via == "chain":
+        assert report.data["sent"] == total
+    assert received(fleet.ok(tree, via=via)) == [0, 0, 0]
+    (tree / "a" / "f9").write_text("changed")
+    assert received(fleet.ok(tree, via=via)) == [7, 7, 7]
+    assert fleet.path("n3", "set", "a", "f9").read_text() == "changed"
+
+
+def test_only_what_a_node_lacks_is_sent_to_it_whoever_has_it(fleet: Fleet, big: Path) -> None:
+    fleet.ok(big)
+    fleet.path("n2", "model.bin").unlink()
+    report = fleet.ok(big)
+    assert received(report) == [0, big.stat().st_size, 0]
+    assert fleet.path("n2", "model.bin").read_bytes() == big.read_bytes()
+
+
+def test_a_copy_from_elsewhere_is_recognised_by_its_digest(fleet: Fleet, big: Path) -> None:
+    times = (big.stat().st_atime_ns, big.stat().st_mtime_ns)
+    for name, data in (("n1", big.read_bytes()), ("n2", b"\0" * big.stat().st_size)):
+        fleet.path(name).mkdir(parents=True)
+        fleet.path(name, "model.bin").write_bytes(data)
+        os.utime(fleet.path(name, "model.bin"), ns=times)
+    report = fleet.ok(big)
+    size = big.stat().st_size
+    assert received(report) == [0, size, size]
+    assert fleet.path("n2", "model.bin").read_bytes() == big.read_bytes()
+
+
+def test_the_head_may_be_one_of_the_hosts(fleet: Fleet, big: Path) -> None:
+    inode = big.stat().st_ino
+    plan = broadcast.make_plan(fleet.inventory, [str(big)])
+    single = Inventory(fleet.inventory.hosts[:1])
+    report = broadcast.execute(single, plan, Runtime(LocalTransport()))
+    assert report.exit_code == 0 and received(report) == [0]
+    assert big.stat().st_ino == inode
+
+
+def test_interrupted_and_run_again_it_sends_the_rest(fleet: Fleet, big: Path) -> None:
+    cancel = Cancel()
+    report = fleet.while_sending(big, "8MB", cancel.set, cancel=cancel)
+    assert report.exit_code != 0
+    until(lambda: not any(fleet.path(n, "model.bin").exists() for n in fleet.names))
+    again = fleet.ok(big)
+    assert all(count < big.stat().st_size - 3 * MB for count in received(again))
+    assert again.data["sent"] < big.stat().st_size - 3 * MB
+    for name in fleet.names:
+        assert fleet.path(name, "model.bin").read_bytes() == big.read_bytes()
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as f:
+        f.seek(offset)
+        byte = f.read(1)
+        f.seek(offset)
+        f.write(bytes([byte[0] ^ 1]))
+
+
+def part_of(fleet: Fleet, name: str) -> Path:
+    return next(p for p in fleet.path(name, ".model.bin.fleet-data", "parts").iterdir() if "." not in p.name)
+
+
+def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, big: Path) -> None:
+    fleet.while_sending(big, "8MB", lambda: flip(part_of(fleet, "n2"), 1000))
+    for name in fleet.names:
+        final = fleet.path(name, "model.bin")
+        assert not final.exists() or final.read_bytes() == big.read_bytes()
+    fleet.ok(big)
+    assert fleet.path("n2", "model.bin").read_bytes() == big.read_bytes()
+
+
+def test_a_bit_that_flipped_between_two_runs_is_sent_again(fleet: Fleet, big: Path) -> None:
+    cancel = Cancel()
+    fleet.while_sending(big, "8MB", cancel.set, cancel=cancel)
+    time.sleep(0.3)
+    flip(part_of(fleet, "n2"), 1000)
+    report = fleet.ok(big)
+    assert received(report)[1] == big.stat().st_size, "the first block is the broken one"
+    assert fleet.path("n2", "model.bin").read_bytes() == big.read_bytes()
+
+
+def test_a_source_that_changes_while_it_is_read_never_gets_its_name(fleet: Fleet, big: Path) -> None:
+    def change() -> None:
+        with big.open("r+b") as f:
+            f.seek(-5, os.SEEK_END)
+            f.write(b"later")
+
+    report = fleet.while_sending(big, "8MB", change)
+    assert report.exit_code == 1
+    assert all(r.error and "changed" in r.error.message for r in report.results)
+    assert not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
+
+
+def test_a_source_that_shrinks(fleet: Fleet, big: Path) -> None:
+    report = fleet.while_sending(big, "8MB", lambda: os.truncate(big, 7 * MB))
+    assert report.exit_code == 1 and not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
+
+
+def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, big: Path) -> None:
+    def kill() -> None:
+        holder = os.stat(fleet.path("n2", ".model.bin.fleet-data", "lock")).st_ino
+        pids = {int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines()
+                if line.split()[5].endswith(f":{holder}")}
+        assert len(pids) == 1
+        os.kill(pids.pop(), 9)
+
+    report = fleet.while_sending(big, "8MB", kill)
+    assert [r.ok for r in report.results] == [True, False, True]
+    assert not fleet.path("n2", "model.bin").exists()
+    assert fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
+    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 3
+    assert any(isinstance(e, Notice) and e.host == "n2" for e in fleet.events)
+    assert received(fleet.ok(big))[1] < big.stat().st_size - 3 * MB
+
+
+def test_two_at_once_to_one_place(fleet: Fleet, big: Path) -> None:
+    other: list[Report] = []
+    thread = threading.Thread(target=lambda: other.append(fleet.send(big)))
+    report = fleet.while_sending(big, "8MB", thread.start)
+    thread.join(60)
+    assert report.exit_code == 0
+    # it waited, then found everything in place
+    assert other[0].exit_code == 0 and received(other[0]) == [0, 0, 0]
+
+
+def test_one_folder_on_several_nodes_is_written_once(fleet: Fleet, big: Path) -> None:
+    hosts = tuple(Host(n, "127.0.0.1", workdir=str(fleet.folder / ("n1" if n != "n3" else n))) for n in fleet.names)
+    fleet.inventory = Inventory(hosts)
+    report = fleet.ok(big)
+    assert sorted(received(report)) == [0, big.stat().st_size, big.stat().st_size]
+    assert sum("shared_with" in r.data for r in report.results) == 1
+
+
+@pytest.mark.parametrize("kind", ["missing", "unreadable", "socket"])
+def test_bad_sources(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    source = tmp_path / "s"
+    if kind == "socket":
+        os.mkfifo(source)
+    elif kind == "unreadable":
+        if os.getuid() == 0:
+            source = Path("/proc/self/mem/x")
+        else:
+            source.touch(0)
+    with pytest.raises(UsageError):
+        fleet.send(source)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: p.mkdir(parents=True), "is a folder"),
+        (lambda p: (p.parent.mkdir(parents=True), p.symlink_to("/etc/passwd")), "is a link on the node"),
+        (lambda p: (p.parent.parent.mkdir(parents=True), p.parent.write_text("x")), "is a file"),
+    ],
+)
+def test_one_bad_destination_keeps_everything_from_being_sent(
+    fleet: Fleet, big: Path, make: Callable[[Path], Any], words: str
+) -> None:
+    make(fleet.path("n2", "model.bin"))
+    report = fleet.send(big)
+    assert report.exit_code == 1 and report.data["sent"] == 0
+    errors = {r.host: r.error for r in report.results}
+    assert errors["n2"] and words in errors["n2"].message
+    assert errors["n1"] and "nothing was sent, because of host n2" in errors["n1"].message
+    assert not fleet.path("n1", "model.bin").exists()
+
+
+def test_nothing_is_written_through_a_link_on_the_node(fleet: Fleet, tree: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    fleet.path("n1", "set").mkdir(parents=True)
+    fleet.path("n1", "set", "a").symlink_to(outside)
+    report = fleet.send(tree)
+    assert report.exit_code == 1 and "a is a link on the node" in str(report.results[0].error)
+    assert list(outside.iterdir()) == []
