@@ -1,0 +1,172 @@
+"""Broadcasts over real sshd and shaped links: what happens to the others when one goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_lab import LabFactory, VirtualLab
+
+SIZE = 80_000_000  # 3.2 s at 200 Mbit/s
+
+
+@pytest.fixture(scope="module")
+def fast(lab_factory: LabFactory) -> VirtualLab:
+    return lab_factory(4, "--link", "200mbit", "--disk", "320m").enrol()
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "model.bin"
+    path.write_bytes(os.urandom(SIZE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def digest(big: Path) -> str:
+    return hashlib.sha256(big.read_bytes()).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def clean(fast: VirtualLab) -> Iterator[None]:
+    yield
+    for name in fast.names:
+        fast.sh(name, "rm -rf /data /fill /root/work")
+
+
+def start(lab: VirtualLab, source: Path, *options: str) -> subprocess.Popen[bytes]:
+    """A broadcast to /data/, under way on the last node."""
+    process = lab.popen("-i", "lab", "--json", "sync", "--data", f"{source}:/data/", *options)
+    for _ in range(600):
+        if lab.sh(lab.names[-1], "find /data/.model.bin.fleet-data/parts -size +4M 2>/dev/null", check=False):
+            return process
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError("it did not get going")
+
+
+def end(process: subprocess.Popen[bytes]) -> tuple[int, dict[str, Any]]:
+    out, err = process.communicate(timeout=120)
+    assert out, err
+    return process.returncode, json.loads(out)
+
+
+def sums(lab: VirtualLab, names: list[str]) -> set[str]:
+    return {lab.sh(name, "sha256sum < /data/model.bin", check=False).split()[0] for name in names}
+
+
+def check_rest(lab: VirtualLab, victim: str, code: int, document: dict[str, Any], digest: str) -> dict[str, Any]:
+    """All but the victim have the file; the victim's error."""
+    others = [name for name in lab.names if name != victim]
+    assert code != 0 and not document["hosts"][victim]["ok"]
+    assert all(document["hosts"][name]["ok"] for name in others), document
+    assert sums(lab, others) == {digest}
+    error: dict[str, Any] = document["hosts"][victim]["error"]
+    return error
+
+
+def test_the_data_leaves_the_head_once(fast: VirtualLab, big: Path, digest: str) -> None:
+    code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    assert code == 0 and document["sent"] == SIZE
+    assert sums(fast, fast.names) == {digest}
+    done = fast.fleet("-i", "lab", "sync", "--data", f"{big}:/data/", check=True)
+    assert "nothing to send" in done.stdout
+
+
+def test_a_killed_node_costs_the_others_under_three_seconds(fast: VirtualLab, big: Path, digest: str) -> None:
+    victim = fast.names[1]
+    process = start(fast, big)
+    fast.fleet("lab", "kill", victim, check=True)
+    code, document = end(process)
+    check_rest(fast, victim, code, document, digest)
+    assert document["cuts"][0]["host"] == victim and document["cuts"][0]["lost_seconds"] < 3
+    # as new again, with its old host key
+    fast.fleet("lab", "up", check=True)
+    fast.refresh()
+    fast.enrolled = False
+    fast.enrol()
+
+
+def test_a_frozen_node_is_left_out(fast: VirtualLab, big: Path, digest: str) -> None:
+    victim = fast.names[2]
+    process = start(fast, big)
+    fast.fleet("lab", "freeze", victim, check=True)
+    try:
+        code, document = end(process)
+    finally:
+        fast.fleet("lab", "heal", victim, check=True)
+    error = check_rest(fast, victim, code, document, digest)
+    assert "no sign of life" in error["message"]
+    # the healed node finds its head gone, gives up its lock, and has no file under the final name
+    code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    assert code == 0 and 0 < document["hosts"][victim]["bytes"] < SIZE
+    assert sums(fast, fast.names) == {digest}
+
+
+def test_a_full_disk_is_said_by_the_node_itself(fast: VirtualLab, big: Path, digest: str) -> None:
+    victim = fast.names[1]
+    process = start(fast, big)
+    fast.sh(victim, "dd if=/dev/zero of=/fill bs=1M 2>/dev/null", check=False)
+    code, document = end(process)
+    error = check_rest(fast, victim, code, document, digest)
+    assert "No space left" in error["message"] and "free some space" in error["hint"]
+    assert fast.sh(victim, "ls /data") == ""
+
+
+def test_a_link_at_a_tenth_is_cut_out(fast: VirtualLab, big: Path, digest: str) -> None:
+    victim = fast.names[1]
+    fast.fleet("lab", "link", victim, "20mbit", check=True)
+    try:
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    finally:
+        fast.fleet("lab", "link", victim, "200mbit", check=True)
+    error = check_rest(fast, victim, code, document, digest)
+    assert error["kind"] == "slow" and "it crawls" in error["message"]
+
+
+def test_no_room_on_one_host_is_said_before_anything_is_sent(fast: VirtualLab, big: Path) -> None:
+    victim = fast.names[3]
+    fast.sh(victim, "head -c 250M /dev/zero > /fill")
+    code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    assert code == 1 and document["sent"] == 0
+    assert f"{SIZE} bytes are to be written" in document["hosts"][victim]["error"]["message"]
+    assert victim in document["hosts"][fast.names[0]]["error"]["message"]
+
+
+def test_the_head_killed_leaves_parts_and_the_next_run_goes_on(fast: VirtualLab, big: Path, digest: str) -> None:
+    process = start(fast, big)
+    process.kill()
+    process.communicate(timeout=30)
+    for name in fast.names:
+        assert fast.sh(name, "ls /data") == ""
+    code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    assert code == 0 and document["sent"] < SIZE
+    assert sums(fast, fast.names) == {digest}
+
+
+def test_no_secret_is_seen_in_a_command_line_or_environment(fast: VirtualLab, big: Path) -> None:
+    process = start(fast, big)
+    seen = "".join(fast.sh(name, "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; "
+                                 "ls -R /dev/shm /data", check=False) for name in fast.names)
+    assert end(process)[0] == 0
+    assert "FLEET1" not in seen and "PRIVATE KEY" not in seen and "pem" not in seen and '"token"' not in seen
+
+
+def test_a_wall_between_two_nodes_and_the_way_around_it(fast: VirtualLab, big: Path, digest: str) -> None:
+    first, second = fast.names[:2]
+    fast.sh(first, f"ip route add prohibit {fast.address(second)}")
+    try:
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+        error = check_rest(fast, second, code, document, digest)
+        assert f"host {first} cannot reach it" in error["message"] and "--via rsync" in error["hint"]
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--via", "rsync", "--data", f"{big}:/data/"))
+    finally:
+        fast.sh(first, f"ip route del prohibit {fast.address(second)}")
+    assert code == 0 and sums(fast, fast.names) == {digest}

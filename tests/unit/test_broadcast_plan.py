@@ -1,0 +1,79 @@
+"""Where `--data PATH[:DEST]` goes, and what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.model import Host, Inventory
+from fleet.ops.broadcast.manifest import scan
+from fleet.ops.broadcast.plan import make_plan, parse_rate
+
+HOSTS = Inventory((Host("a", "a", workdir="~/work"), Host("b", "b")))
+
+
+def dests(text: str) -> tuple[str, str]:
+    item = make_plan(HOSTS, [text]).items[0]
+    return item.dests["a"], item.dests["b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/m/llama:/data/", ("/data/llama", "/data/llama")),
+        ("/m/llama/:/data/", ("/data/llama", "/data/llama")),
+        ("/m/llama:/data/x", ("/data/x", "/data/x")),
+        ("/m/llama:~/x", ("~/x", "~/x")),
+        ("/m/llama", ("/m/llama", "/m/llama")),
+        ("/m/a:b:/d/", ("/d/a:b", "/d/a:b")),
+    ],
+)
+def test_destinations(text: str, expected: tuple[str, str]) -> None:
+    assert dests(text) == expected
+
+
+def test_a_relative_path_goes_below_the_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert dests("sets/x") == ("~/work/sets/x", str(tmp_path / "sets/x"))
+    (tmp_path / "odd:name").touch()
+    assert dests("odd:name") == ("~/work/odd:name", str(tmp_path / "odd:name"))
+    assert dests("odd:name:/d/") == ("/d/odd:name", "/d/odd:name")
+
+
+@pytest.mark.parametrize("text", ["", ":/data", "x:", "../x", "/:/d/", "a\0b"])
+def test_what_makes_no_sense(text: str) -> None:
+    with pytest.raises(UsageError):
+        make_plan(HOSTS, [text])
+
+
+def test_two_sources_for_one_place() -> None:
+    with pytest.raises(UsageError, match="both go to /d/x"):
+        make_plan(HOSTS, ["/a/x:/d/", "/b/x:/d/"])
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("100MB", 100_000_000), ("200mbit", 25_000_000), ("1.5GiB/s", 1_610_612_736), ("5000", 5000),
+     ("1gbit", 125_000_000)],
+)
+def test_rates(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-5MB", "10", "0", "1e9", "5 parsecs"])
+def test_no_rates(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_rate(text)
+
+
+def test_a_manifest_is_one_stream(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name, size in (("a", 3), ("b", 0), ("d/c", 5)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    manifest = scan([tmp_path])
+    assert [entry[1] for entry in manifest.entries] == ["", "a", "b", "d", "d/c"]
+    assert manifest.starts == [0, 3, 3] and manifest.size == 8
+    assert manifest.overlap(2, [(0, 4), (6, 8)]) == 3
+    assert scan([]).starts == [0] and scan([]).size == 0
