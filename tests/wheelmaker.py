@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
+import sys
+import sysconfig
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
+def make_env(folder: Path) -> Path:
+    """A virtual environment made in an instant: it sees the running one's packages (pip among them) behind its own.
+    Returns its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    site = next(folder.glob("lib/python3*/site-packages"))
+    (site / "behind.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "python3"
+
+
 def make_wheel(
     folder: Path, name: str = "tinypkg", version: str = "1.0", *, tag: str = "py3-none-any",
-    files: Mapping[str, str] | None = None, requires: Sequence[str] = (),
+    files: Mapping[str, str] | None = None, requires: Sequence[str] = (), headers: Sequence[str] = (),
 ) -> Path:
     """A wheel of a package that only knows its version, or of `files`."""
     files = dict(files if files is not None else {f"{name}/__init__.py": f"__version__ = {version!r}\n"})
     info = f"{name}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {r}\n" for r in requires)
+    needs = "".join(f"{line}\n" for line in [*headers, *(f"Requires-Dist: {r}" for r in requires)])
     files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n"
     rows = []

@@ -76,9 +76,9 @@ def check_files(spec, todo):
             raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
 
 
-def sweep(answer, todo, states):
+def sweep(answer, wheels, states):
     """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
-    for wheel in todo:
+    for wheel in wheels:
         info = states[wheel["name"]].get("info")
         if info and os.path.dirname(info) == answer["target"]:
             shutil.rmtree(info, ignore_errors=True)
@@ -87,7 +87,7 @@ def sweep(answer, todo, states):
     except OSError:
         return
     ours = set()
-    for wheel in todo:
+    for wheel in wheels:
         ours.update(module[1:] for module in wheel["modules"])
     for name in names:
         if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
@@ -161,10 +161,10 @@ def work(spec, seen):
     take_lock(answer, spec["wait"])
     answer, states = look()
     todo = [wheel for wheel in wheels if states[wheel["name"]]["state"] != "there"]
+    sweep(answer, wheels, states)
     if todo:
         send_json({"event": "doing", "what": "installing"})
         check_files(spec, todo)
-        sweep(answer, todo, states)
         try:
             pip_install(path, tools, spec, todo)
         finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import time
 import uuid
@@ -11,23 +9,17 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from fleet.errors import ConnectError, FleetError, HostFailed, PreflightError, UsageError
-from fleet.events import Notice, Output, Started
+from fleet.errors import FleetError, HostFailed, PreflightError, UsageError
+from fleet.events import Notice
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops import sync, wheels
+from fleet.ops import wheels
 from fleet.ops.build import judge
+from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
-from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.rules.build_log import first_error, remedy
-from fleet.transport.base import Session
-from fleet.transport.program import Program, call
 
-LOOK_SECONDS = 30.0
-SILENCE_SECONDS = 30.0
-LOG_TAIL = 1 << 20
 OP = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -98,10 +90,11 @@ def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
 def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtime: Runtime) -> Report:
     """Look, judge, carry, build, fetch, install. The report's data: {"build", "on", "wheel", "sha256", "log", "arch",
     "ops"}; its results are those of the install, or of the host on which the build failed."""
-    facts_of = _look(inventory, runtime)
+    facts_of = look(inventory, runtime)
     silent = tuple(r for r in facts_of if not r.ok)
     if silent:
-        return Report("build", facts_of, exit_code_of(facts_of))
+        return Report("build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of),
+                      exit_code_of(facts_of))
     facts = {r.host: r.data["facts"] for r in facts_of}
     arch = () if options.cpu else plan.arch or judge.fleet_arch(facts)
     errors = judge.toolchain(facts[plan.host.name], arch, needs_torch=plan.deepspeed)
@@ -109,6 +102,9 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
         return _failed(plan, PreflightError(
             "; ".join(e.message for e in errors), host=plan.host.name, kind="toolchain",
             hint="; ".join(dict.fromkeys(e.hint for e in errors if e.hint))), {})
+    newer = judge.older_glibc(facts, plan.host.name)
+    if newer:
+        runtime.emit(Notice("warning", newer, host=plan.host.name))
     env, ops = build_env(plan, arch, options.env)
     tree = plan.tree or fetch_deepspeed(plan.version or DEEPSPEED, runtime)
     build_id = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:4]
@@ -118,8 +114,8 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
                             "arch": list(arch), "ops": list(ops)}
     one = Inventory((plan.host,), env=inventory.env, unselected=inventory.hosts + inventory.unselected)
     try:
-        there = _carry(one, plan, tree, runtime)
-        path, digest = _build(one, plan, there, env, folder, build_id, runtime)
+        there = carry(one, plan.name, tree, whole=plan.tree is None, runtime=runtime)
+        path, digest = build_there(one, there, env, folder, build_id, runtime)
         _check_ops(path, ops, plan)
     except FleetError as error:
         return _failed(plan, error, said)
@@ -161,108 +157,11 @@ def _own_folder(builds: Path) -> Path:
     return builds.resolve()
 
 
-def _look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
-    def task(session: Session, host: Host) -> Result:
-        spec = {"python": host.python, "activate": host.activate, "env": inventory.env_for(host),
-                "deadline": LOOK_SECONDS}
-        answer = call(session, "toolchain", spec, timeout=LOOK_SECONDS + 30, silence=SILENCE_SECONDS,
-                      cancel=runtime.cancel)
-        if "facts" not in answer:
-            raise ConnectError("the node gave no answer", host=host.name, kind="protocol")
-        return Result(host.name, True, 0, data={"facts": answer["facts"]})
-
-    return on_each(inventory.hosts, runtime, task, what="looking at its toolchain")
-
-
-def _carry(one: Inventory, plan: BuildPlan, tree: Path, runtime: Runtime) -> str:
-    """The source on the node that builds, as code goes there; a second build sends what changed."""
-    key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
-    there = f"~/.fleet/sources/{re.sub(r'[^A-Za-z0-9._-]', '_', plan.name)}-{key}"
-    report = sync.execute(one, sync.SyncPlan(tree, {plan.host.name: there}, whole=plan.tree is None), runtime)
-    if report.results[0].error:
-        raise report.results[0].error
-    return there
-
-
-def _build(
-    one: Inventory, plan: BuildPlan, there: str, env: Mapping[str, str], folder: Path, build_id: str, runtime: Runtime
-) -> tuple[Path, str]:
-    """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
-    host = plan.host
-    spec = {"python": host.python, "activate": host.activate, "env": {**one.env_for(host), **env}, "source": there,
-            "id": build_id, "mark": f"build-{build_id}", "grace": 2.0}
-    log_path = folder / "build.log"
-    runtime.emit(Notice("info", f"building on {host.name}, log in {log_path}"))
-    wheel = _Incoming(folder)
-    failure: Mapping[str, Any] | None = None
-
-    def task(session: Session, host: Host) -> Result:
-        nonlocal failure
-        runtime.emit(Started(host.name, "building"))
-        with log_path.open("wb", buffering=0) as log, Program(session, "build", spec) as program:
-            log.write("".join(f"{k}={v} " for k, v in sorted(env.items())).encode() + b"\n")
-            for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
-                if frame.kind == "O" and frame.stream == 0:
-                    log.write(frame.payload)
-                    runtime.emit(Output(host.name, "stderr", frame.payload))
-                elif frame.kind == "O":
-                    wheel.write(frame.payload)
-                elif frame.kind == "J":
-                    message = frame.json()
-                    if message["event"] == "built":
-                        wheel.begin(message)
-                    elif message["event"] == "failed":
-                        failure = message
-        return Result(host.name, True, 0)
-
-    try:
-        (result,) = on_each((host,), runtime, task, what="building")
-        if result.error:
-            raise result.error
-        if failure is not None:
-            with log_path.open("rb") as f:
-                f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
-                text = f.read().decode("utf-8", "replace")
-            why = first_error(text)
-            raise HostFailed(f"{failure['message']}: {why}" if why else failure["message"], host=host.name,
-                             kind="build", hint=failure["hint"] or remedy(text) or f"read {log_path}")
-        return wheel.finish(host.name)
-    finally:
-        wheel.drop()
-
-
-class _Incoming:
-    """A wheel on its way into a folder: it has its name only when all of it is there and its digest is right."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: BinaryIO | None = None
-        self._told: Mapping[str, Any] = {}
-        self._digest = hashlib.sha256()
-
-    def begin(self, told: Mapping[str, Any]) -> None:
-        self._told = told
-        self._file = (self._folder / ".wheel").open("wb")
-
-    def write(self, data: bytes) -> None:
-        assert self._file
-        self._digest.update(data)
-        self._file.write(data)
-
-    def finish(self, host: str) -> tuple[Path, str]:
-        name = self._told.get("file", "")
-        if self._file is None or self._digest.hexdigest() != self._told["sha256"] or "/" in name:
-            raise ConnectError("the wheel did not come back whole", host=host, kind="protocol")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        path = self._folder / name
-        (self._folder / ".wheel").rename(path)
-        return path, self._digest.hexdigest()
-
-    def drop(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            (self._folder / ".wheel").unlink(missing_ok=True)
+def installed_ops(text: str) -> dict[str, bool]:
+    """deepspeed's git_version_info_installed.py -> {op: whether it is in}; the values there are booleans, or the 1 of
+    DS_BUILD_NAME=1."""
+    line = next((line for line in text.splitlines() if line.startswith("installed_ops=")), "")
+    return {name: value not in ("False", "0", "None") for name, value in re.findall(r"'(\w+)': (\w+)", line)}
 
 
 def _check_ops(path: Path, ops: Sequence[str], plan: BuildPlan) -> None:
@@ -271,8 +170,8 @@ def _check_ops(path: Path, ops: Sequence[str], plan: BuildPlan) -> None:
         return
     with zipfile.ZipFile(path) as archive:
         text = archive.read("deepspeed/git_version_info_installed.py").decode("utf-8", "replace")
-    found = dict(re.findall(r"'(\w+)': (True|False)", text.partition("installed_ops=")[2].splitlines()[0]))
-    lacking = [op for op in ops if found.get(op) != "True"]
+    found = installed_ops(text)
+    lacking = [op for op in ops if not found.get(op)]
     if lacking:
         raise HostFailed(f"the wheel lacks {', '.join(lacking)}", host=plan.host.name, kind="build",
                          hint=f"deepspeed knows {', '.join(sorted(found))}; the log tells why one was left out")

@@ -49,6 +49,18 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda a: tuple(map(int, a.split(".")))))
 
 
+def older_glibc(facts: Mapping[str, Facts], builder: str) -> str | None:
+    """A warning when some host's C library is older than the builder's: what is compiled there may not load here."""
+    versions = {host: numbers(known.get("glibc")) for host, known in facts.items()}
+    own = versions[builder]
+    older = [host for host, version in versions.items() if own and version and version < own]
+    if not older:
+        return None
+    oldest = min(older, key=lambda host: versions[host] or (0, 0))
+    return (f"glibc {facts[builder]['glibc']} on {builder} is newer than on {fold(older)}: what is built may not load "
+            f"there; --on {oldest} builds for all")
+
+
 def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list[PreflightError]:
     """Everything that keeps this node from building for these GPUs; [] when nothing is known to."""
     errors: list[PreflightError] = []

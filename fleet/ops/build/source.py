@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.carry import cache
+from fleet.ops.wheels.cache import cache
 from fleet.ops.wheels.collect import pip_command, run_pip
 
 DEEPSPEED = "0.19.8"
@@ -33,7 +33,7 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
     """The unpacked sdist of that version, from pip's index; kept for the next time."""
     if not VERSION.fullmatch(version):
         raise UsageError(f"--version: '{version}' is no version", hint=f"write {DEEPSPEED}, for instance")
-    folder = cache().parent / "sources" / f"deepspeed-{version}"
+    folder = cache() / "sources" / f"deepspeed-{version}"
     if (folder / "setup.py").is_file():
         return folder
     work = folder.with_name(f".{folder.name}.{os.getpid()}")

@@ -63,11 +63,20 @@ def execute(inventory: Inventory, plan: WheelsPlan, options: WheelsOptions, runt
         wheels = read_folder(plan.source)
     elif plan.kind == "wheel":
         wheels = (read_wheel(plan.source),)
+    if wheels and len({w.name for w in wheels}) == len(wheels):
+        answers = node.ask(inventory, wheels, runtime, judge=False)
+        facts = _facts(answers)
+        if facts is None:
+            return _report(_held_back(answers, inventory), wheels)
+        agree(facts)
+        if not any(node.lacking(found, wheels) for found in facts.values()):
+            return _report(_install(inventory, wheels, facts, options, runtime), wheels)
     answers = node.ask(inventory, wheels, runtime)
-    if not all(r.ok for r in answers):
-        return _report(answers, ())
-    facts = {r.host: r.data["facts"] for r in answers}
+    facts = _facts(answers)
+    if facts is None:
+        return _report(_held_back(answers, inventory), wheels)
     agree(facts)
+    asked = tuple(wheels)
     if plan.kind == "requirements":
         early = _refused(facts, (), inventory)
         if early:
@@ -76,16 +85,26 @@ def execute(inventory: Inventory, plan: WheelsPlan, options: WheelsOptions, runt
     elif any(f["pip"] is None for f in facts.values()):
         return _report(_refused(facts, wheels, inventory), wheels)
     chosen = choose(wheels, facts)
-    if chosen != tuple(wheels):
-        # what is asked is now known; states and unmet requirements are those of the chosen ones
+    if chosen != asked:
         answers = node.ask(inventory, chosen, runtime)
-        if not all(r.ok for r in answers):
-            return _report(answers, chosen)
-    facts = {r.host: r.data["facts"] for r in answers}
+        facts = _facts(answers)
+        if facts is None:
+            return _report(_held_back(answers, inventory), chosen)
     refused = _refused(facts, chosen, inventory)
     if refused:
         return _report(refused, chosen)
     return _report(_install(inventory, chosen, facts, options, runtime), chosen)
+
+
+def _facts(answers: Sequence[Result]) -> Mapping[str, Mapping[str, Any]] | None:
+    """host name -> facts, None unless every host answered."""
+    return {r.host: r.data["facts"] for r in answers} if all(r.ok for r in answers) else None
+
+
+def _held_back(answers: Sequence[Result], inventory: Inventory) -> tuple[Result, ...]:
+    """Not all could be asked: nobody gets anything."""
+    bad = [r.host for r in answers if not r.ok]
+    return tuple(r if not r.ok else _held(inventory.host(r.host), bad, "nothing was sent") for r in answers)
 
 
 def _refused(
@@ -138,6 +157,4 @@ def _install(
 
 def _report(results: tuple[Result, ...], wheels: Sequence[Wheel]) -> Report:
     listed = [{"name": w.name, "version": w.version, "file": w.path.name, "sha256": w.sha256} for w in wheels]
-    shown = tuple(r if "facts" not in r.data else Result(
-        r.host, r.ok, r.exit_status, error=r.error, data={"python": r.data["facts"]["executable"]}) for r in results)
-    return Report("sync", shown, exit_code_of(shown), {"wheels": listed})
+    return Report("sync", results, exit_code_of(results), {"wheels": listed})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,16 +15,11 @@ from fleet.ops.execute import ExecOptions
 from fleet.ops.execute import execute as execute_line
 from fleet.ops.execute import make_plan as plan_line
 from fleet.ops.runtime import Runtime
+from fleet.ops.wheels.cache import cache
 from fleet.ops.wheels.wheel import Wheel
 
 FOLDER = "~/.fleet/wheels"
 CLEAN = 'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync"'
-
-
-def cache() -> Path:
-    """Where the head keeps wheels that it collected or is about to send."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet" / "wheels"
 
 
 def digest_of_set(wheels: Sequence[Wheel]) -> str:
@@ -36,8 +32,9 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime) -> tu
     """Bring exactly these wheels to every host of the inventory: (folder there, results). A second call sends what
     is missing; files are verified by digest before they have their name."""
     name = digest_of_set(wheels)
-    stage = cache() / f"send-{name}-{os.getpid()}"
-    stage.mkdir(parents=True, mode=0o700)
+    base = cache() / "wheels"
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stage = Path(tempfile.mkdtemp(prefix=f"send-{name}-", dir=base))
     try:
         for wheel in wheels:
             source, target = wheel.path.resolve(), stage / wheel.path.name

@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import HostFailed, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.carry import cache
+from fleet.ops.wheels.cache import cache
 from fleet.ops.wheels.tags import common_tags
 from fleet.ops.wheels.wheel import digest_of
 
@@ -80,7 +80,7 @@ def collect(
     """The folder on the head that holds every wheel the requirements resolve to for these nodes. A second call finds
     it; refresh: resolve again. HostFailed with pip's reason where something cannot be had as a wheel."""
     options = target_options(facts)
-    folder = cache() / f"got-{_key(requirements, options)}"
+    folder = cache() / "wheels" / f"got-{_key(requirements, options)}"
     if (folder / DONE).exists() and not refresh:
         age = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / DONE).stat().st_mtime))
         runtime.emit(Notice("info", f"wheels as resolved on {age}; --refresh resolves again"))

@@ -36,12 +36,15 @@ def _told(answer: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
     return answer
 
 
-def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime) -> tuple[Result, ...]:
-    """Every host's interpreter and what it has of the wheels, as data["facts"]; nothing is changed."""
+def ask(
+    inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True
+) -> tuple[Result, ...]:
+    """Every host's interpreter and what it has of the wheels, as data["facts"]; nothing is changed. judge: also what
+    its pip takes and which requirements are unmet, which costs it an import of pip."""
     asked = [wheel.asked() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
-        spec = {**_spec(inventory, host), "wheels": asked, "judge": True}
+        spec = {**_spec(inventory, host), "wheels": asked, "judge": judge}
         answer = call(session, "interpreter", spec, timeout=ANSWER_SECONDS + 30, silence=SILENCE_SECONDS,
                       cancel=runtime.cancel)
         return Result(host.name, True, 0, data={"facts": _told(answer, host)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from fleet.errors import PreflightError, UsageError
@@ -48,7 +49,7 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
     for wheel in wheels:
         named.setdefault(wheel.name, []).append(wheel)
     for name, group in named.items():
-        fitting = [w for w in group if w.tags & ranks.keys()]
+        fitting = [w for w in group if w.tags & ranks.keys() and not _too_young(w, facts)]
         versions = sorted({w.version for w in fitting or group}, key=Version)
         if len(versions) > 1:
             raise UsageError(f"several versions of {name}: {', '.join(versions)}", hint="leave one of them there")
@@ -69,10 +70,23 @@ def _newest_build(wheel: Wheel) -> tuple[int, str]:
     return -number, text
 
 
+def _too_young(wheel: Wheel, facts: Mapping[str, Facts]) -> list[str]:
+    """The hosts whose Python its Requires-Python leaves out."""
+    try:
+        wanted = SpecifierSet(wheel.requires_python)
+    except InvalidSpecifier:
+        return []  # pip disregards it as well
+    return [host for host, found in facts.items() if not wanted.contains(found["version"], prereleases=True)]
+
+
 def _refusal(wheel: Wheel, facts: Mapping[str, Facts]) -> str:
     against = [host for host, found in facts.items() if not wheel.tags & set(found["tags"])] or list(facts)
+    young = _too_young(wheel, facts)
+    if young and wheel.tags & set(facts[young[0]]["tags"]):
+        return (f"{wheel.path.name} wants Python {wheel.requires_python}, {fold(young)} "
+                f"{'have' if len(young) > 1 else 'has'} {facts[young[0]]['version']}")
     supports = facts[against[0]]["tags"]
-    return (f"{wheel.path.name} fits not {fold(against)}: Python {facts[against[0]]['version']} there, pip "
+    return (f"{wheel.path.name} does not fit {fold(against)}: Python {facts[against[0]]['version']} there, pip "
             f"{facts[against[0]]['pip']} takes {_short(supports)}")
 
 

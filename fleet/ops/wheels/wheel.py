@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import os
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -17,7 +19,12 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from fleet.errors import UsageError
+from fleet.ops.wheels.cache import memo, recall, remember
 
+# counted up when a Wheel is read or noted in another way
+MEMO_VERSION = 1
+# a zip whose offsets are wrong shows as almost anything
+DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, KeyError, EOFError, ValueError, RuntimeError)
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 
 
@@ -34,6 +41,7 @@ class Wheel:
     sha256: str
     identity: str
     requires: tuple[str, ...]
+    requires_python: str
     modules: tuple[str, ...]
     unpacked: int
 
@@ -47,12 +55,32 @@ class Wheel:
 
 
 def read_wheel(path: Path) -> Wheel:
-    """Open one wheel and test every byte of it; UsageError naming the file where it is none, or damaged."""
+    """Read one wheel and test every byte of it, once in the life of that file; UsageError naming it where it is no
+    wheel, or damaged."""
+    try:
+        note = memo(path, MEMO_VERSION)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    known = recall(note)
+    if known is not None:
+        number = known.pop("build")
+        requires, modules = tuple(known.pop("requires")), tuple(known.pop("modules"))
+        build: tuple[int, str] | tuple[()] = (number[0], number[1]) if number else ()
+        return Wheel(path, tags=frozenset(known.pop("tags")), build=build, requires=requires, modules=modules,
+                     **known)
+    wheel = _examine(path)
+    remember(note, {**{k: v for k, v in vars(wheel).items() if k != "path"}, "tags": sorted(wheel.tags)})
+    return wheel
+
+
+def _examine(path: Path) -> Wheel:
     try:
         name, version, build, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise UsageError(f"{path}: not the name of a wheel", hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
                          "and build tools write it; a renamed wheel must get its name back") from error
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"cannot read {path}: Permission denied")
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
@@ -65,14 +93,12 @@ def read_wheel(path: Path) -> Wheel:
             top = f"{info}/top_level.txt"
             listed = archive.read(top).decode("utf-8", "replace").split() if top in names else []
             unpacked = sum(item.file_size for item in archive.infolist())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, UnicodeDecodeError, NotImplementedError,
-            RuntimeError) as error:
+    except DAMAGE as error:
         raise UsageError(f"{path}: damaged: {error}", hint="download or build it again") from error
     rows = [row for row in csv.reader(io.StringIO(record)) if len(row) == 3]
     return Wheel(path, name, str(version), build, frozenset(map(str, tags)), digest_of(path), identity_of(rows, info),
-                 tuple(metadata.get_all("Requires-Dist") or ()), _modules(name, rows, listed), unpacked)
+                 tuple(metadata.get_all("Requires-Dist") or ()), metadata.get("Requires-Python") or "",
+                 _modules(name, rows, listed), unpacked)
 
 
 def _dist_info(names: Iterable[str], name: str) -> str:

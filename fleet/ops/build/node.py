@@ -1,0 +1,129 @@
+"""What nodes are asked and told about a build: their toolchains, and the build itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fleet.errors import ConnectError, HostFailed
+from fleet.events import Notice, Output, Started
+from fleet.model import Host, Inventory, Result
+from fleet.ops import sync
+from fleet.ops.each import on_each
+from fleet.ops.runtime import Runtime
+from fleet.rules.build_log import first_error, remedy
+from fleet.transport.base import Session
+from fleet.transport.program import Program, call
+
+LOOK_SECONDS = 30.0
+SILENCE_SECONDS = 30.0
+LOG_TAIL = 1 << 20
+
+
+def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
+    """Every host's toolchain and GPUs, as data["facts"]; nothing is changed."""
+    def task(session: Session, host: Host) -> Result:
+        spec = {"python": host.python, "activate": host.activate, "env": inventory.env_for(host),
+                "deadline": LOOK_SECONDS}
+        answer = call(session, "toolchain", spec, timeout=LOOK_SECONDS + 30, silence=SILENCE_SECONDS,
+                      cancel=runtime.cancel)
+        if "facts" not in answer:
+            raise ConnectError("the node gave no answer", host=host.name, kind="protocol")
+        return Result(host.name, True, 0, data={"facts": answer["facts"]})
+
+    return on_each(inventory.hosts, runtime, task, what="looking at its toolchain")
+
+
+def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtime) -> str:
+    """The source on the node that builds, as code goes there; a second build sends what changed."""
+    key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
+    there = f"~/.fleet/sources/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
+    report = sync.execute(one, sync.SyncPlan(tree, {one.hosts[0].name: there}, whole=whole), runtime)
+    if report.results[0].error:
+        raise report.results[0].error
+    return there
+
+
+def build_there(
+    one: Inventory, there: str, env: Mapping[str, str], folder: Path, build_id: str, runtime: Runtime
+) -> tuple[Path, str]:
+    """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
+    host = one.hosts[0]
+    spec = {"python": host.python, "activate": host.activate, "env": {**one.env_for(host), **env}, "source": there,
+            "id": build_id, "mark": f"build-{build_id}", "grace": 2.0}
+    log_path = folder / "build.log"
+    runtime.emit(Notice("info", f"building on {host.name}, log in {log_path}"))
+    wheel = _Incoming(folder)
+    failure: Mapping[str, Any] | None = None
+
+    def task(session: Session, host: Host) -> Result:
+        nonlocal failure
+        runtime.emit(Started(host.name, "building"))
+        with log_path.open("wb", buffering=0) as log, Program(session, "build", spec) as program:
+            log.write("".join(f"{k}={v} " for k, v in sorted(env.items())).encode() + b"\n")
+            for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
+                if frame.kind == "O" and frame.stream == 0:
+                    log.write(frame.payload)
+                    runtime.emit(Output(host.name, "stderr", frame.payload))
+                elif frame.kind == "O":
+                    wheel.write(frame.payload)
+                elif frame.kind == "J":
+                    message = frame.json()
+                    if message["event"] == "built":
+                        wheel.begin(message)
+                    elif message["event"] == "failed":
+                        failure = message
+        return Result(host.name, True, 0)
+
+    try:
+        (result,) = on_each((host,), runtime, task, what="building")
+        if result.error:
+            raise result.error
+        if failure is not None:
+            with log_path.open("rb") as f:
+                f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
+                text = f.read().decode("utf-8", "replace")
+            why = first_error(text)
+            raise HostFailed(f"{failure['message']}: {why}" if why else failure["message"], host=host.name,
+                             kind="build", hint=failure["hint"] or remedy(text) or f"read {log_path}")
+        return wheel.finish(host.name)
+    finally:
+        wheel.drop()
+
+
+class _Incoming:
+    """A wheel on its way into a folder: it has its name only when all of it is there and its digest is right."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._told: Mapping[str, Any] = {}
+        self._digest = hashlib.sha256()
+
+    def begin(self, told: Mapping[str, Any]) -> None:
+        self._told = told
+        self._file = (self._folder / ".wheel").open("wb")
+
+    def write(self, data: bytes) -> None:
+        assert self._file
+        self._digest.update(data)
+        self._file.write(data)
+
+    def finish(self, host: str) -> tuple[Path, str]:
+        name = self._told.get("file", "")
+        if self._file is None or self._digest.hexdigest() != self._told["sha256"] or "/" in name:
+            raise ConnectError("the wheel did not come back whole", host=host, kind="protocol")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        path = self._folder / name
+        (self._folder / ".wheel").rename(path)
+        return path, self._digest.hexdigest()
+
+    def drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            (self._folder / ".wheel").unlink(missing_ok=True)

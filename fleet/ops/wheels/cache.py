@@ -1,0 +1,41 @@
+"""What the head keeps: collected wheels, sources, and what it has read of wheels."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def cache() -> Path:
+    """The folder for all of it: $XDG_CACHE_HOME/fleet, else ~/.cache/fleet."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet"
+
+
+def memo(path: Path, version: int) -> Path:
+    """Where what was found out about this very file is noted: its path, size, times and inode name it."""
+    info = path.stat()
+    text = f"{version} {path.resolve()} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
+    return cache() / "read" / hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def recall(note: Path) -> dict[str, Any] | None:
+    """What was noted, None where nothing was."""
+    try:
+        value = json.loads(note.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def remember(note: Path, value: dict[str, Any]) -> None:
+    """Note it; a cache that cannot be written costs time, nothing else."""
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        work = note.with_name(f"{note.name}.{os.getpid()}")
+        work.write_text(json.dumps(value), "utf-8")
+        work.rename(note)

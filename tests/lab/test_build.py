@@ -1,0 +1,154 @@
+"""Builds over real sshd: a real compiler on one host, the wheel on all. The whole deepspeed takes minutes: that one
+runs with FLEET_TEST_DEEPSPEED=1."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from conftest import LabFactory, VirtualLab
+
+PYTHON = "/opt/train/bin/python3"
+SETUP = 'from setuptools import Extension, setup\nsetup(name="fleetext", version="0.1", ext_modules=[' \
+        'Extension("fleetext", ["fleetext.c"])])\n'
+CODE = """#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *args) { return PyLong_FromLong(ANSWER); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fleetext", "", -1, methods};
+PyMODINIT_FUNC PyInit_fleetext(void) { return PyModule_Create(&module); }
+"""
+STEP = """import importlib, torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+p = torch.nn.Parameter(torch.ones(1000))
+optimizer = DeepSpeedCPUAdam([p], lr=0.1)
+p.grad = torch.ones_like(p)
+optimizer.step()
+assert importlib.import_module("deepspeed.ops.adam.cpu_adam_op").__file__.startswith("/opt/train/")
+print("stepped to %.3f" % float(p[0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def forge(lab_factory: LabFactory) -> VirtualLab:
+    """Hosts with a training environment of their own, and an inventory that names it in ~/own.yaml."""
+    lab = lab_factory(4 if os.environ.get("FLEET_TEST_DEEPSPEED") else 2).enrol()
+    site = sysconfig.get_path("purelib")
+    for name in lab.names:
+        lab.sh(name, f"{sys.executable} -m venv --without-pip /opt/train && "
+                     f"echo {site} > $(echo /opt/train/lib/python3*/site-packages)/behind.pth")
+    lines = [f"  {n}: {{address: {lab.address(n)}, python: {PYTHON}}}" for n in lab.names]
+    (lab.home / "own.yaml").write_text("defaults: {user: root}\nhosts:\n" + "\n".join(lines) + "\n")
+    return lab
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "ext"
+    folder.mkdir()
+    (folder / "setup.py").write_text(SETUP)
+    (folder / "fleetext.c").write_text(CODE.replace("ANSWER", "42"))
+    return folder
+
+
+def test_a_c_extension_is_built_on_one_host_and_works_on_all(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
+    done = forge.fleet("-i", "own.yaml", "--json", "build", str(tree), "--on", forge.names[1], "--builds-dir",
+                       str(tmp_path / "builds"), timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert document["on"] == forge.names[1] and document["arch"] == []
+    wheel = Path(document["wheel"])
+    assert wheel.exists() and "fleetext.c" in (wheel.parent / "build.log").read_text()
+    assert {h["wheels"]["fleetext"] for h in document["hosts"].values()} == {"installed"}
+    for name in forge.names:
+        assert forge.sh(name, f"{PYTHON} -c 'import fleetext; print(fleetext.answer())'") == "42"
+    assert forge.sh(forge.names[1], "ls -A ~/.fleet/builds") == ""
+
+
+def test_a_compilers_error_is_the_summary(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
+    (tree / "fleetext.c").write_text(CODE)
+    done = forge.fleet("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"), timeout=280)
+    assert done.returncode == 1
+    assert "error: 'ANSWER' undeclared" in done.stderr.replace("‘", "'").replace("’", "'").split("error: host")[1]
+    assert "the log:" in done.stderr and len(list((tmp_path / "b").glob("*/build.log"))) == 1
+    assert not list((tmp_path / "b").glob("*/*.whl"))
+
+
+def test_no_compiler_is_said_before_anything_is_sent(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
+    first = forge.names[0]
+    inventory = forge.home / "bare.yaml"
+    inventory.write_text((forge.home / "own.yaml").read_text() + "env: {CC: gcc-99, CXX: g++-99}\n")
+    done = forge.fleet("-i", "bare.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"))
+    assert done.returncode == 123
+    assert f"host {first}: no gcc there; no g++ there" in done.stderr and "apt-get install" in done.stderr
+    assert not list((tmp_path / "b").glob("*/build.log"))
+
+
+def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
+    smi = ("#!/bin/sh\ncase \"$*\" in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field' ; exit 2;; "
+           "*query-gpu*) echo '0, NVIDIA GPU_NAME, 81559, GPU-1, 470.1, 0';; esac\n")
+    site = sysconfig.get_path("purelib")
+    gpus = dict(zip(forge.names, ("H100 PCIe", "A100-SXM4-80GB"), strict=False))
+    try:
+        for name, gpu in gpus.items():
+            forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi",
+                         stdin=smi.replace("GPU_NAME", gpu).encode())
+        done = forge.fleet("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"))
+        assert done.returncode == 123
+        # which of the two is said depends on the torch that the tests run with
+        assert "no nvcc there" in done.stderr or "built without CUDA, but the fleet has GPUs (8.0;9.0)" in done.stderr
+        (tree / "setup.py").write_text("import os; print('for', os.environ['TORCH_CUDA_ARCH_LIST'])\n" + SETUP)
+        for name in forge.names:
+            forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
+                         stdin=b"#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.1'\n")
+            # without torch: nothing to disagree with
+            forge.sh(name, "cd /opt/train/lib/python3*/site-packages; mkdir /opt/behind; for part in pip setuptools "
+                           f"wheel _distutils_hack pkg_resources; do ln -s {site}/$part* /opt/behind/; done; "
+                           "mv behind.pth /opt/behind.pth; echo /opt/behind > b2.pth")
+        built = forge.fleet("-i", "own.yaml", "--json", "build", str(tree), "--no-install", "--builds-dir",
+                            str(tmp_path / "c"), timeout=280)
+        assert built.returncode == 0, built.stdout + built.stderr
+        document = json.loads(built.stdout)
+        assert document["arch"] == ["8.0", "9.0"]
+        assert "for 8.0;9.0" in Path(document["log"]).read_text()
+    finally:
+        for name in forge.names:
+            forge.sh(name, "rm -f /usr/local/bin/nvidia-smi /usr/local/bin/nvcc; cd "
+                           "/opt/train/lib/python3*/site-packages && rm -f b2.pth && "
+                           "{ [ ! -e /opt/behind.pth ] || mv /opt/behind.pth behind.pth; }; rm -rf /opt/behind")
+
+
+def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
+    (tree / "setup.py").write_text("import subprocess; subprocess.run(['sleep', '4711'])\n" + SETUP)
+    first = forge.names[0]
+    process = forge.popen("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"))
+    deadline = time.monotonic() + 90
+    while not forge.sh(first, "pgrep -f 'slee[p] 4711'", check=False):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(2)
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    deadline = time.monotonic() + 30
+    while forge.sh(first, "pgrep -f 'slee[p] 4711'", check=False) or forge.sh(first, "ls -A ~/.fleet/builds"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not os.environ.get("FLEET_TEST_DEEPSPEED"), reason="compiles for minutes: FLEET_TEST_DEEPSPEED=1")
+def test_the_real_deepspeed_with_its_cpu_adam(forge: VirtualLab, tmp_path: Path) -> None:
+    done = forge.fleet("-i", "own.yaml", "--json", "build", "deepspeed", "--ops", "cpu_adam", "--builds-dir",
+                       str(tmp_path / "b"), timeout=1700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "step.py").write_text(STEP)
+    forge.fleet("-i", "own.yaml", "sync", str(tmp_path / "step"), "--to", "~/step", check=True)
+    steps = forge.fleet("-i", "own.yaml", "exec", "--", "env", "DS_ACCELERATOR=cpu", PYTHON, "/root/step/step.py",
+                        timeout=280)
+    assert steps.returncode == 0, steps.stderr
+    assert "stepped to 0.900" in steps.stdout

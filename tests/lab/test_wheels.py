@@ -1,0 +1,146 @@
+"""Wheels over real sshd: every host gets them, or a clear list of who has what."""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from conftest import LabFactory, VirtualLab
+
+from tests.wheelmaker import make_wheel
+
+PYTHON = "/opt/train/bin/python3"
+
+
+@pytest.fixture(scope="module")
+def lab3(lab_factory: LabFactory) -> VirtualLab:
+    """Hosts with a training environment of their own, which sees the head's packages (pip among them)."""
+    lab = lab_factory(3).enrol()
+    site = sysconfig.get_path("purelib")
+    for name in lab.names:
+        lab.sh(name, f"{sys.executable} -m venv --without-pip /opt/train && "
+                     f"echo {site} > $(echo /opt/train/lib/python3*/site-packages)/behind.pth")
+    return lab
+
+
+@pytest.fixture
+def inventory(lab3: VirtualLab, tmp_path: Path) -> Path:
+    return write_inventory(lab3, tmp_path / "fleet.yaml")
+
+
+def write_inventory(lab: VirtualLab, path: Path, **pythons: str) -> Path:
+    lines = [f"  {n}: {{address: {lab.address(n)}, python: {pythons.get(n, PYTHON)}}}" for n in lab.names]
+    path.write_text("defaults: {user: root}\nhosts:\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_all_hosts_have_them_then_nothing_is_to_do(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    make_wheel(folder, "tinypkg", "1.0")
+    done = lab3.fleet("-i", str(inventory), "--json", "sync", "--wheels", str(folder), check=True)
+    document = json.loads(done.stdout)
+    assert {h["wheels"]["tinypkg"] for h in document["hosts"].values()} == {"installed"}
+    assert document["verb"] == "sync" and document["wheels"][0]["version"] == "1.0"
+    for name in lab3.names:
+        assert lab3.sh(name, f"{PYTHON} -c 'import tinypkg; print(tinypkg.__version__)'") == "1.0"
+    again = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(folder), check=True)
+    assert "nothing to do, all 1 are there" in again.stdout
+    # one host loses it: that one alone gets it again
+    lab3.sh(lab3.names[1], "rm -r /opt/train/lib/python3*/site-packages/tinypkg")
+    third = json.loads(lab3.fleet("-i", str(inventory), "--json", "sync", "--wheels", str(folder), check=True).stdout)
+    assert [h["wheels"]["tinypkg"] for h in third["hosts"].values()] == ["there", "installed", "there"]
+    # what was carried is not left behind, and the head's own environment was not touched
+    assert lab3.sh(lab3.names[0], "ls ~/.fleet/wheels") == "verified"
+    assert not (Path(sysconfig.get_path("purelib")) / "tinypkg").exists()
+
+
+def test_uneven_pythons_are_an_error_before_anything_is_sent(lab3: VirtualLab, tmp_path: Path) -> None:
+    # an interpreter of another version, as far as anyone who asks it can tell
+    odd = lab3.names[2]
+    lab3.sh(odd, "mkdir -p /opt/odd && cat > /opt/odd/sitecustomize.py <<'E'\n"
+                 "import sys\nsys.version_info = (3, 9, 1, 'final', 0)\nE\n"
+                 f"printf '#!/bin/sh\\nPYTHONPATH=/opt/odd exec {PYTHON} \"$@\"\\n' > /opt/odd/python && chmod +x "
+                 "/opt/odd/python")
+    inventory = write_inventory(lab3, tmp_path / "odd.yaml", **{odd: "/opt/odd/python"})
+    make_wheel(tmp_path / "w", "evenpkg")
+    done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"))
+    assert done.returncode == 123, done.stderr
+    assert "the hosts' Pythons differ" in done.stderr and "cpython 3.9 (" in done.stderr and f"on {odd}" in done.stderr
+    assert "Traceback" not in done.stderr
+    for name in lab3.names:
+        assert lab3.sh(name, "find /root/.fleet/wheels /opt/train -name '*evenpkg*'", check=False) == ""
+
+
+def test_a_wheel_for_another_platform(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
+    make_wheel(tmp_path, "armpkg", tag="cp311-cp311-manylinux_2_17_aarch64")
+    done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "armpkg-1.0-cp311-cp311-manylinux_2_17_"
+                                                                            "aarch64.whl"))
+    assert done.returncode == 123
+    assert "armpkg-1.0-cp311-cp311-manylinux_2_17_aarch64.whl does not fit" in done.stderr
+
+
+def test_the_systems_own_python_is_left_alone(lab3: VirtualLab, tmp_path: Path) -> None:
+    first = lab3.names[0]
+    inventory = write_inventory(lab3, tmp_path / "sys.yaml", **dict.fromkeys(lab3.names, "/usr/bin/python3"))
+    make_wheel(tmp_path / "w", "syspkg")
+    done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"), "-w", first)
+    assert done.returncode == 123, done.stderr
+    assert "managed by the system" in done.stderr or "has no pip" in done.stderr
+    assert lab3.sh(first, "find / -xdev -name 'syspkg*' -not -path '/proc/*' 2>/dev/null", check=False) == ""
+
+
+def test_one_host_down_and_all_stay_as_they_were(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "w", "downpkg")
+    victim = lab3.names[1]
+    lab3.stop_sshd(victim)
+    try:
+        done = lab3.fleet("-i", str(inventory), "--json", "sync", "--wheels", str(tmp_path / "w"))
+    finally:
+        lab3.start_sshd(victim)
+    hosts = json.loads(done.stdout)["hosts"]
+    assert done.returncode == 122 and hosts[victim]["error"]["kind"] == "refused"
+    assert hosts[lab3.names[0]]["error"]["message"] == f"nothing was sent: {victim} could not"
+    assert lab3.sh(lab3.names[0], "ls /opt/train/lib/python3*/site-packages | grep downpkg", check=False) == ""
+
+
+def test_requirements_are_collected_for_the_hosts(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    make_wheel(index, "basepkg", "2.0")
+    make_wheel(index, "basepkg", "3.0", tag="cp27-cp27mu-linux_x86_64")
+    make_wheel(index, "toppkg", "1.0", requires=["basepkg>=1"])
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("toppkg==1.0\n")
+    env = {"PIP_FIND_LINKS": str(index), "PIP_NO_INDEX": "1"}
+    done = lab3.fleet("-i", str(inventory), "--json", "sync", "--wheels", str(requirements), env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {w["name"]: w["version"] for w in json.loads(done.stdout)["wheels"]} == {"toppkg": "1.0", "basepkg": "2.0"}
+    # the second time pip is not even asked
+    again = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(requirements), check=True,
+                       env={"PIP_FIND_LINKS": "/nowhere", "PIP_NO_INDEX": "1"})
+    assert "nothing to do, all 2 are there" in again.stdout
+    requirements.write_text("nosuchpkg==1.0\n")
+    missing = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(requirements), env=env)
+    assert missing.returncode == 1 and "No matching distribution found for nosuchpkg==1.0" in missing.stderr
+
+
+def test_ctrl_c_leaves_no_pip_behind_and_the_next_run_heals(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
+    many = {f"slowpkg/m{i}.py": f"x{i} = 1\n" * 100 for i in range(1500)}
+    make_wheel(tmp_path / "w", "slowpkg", files={"slowpkg/__init__.py": "", **many})
+    process = lab3.popen("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"))
+    deadline = time.monotonic() + 60
+    while not lab3.sh(lab3.names[0], "ls /opt/train/lib/python3*/site-packages/slowpkg/m9.py 2>/dev/null", check=False):
+        assert time.monotonic() < deadline and process.poll() is None
+    process.send_signal(2)
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    deadline = time.monotonic() + 20
+    while lab3.sh(lab3.names[0], "pgrep -f 'pip.*slowpk[g]=='", check=False):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"), check=True)
+    for name in lab3.names:
+        assert lab3.sh(name, f"{PYTHON} -c 'import slowpkg.m1499 as m; print(m.x1499)'") == "1"
