@@ -122,4 +122,6 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    sys.stderr.flush()
+    # everything is closed by now; taking the interpreter apart would only cost the user time
+    os._exit(code)
