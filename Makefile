@@ -8,7 +8,7 @@ BIN := .venv/bin
 DEBIAN := python3 python3-venv openssh-client openssh-server rsync iproute2 util-linux procps iputils-ping
 # what the tests compare with and compile with, and what `make bench` runs side by side
 DEBIAN_TEST := $(DEBIAN) pdsh sshpass g++ python3-dev
-DEBIAN_BENCH := $(DEBIAN_TEST) clustershell
+DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 
 help:  ## shows this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

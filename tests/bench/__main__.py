@@ -1,6 +1,6 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only exec,launch,help] [--hosts 64] [--json FILE]
+    python -m tests.bench [--runs N] [--only exec,launch,help,broadcast] [--hosts 64] [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
 """
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import exec_peers, launch_peers
+from tests.bench import broadcast_peers, exec_peers, launch_peers
 from tests.bench.fleet_lab import FLEET, bench_lab
 from tests.bench.harness import Contestant, command, race, record, table
 
@@ -31,7 +31,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="rounds of each table [5]")
     parser.add_argument("--hosts", type=int, default=64, help="of the exec table [64]")
-    parser.add_argument("--only", default="help,launch,exec", help="tables, by comma")
+    parser.add_argument("--link", default="100mbit", help="of the broadcast table [100mbit]")
+    parser.add_argument("--size", type=int, default=64, help="of the broadcast table, MiB [64]")
+    parser.add_argument("--only", default="help,launch,exec,broadcast", help="tables, by comma")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
     # ended politely, the lab is taken down as on Ctrl-C
@@ -52,6 +54,12 @@ def main() -> int:
         with bench_lab(args.hosts) as lab:
             own, peers = exec_peers.contestants(lab)
             tables.append(show(f"`hostname` on {args.hosts} hosts", own, peers, exec_peers.AIMS, args.runs))
+    if "broadcast" in wanted:
+        with bench_lab(16, "--link", args.link, mesh=True) as lab:
+            own, peers = broadcast_peers.contestants(lab, args.size << 20)
+            title = f"{args.size} MiB to {len(lab.names)} nodes, every link {args.link}"
+            # a star takes its time
+            tables.append(show(title, own, peers, broadcast_peers.AIMS, min(args.runs, 3)))
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps({"machine": machine, "rounds": args.runs, "tables": tables}, indent=1) + "\n")
     print(f"as JSON: {args.json}")

@@ -62,18 +62,20 @@ class BenchLab:
 
 
 @contextmanager
-def bench_lab(count: int) -> Iterator[BenchLab]:
-    """`count` hosts, authorized by setup-ssh; HOME is a folder of its own."""
+def bench_lab(count: int, *options: str, mesh: bool = False) -> Iterator[BenchLab]:
+    """`count` hosts, authorized by setup-ssh; HOME is a folder of its own. options: of `lab up`."""
     home = Path(tempfile.mkdtemp(prefix="fleet-bench."))
     env = {**os.environ, "HOME": str(home), "FLEET_LAB": "bench", "PATH": f"{BIN}:{os.environ['PATH']}"}
     env.pop("SSH_AUTH_SOCK", None)
     try:
-        up = subprocess.run([FLEET, "lab", "up", str(count), "--json"], env=env, capture_output=True, text=True)
+        argv = [FLEET, "lab", "up", str(count), *options, "--json"]
+        up = subprocess.run(argv, env=env, capture_output=True, text=True)
         if up.returncode:
             sys.exit(up.stdout + up.stderr)
         document = json.loads(up.stdout)
         lab = BenchLab(home, env, {name: host["address"] for name, host in document["hosts"].items()})
-        lab.fleet("setup-ssh", "--tofu", "--no-mesh", "--password-file", document["password_file"])
+        pairs = "--mesh" if mesh else "--no-mesh"
+        lab.fleet("setup-ssh", "--tofu", pairs, "--password-file", document["password_file"])
         lab.write_ssh_config()
         yield lab
     finally:
