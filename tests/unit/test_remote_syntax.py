@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from fleet.transport.program import source
 
 REMOTE = sorted((Path(__file__).parents[2] / "fleet" / "remote").rglob("*.py"))
 
@@ -67,3 +72,16 @@ def test_remote_programs_are_python_3_6(path: Path) -> None:
     # the syntax tree keeps no trace of f"{x=}"
     assert not any("=}" in line and ("f'" in line or 'f"' in line) for line in text.splitlines())
     assert not (path.parent / "__init__.py").exists(), "fleet/remote is shipped as text, it is no package"
+
+
+def test_no_program_uses_a_name_that_nothing_shipped_with_it_defines(tmp_path: Path) -> None:
+    named = re.findall(r"^# (?:parts|only): (.+)$", "\n".join(p.read_text("utf-8") for p in REMOTE), re.MULTILINE)
+    parts = {"common", *" ".join(named).split()}
+    for path in REMOTE:
+        if path.stem not in parts:
+            (tmp_path / path.name).write_bytes(source(path.stem))
+    ruff = [Path(sys.executable).with_name("ruff"), "check", "--isolated", "--select", "F821,F823", tmp_path]
+    done = subprocess.run(ruff, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "broken.py").write_text("undefined_name()")
+    assert subprocess.run(ruff, capture_output=True).returncode == 1
