@@ -76,8 +76,8 @@ def sync(
     if wheels is not None:
         from fleet.cli.wheels import sync_wheels
 
-        if to is not None:
-            raise UsageError("--to has no meaning with --wheels", hint="they go into each host's 'python'")
+        if src is not None or to is not None:
+            raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
         return sync_wheels(wheels, refresh=refresh, import_timeout=import_timeout)
     from fleet.ops.sync import execute, make_plan
 

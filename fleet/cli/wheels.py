@@ -48,7 +48,8 @@ def show_wheels(report: Report) -> None:
         new = [f"{n} {versions[n]}" for n, state in states.items() if state == "installed"]
         old = len(states) - len(new)
         parts = [f"installed {_short(new)}"] if new else []
-        parts += [f"{old} already there" if new else f"nothing to do, all {old} are there"] if old else []
+        there = "it is there" if old == 1 else f"all {old} are there"
+        parts += [f"{old} already there" if new else f"nothing to do, {there}"] if old else []
         return f"{', '.join(parts)}, in {result.data.get('python')}"
 
     for text, names in groups_by([r for r in report.results if r.ok and "wheels" in r.data], line).items():

@@ -16,6 +16,7 @@ from fleet.ops.wheels.carry import carry, forget
 from fleet.ops.wheels.collect import collect
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import SDISTS, Wheel, read_folder, read_wheel
+from fleet.rules.units import size
 
 __all__ = ["Wheel", "WheelsOptions", "WheelsPlan", "execute", "make_plan", "read_wheel"]
 
@@ -140,7 +141,7 @@ def _install(
             for name, found in facts.items()}
     if hosts:
         wanted = [w for w in wheels if any(w in some for some in lacking.values())]
-        runtime.emit(Notice("info", f"{len(wanted)} wheels go to {len(hosts)} hosts"))
+        runtime.emit(Notice("info", f"to {len(hosts)} of {len(facts)} hosts: {size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
         there = Inventory(hosts, inventory.groups, inventory.env, inventory.source,
                           unselected=inventory.unselected)
         folder, carried = carry(there, wanted, runtime)

@@ -22,7 +22,7 @@ from fleet.errors import UsageError
 from fleet.ops.wheels.cache import memo, recall, remember
 
 # counted up when a Wheel is read or noted in another way
-MEMO_VERSION = 1
+MEMO_VERSION = 2
 # a zip whose offsets are wrong shows as almost anything
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, KeyError, EOFError, ValueError, RuntimeError)
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
@@ -31,7 +31,7 @@ SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 @dataclass(frozen=True)
 class Wheel:
     """One wheel file. name: normalized; tags: "cp311-cp311-linux_x86_64", expanded. sha256: of the file. identity:
-    of what it installs (see fleet/remote/wheel_states.py). modules: what to import to see it work. unpacked: bytes."""
+    of what it installs (see fleet/remote/wheel_states.py). modules: what to import to see it work. unpacked, size: bytes."""
 
     path: Path
     name: str
@@ -44,6 +44,7 @@ class Wheel:
     requires_python: str
     modules: tuple[str, ...]
     unpacked: int
+    size: int
 
     def asked(self) -> dict[str, Any]:
         """How it goes to remote/interpreter.py."""
@@ -98,7 +99,7 @@ def _examine(path: Path) -> Wheel:
     rows = [row for row in csv.reader(io.StringIO(record)) if len(row) == 3]
     return Wheel(path, name, str(version), build, frozenset(map(str, tags)), digest_of(path), identity_of(rows, info),
                  tuple(metadata.get_all("Requires-Dist") or ()), metadata.get("Requires-Python") or "",
-                 _modules(name, rows, listed), unpacked)
+                 _modules(name, rows, listed), unpacked, path.stat().st_size)
 
 
 def _dist_info(names: Iterable[str], name: str) -> str:
