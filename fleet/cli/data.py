@@ -15,6 +15,25 @@ from fleet.events import Event, Notice
 from fleet.model import Report, Result
 
 
+class DataLine(ProgressLine):
+    """How far the nodes are: percent of all bytes, a node's mean rate, who is behind, and the time it will take."""
+
+    def words(self, seconds: float) -> list[str]:
+        receiving = {name: total for name, total in self._total.items() if total}
+        if not receiving:
+            return []
+        shares = {name: min(1.0, self._done[name] / total) for name, total in receiving.items()}
+        share = sum(shares.values()) / len(shares)
+        rate = sum(self._done[name] for name in receiving) / len(receiving) / max(seconds, 0.001)
+        last = min(shares, key=lambda name: shares[name])
+        parts = [f"{100 * share:.0f}% of {size_text(max(receiving.values()))} each", f"{size_text(rate)}/s"]
+        if shares[last] < share - 0.05:
+            parts.append(f"behind: {clean(last)} {100 * shares[last]:.0f}%")
+        if 0 < shares[last] < 1:
+            parts.append(f"{seconds / shares[last] * (1 - shares[last]):.0f} s left")
+        return parts
+
+
 def _line(result: Result) -> str:
     data = result.data
     where = ", ".join(data["to"])
@@ -45,7 +64,7 @@ def sync_data(data: Sequence[str], *, limit: str | None, via: Literal["chain", "
     if settings.dry_run:
         write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
         return 0
-    with ProgressLine("receiving", quiet=settings.quiet or settings.json) as line:
+    with DataLine("receiving", quiet=settings.quiet or settings.json) as line:
 
         def emit(event: Event) -> None:
             if isinstance(event, Notice) and not settings.json and not settings.quiet:

@@ -58,12 +58,15 @@ class ProgressLine:
             sys.stderr.flush()
 
     def _draw(self, now: float) -> None:
-        parts = [f"{len(self._through)}/{len(self._hosts)} hosts"]
-        total, done = sum(self._total.values()), sum(self._done.values())
-        if total:
-            rate = done / max(now - self._begun, 0.001)
-            left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
-            parts.append(f"{self._what} {100 * done / total:3.0f}% of {total / 2**20:.1f} MiB, "
-                         f"{rate / 2**20:.1f} MiB/s{left}")
+        parts = [f"{len(self._through)}/{len(self._hosts)} hosts", *self.words(now - self._begun)]
         sys.stderr.write("\r\x1b[K" + "  ".join(parts))
         sys.stderr.flush()
+
+    def words(self, seconds: float) -> list[str]:
+        """What the line says behind the count of hosts, `seconds` after the beginning."""
+        total, done = sum(self._total.values()), sum(self._done.values())
+        if not total:
+            return []
+        rate = done / max(seconds, 0.001)
+        left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
+        return [f"{self._what} {100 * done / total:3.0f}% of {total / 2**20:.1f} MiB, {rate / 2**20:.1f} MiB/s{left}"]

@@ -118,7 +118,8 @@ def finish(store):
             store.targets[number].check_place(name, "l")
             os.symlink(enc(link), full + b".fleet-new")
             os.rename(full + b".fleet-new", full)
-        elif kind == "d":
+        elif kind == "d" and (name or store.targets[number].made):
+            # a folder that was there, perhaps somebody's home, keeps its mode
             folders.append((full, mode))
     for full, mode in reversed(folders):
         if stat.S_IMODE(os.lstat(full).st_mode) != mode:

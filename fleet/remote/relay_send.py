@@ -1,6 +1,10 @@
 """The sending end of a link: dials whom the head names, sends what it asks for."""
 
 
+class HungUp(Exception):
+    """Somebody listens there, and closed the connection before it was a link."""
+
+
 class Sender:
     """Dials the successor that the head names, sends what it asks for; tells the head how that went."""
 
@@ -56,10 +60,23 @@ class Sender:
                 return Link(socket.create_connection((address, port), DIAL_SECONDS), self.context, False, self.tls)
             except (OSError, ValueError) as error:
                 why.append("%s:%d: %s" % (address, port, reason_of(error)))
+                if getattr(error, "errno", None) == errno.ECONNRESET or isinstance(error, ssl.SSLEOFError):
+                    raise HungUp("; ".join(why)) from None
         raise Lost("; ".join(why))
 
+    def dial_patiently(self, order):
+        """Strangers may keep the listener busy for a moment: what it hangs up on is tried again."""
+        pauses = [0.5, 1.0, 2.0, 4.0]
+        while True:
+            try:
+                return self.dial(order)
+            except HungUp as error:
+                if not pauses or self.order is not order:
+                    raise Lost(error.args[0]) from None
+                time.sleep(pauses.pop(0))
+
     def send(self, order):
-        link = self.dial(order)
+        link = self.dial_patiently(order)
         cancelled = lambda: self.order is not order  # noqa: E731
         with self.store.ready:
             self.link = link

@@ -20,6 +20,7 @@ class Target:
         self.kind = kind
         self.path = os.path.realpath(full) if kind == "d" else os.path.join(around, os.path.basename(full))
         if self.path == b"/":
+            # its state folder would have no place, its mode is the machine's
             raise Refused("'/' cannot be a destination", "name a folder: PATH:DEST/")
         self.lock = None
         self.log = None
@@ -28,6 +29,7 @@ class Target:
     def prepare(self, spec):
         """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
         folder = self.path if self.kind == "d" else os.path.dirname(self.path)
+        self.made = not os.path.isdir(self.path)
         try:
             os.makedirs(folder, exist_ok=True)
         except FileExistsError:

@@ -105,11 +105,7 @@ class Coordinator:
         self._maybe_go()
 
     def _on_need(self, member: Member, message: Mapping[str, Any]) -> None:
-        member.need = {"wants": [(int(a), int(b)) for a, b in message["wants"]], "bytes": int(message["bytes"]),
-                       "files": {i for a, b in message["files"] for i in range(int(a), int(b))},
-                       "unsure": {int(k): str(v) for k, v in message["unsure"].items()},
-                       "address": message["address"], "port": message["port"], "stages": message["stages"]}
-        member.state = "ready"
+        member.take_need(message, self.manifest)
         self._maybe_go()
 
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
@@ -132,11 +128,10 @@ class Coordinator:
             self.cuts.append({"host": before, "behind": name, "lost_seconds": round(lost, 1)})
             self._emit(Notice("info", f"goes on without host {before}, {lost:.1f} s lost", name))
 
-    def _on_link(self, member: Member, message: Mapping[str, Any]) -> None:
-        self._link_broke(member.host.name, message)
-
-    def _link_broke(self, sender: str, message: Mapping[str, Any]) -> None:
-        assert self._chain is not None
+    def _on_link(self, member: Member | None, message: Mapping[str, Any]) -> None:
+        sender = member.host.name if member else SOURCE
+        if self._chain is None:
+            return
         answer = self._chain.broken(sender, int(message["epoch"]), bool(message["connected"]), str(message["why"]))
         if isinstance(answer, Order):
             self._give(answer)
@@ -144,7 +139,8 @@ class Coordinator:
             self._cut(answer)
 
     def _on_done(self, member: Member, message: Mapping[str, Any]) -> None:
-        assert self._chain is not None
+        if self._chain is None or member.state != "receiving":
+            return
         member.state = "done"
         member.data |= {"files": int(message["files"]), "bytes": int(message["bytes"])}
         problems = [(str(path), str(why)) for path, why in message["problems"]]
@@ -174,7 +170,7 @@ class Coordinator:
         return [member for member in self.members.values() if member.state == "receiving"]
 
     def _source_link(self, message: Mapping[str, Any]) -> None:
-        self._link_broke(SOURCE, message)
+        self._on_link(None, message)
 
     def _source_at(self, message: Mapping[str, Any]) -> None:
         if self._star is None:
@@ -205,18 +201,18 @@ class Coordinator:
     def _go(self, ready: list[Member]) -> None:
         for member in ready:
             member.settle(self.source.digests, self.manifest)
-        lacking = [m for m in ready if m.need["files"]]
+        lacking = [m for m in ready if any(True for _ in m.lacking())]
         self._chain = Chain([] if self._star else [(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic())
         for member in ready:
             member.state = "receiving"
-            member.tell(op="go", held=member.held)
+            member.tell(op="go", held=sorted(member.held))
             self.source.pass_on(member, self.source.digests)
             self.source.warn(member, self.source.changed)
         for order in self._chain.orders():
             self._give(order)
         for member in lacking if self._star else ():
             threading.Thread(target=self._star, args=(member,), daemon=True).start()
-        self.source.ask(i for m in lacking for i in m.need["files"])
+        self.source.ask(i for m in lacking for i in m.lacking())
         self._maybe_over()
 
     def _give(self, order: Order) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,7 @@ class Member:
     state: str = "starting"
     outbox: Outbox | None = None
     need: Mapping[str, Any] = field(default_factory=dict)
-    held: list[int] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
     received: int = 0
     data: dict[str, Any] = field(default_factory=dict)
     error: FleetError | None = None
@@ -72,12 +73,32 @@ class Member:
         found = [self.need["address"], self.host.data_address, self.host.address]
         return [[address, port] for address in dict.fromkeys(found) if address]
 
+    def take_need(self, message: Mapping[str, Any], manifest: Manifest) -> None:
+        """What it says it lacks. ValueError, KeyError, TypeError for what is no such message."""
+        count = len(manifest.files)
+        self.need = {
+            "wants": [(int(a), int(b)) for a, b in message["wants"]], "bytes": int(message["bytes"]),
+            "files": [range(max(0, int(a)), min(count, int(b))) for a, b in message["files"]],
+            "unsure": {int(k): str(v) for k, v in message["unsure"].items()},
+            "address": message["address"], "port": message["port"], "stages": message["stages"],
+        }
+        self.state = "ready"
+
     def settle(self, digests: Mapping[int, str], manifest: Manifest) -> None:
         """Decide about the files that it was unsure of: it holds those with the source's digest."""
-        self.held = [i for i, digest in self.need["unsure"].items() if digests.get(i) == digest]
+        self.held = {i for i, digest in self.need["unsure"].items() if digests.get(i) == digest}
         held_bytes = sum(manifest.overlap(i, self.need["wants"]) for i in self.held)
-        self.need = {**self.need, "files": self.need["files"] - set(self.held),
-                     "bytes": self.need["bytes"] - held_bytes}
+        self.need = {**self.need, "bytes": self.need["bytes"] - held_bytes}
+
+    def lacks(self, index: int) -> bool:
+        """Whether that file is not in place there."""
+        ranges = self.need["files"]
+        at = bisect.bisect_right(ranges, index, key=lambda r: r.start) - 1
+        return at >= 0 and index in ranges[at] and index not in self.held
+
+    def lacking(self) -> Iterator[int]:
+        """The files that are not in place there, in order."""
+        return (i for part in self.need["files"] for i in part if i not in self.held)
 
     def fail(self, error: FleetError) -> None:
         self.state = "out"

@@ -39,7 +39,7 @@ class Source:
 
     def pass_on(self, member: Member, digests: Mapping[int, str]) -> None:
         """Give a member those digests that it needs."""
-        wanted = [[i, digest] for i, digest in digests.items() if i in member.need["files"]]
+        wanted = [[i, digest] for i, digest in digests.items() if member.lacks(i)]
         if wanted:
             member.tell(op="digests", files=wanted)
 

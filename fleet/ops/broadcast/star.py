@@ -37,7 +37,7 @@ def send(
 
     options = [*RSYNC, *([f"--bwlimit={max(1, limit // 1024)}"] if limit else [])]
     for number, source in enumerate(sources):
-        paths = [manifest.files[i][1] for i in sorted(member.need["files"]) if manifest.files[i][0] == number]
+        paths = [manifest.files[i][1] for i in member.lacking() if manifest.files[i][0] == number]
         if not paths:
             continue
         source = source.resolve()
