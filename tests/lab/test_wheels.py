@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import sys
 import sysconfig
 import time
@@ -105,6 +107,25 @@ def test_one_host_down_and_all_stay_as_they_were(lab3: VirtualLab, inventory: Pa
     assert done.returncode == 122 and hosts[victim]["error"]["kind"] == "refused"
     assert hosts[lab3.names[0]]["error"]["message"] == f"nothing was sent: {victim} could not"
     assert lab3.sh(lab3.names[0], "ls /opt/train/lib/python3*/site-packages | grep downpkg", check=False) == ""
+
+
+def test_large_wheels_are_broadcast_and_where_that_cannot_be_each_host_gets_a_copy(
+    lab3: VirtualLab, inventory: Path, tmp_path: Path
+) -> None:
+    large = {f"largepkg/{i}.txt": base64.b64encode(os.urandom(1 << 20)).decode() for i in range(34)}
+    make_wheel(tmp_path / "w", "largepkg", "1.0", files={"largepkg/__init__.py": "", **large})
+    done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"), check=True)
+    assert "installed largepkg 1.0" in done.stdout and "each gets its own copy" not in done.stderr
+    lab3.fleet("-i", str(inventory), "exec", "--", PYTHON, "-m", "pip", "uninstall", "-y", "largepkg", check=True)
+    try:
+        for name in lab3.names:
+            for other in set(lab3.names) - {name}:
+                lab3.sh(name, f"ip route add blackhole {lab3.address(other)}/32")
+        star = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"), check=True)
+    finally:
+        for name in lab3.names:
+            lab3.sh(name, "ip route | grep blackhole | while read line; do ip route del $line; done")
+    assert "installed largepkg 1.0" in star.stdout and "hosts: each gets its own copy" in star.stderr
 
 
 def test_requirements_are_collected_for_the_hosts(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:

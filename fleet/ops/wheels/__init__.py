@@ -141,7 +141,8 @@ def _install(
             for name, found in facts.items()}
     if hosts:
         wanted = [w for w in wheels if any(w in some for some in lacking.values())]
-        runtime.emit(Notice("info", f"to {len(hosts)} of {len(facts)} hosts: {size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
+        runtime.emit(Notice("info",
+            f"to {len(hosts)} of {len(facts)} hosts: {size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
         there = Inventory(hosts, inventory.groups, inventory.env, inventory.source,
                           unselected=inventory.unselected)
         folder, carried = carry(there, wanted, runtime)

@@ -1,4 +1,4 @@
-"""The one door through which wheels reach nodes: a folder named by its content, mirrored as code is."""
+"""The one door through which wheels reach nodes: a folder named by its content."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fleet.errors import ConnectError, Interrupted
+from fleet.events import Notice
 from fleet.model import Host, Inventory, Result
-from fleet.ops import sync
+from fleet.ops import broadcast, sync
+from fleet.ops.broadcast.plan import BroadcastPlan, Item
 from fleet.ops.execute import ExecOptions
 from fleet.ops.execute import execute as execute_line
 from fleet.ops.execute import make_plan as plan_line
@@ -19,7 +22,9 @@ from fleet.ops.wheels.cache import cache
 from fleet.ops.wheels.wheel import Wheel
 
 FOLDER = "~/.fleet/wheels"
-CLEAN = 'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync"'
+# From here on hosts hand it on to each other; below it, starting that costs more than it saves.
+BROADCAST_BYTES = 32 << 20
+CLEAN = 'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data"'
 
 
 def digest_of_set(wheels: Sequence[Wheel]) -> str:
@@ -42,11 +47,27 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime) -> tu
                 os.link(source, target)
             except OSError:
                 shutil.copy2(source, target)
-        plan = sync.SyncPlan(stage, {h.name: f"{FOLDER}/{name}" for h in inventory.hosts}, whole=True)
-        report = sync.execute(inventory, plan, runtime)
+        results = _send(inventory, stage, f"{FOLDER}/{name}", sum(w.size for w in wheels), runtime)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return f"{FOLDER}/{name}", report.results
+    return f"{FOLDER}/{name}", results
+
+
+def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Runtime) -> tuple[Result, ...]:
+    """By broadcast where it pays, and to each host on its own what that way did not reach."""
+    done: dict[str, Result] = {}
+    if total >= BROADCAST_BYTES and len(inventory.hosts) > 1:
+        item = Item(stage, {h.name: there for h in inventory.hosts})
+        done = {r.host: r for r in broadcast.execute(inventory, BroadcastPlan((item,)), runtime).results}
+    left = tuple(h for h in inventory.hosts if h.name not in done or not (
+        done[h.name].ok or isinstance(done[h.name].error, ConnectError | Interrupted)))
+    if left and not runtime.cancel.is_set():
+        if done:
+            runtime.emit(Notice("warning", f"the broadcast did not reach {len(left)} hosts: each gets its own copy"))
+        plan = sync.SyncPlan(stage, {h.name: there for h in left}, whole=True)
+        some = Inventory(left, env=inventory.env, unselected=inventory.hosts + inventory.unselected)
+        done |= {r.host: r for r in sync.execute(some, plan, runtime).results}
+    return tuple(done[h.name] for h in inventory.hosts)
 
 
 def forget(inventory: Inventory, hosts: Sequence[Host], folder: str, runtime: Runtime) -> None:

@@ -31,7 +31,8 @@ SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 @dataclass(frozen=True)
 class Wheel:
     """One wheel file. name: normalized; tags: "cp311-cp311-linux_x86_64", expanded. sha256: of the file. identity:
-    of what it installs (see fleet/remote/wheel_states.py). modules: what to import to see it work. unpacked, size: bytes."""
+    of what it installs (see fleet/remote/wheel_states.py). modules: what to import to see it work.
+    unpacked, size: bytes."""
 
     path: Path
     name: str
