@@ -25,6 +25,7 @@ for name in json.loads(sys.stdin.read()):
     importlib.import_module(name)
 """
 stopped = threading.Event()
+importing = threading.Event()
 
 
 def take_lock(answer, wait):
@@ -126,8 +127,12 @@ def pip_install(path, tools, spec, todo):
 
 def import_all(path, tools, spec, answer, wheels):
     names = [module for wheel in wheels for module in wheel["modules"]]
-    status, _out, err = ask_python([path, "-c", IMPORT], json.dumps(names).encode(), tools.env,
-                                   spec["import_deadline"], "/")
+    env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
+    importing.set()
+    status, _out, err = ask_python([path, "-c", IMPORT], json.dumps(names).encode(), env, spec["import_deadline"], "/")
+    importing.clear()
+    if stopped.is_set():
+        raise Trouble("interrupted", None)
     if status:
         current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
         last = last_line(err)
@@ -196,6 +201,9 @@ def main():
         for _message in control_lines():
             pass
         stopped.set()
+        while importing.is_set():  # unlike pip, it has nothing to put back
+            signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)
+            time.sleep(0.2)
 
     thread = threading.Thread(target=listen)
     thread.daemon = True

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodes import alive, until
 
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report
@@ -128,6 +129,25 @@ def test_an_import_that_hangs_or_dies(python: Path, folder: Path) -> None:
     assert "'import tinypkg' took more than 2 s" in error(sync(folder, python, import_seconds=2)).message
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "import os; os.kill(os.getpid(), 11)\n"})
     assert "'import tinypkg' fails: signal 11" in error(sync(folder, python)).message
+
+
+def test_ctrl_c_while_it_is_imported(python: Path, folder: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\nos.rename({str(begun)!r}, " \
+           f"{str(begun) + '2'!r})\ntime.sleep(100)\n"
+    make_wheel(folder, "tinypkg", files={"tinypkg.py": code})
+    runtime = Runtime(LocalTransport())
+
+    def interrupt() -> None:
+        until(Path(str(begun) + "2").exists)
+        runtime.cancel.set()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    report = sync(folder, python, runtime=runtime)
+    thread.join()
+    assert report.exit_code == 130
+    until(lambda: not alive(int(Path(str(begun) + "2").read_text())))
 
 
 def test_one_bad_host_keeps_all_as_they_were(python: Path, folder: Path, tmp_path: Path) -> None:

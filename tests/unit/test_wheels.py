@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
+from fleet.ops.sync.tree import scan
 from fleet.ops.wheels import make_plan
 from fleet.ops.wheels.collect import target_options
 from fleet.ops.wheels.node import refusal
@@ -172,6 +173,14 @@ def test_what_is_refused_before_anything_is_sent(tmp_path: Path, changes: dict[s
     assert refusal(facts(states=absent), [wheel]) is None
     error = refusal(facts(states=absent, **changes), [wheel])
     assert error is not None and error.kind == kind and error.hint and error.exit_code == 123
+
+
+def test_ignore_files_have_no_say_over_wheels(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*\n")
+    (tmp_path / ".git").mkdir()
+    make_wheel(tmp_path / "home", "a", "1.0")
+    assert [e[0] for e in scan(tmp_path / "home").entries] == []
+    assert [e[0] for e in scan(tmp_path / "home", whole=True).entries] == ["a-1.0-py3-none-any.whl"]
 
 
 def test_cleaning_the_cache_loses_nothing(tmp_path: Path) -> None:
