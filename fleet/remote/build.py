@@ -60,11 +60,24 @@ def pump(child):
     return True
 
 
+def copy_tree(there, source):
+    """While no sync writes to it: its lock is that of remote/mirror.py."""
+    around, name = os.path.split(there)
+    lock = None
+    for meta in (os.path.join(around, "." + name + ".fleet-sync"), os.path.join(there, ".fleet-sync")):
+        if lock is None and os.path.exists(os.path.join(meta, "lock")):
+            lock = os.open(os.path.join(meta, "lock"), os.O_RDWR | os.O_CLOEXEC)
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+    shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(".fleet-sync"))
+    if lock is not None:
+        os.close(lock)
+
+
 def build(spec, work):
     tools = Tools(spec)
     path = training_python(tools)
     source = os.path.join(work, "src")
-    shutil.copytree(expand_user(spec["source"]), source, symlinks=True)
+    copy_tree(expand_user(spec["source"]), source)
     # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")

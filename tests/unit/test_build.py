@@ -167,7 +167,15 @@ def test_plans_that_make_no_sense(tmp_path: Path) -> None:
     refused("is a file", str(tmp_path / "setup.py"))
     plan = make_plan(INVENTORY, BuildOptions(str(tmp_path), on="gpu02"))
     assert plan.host.name == "gpu02" and plan.describe()["arch"] == "auto"
-    assert make_plan(INVENTORY, BuildOptions("deepspeed")).describe()["source"].startswith("deepspeed==0.19.8")
+
+
+def test_the_plan_shows_what_would_be_run() -> None:
+    shown = make_plan(INVENTORY, BuildOptions("deepspeed", cpu=True)).describe()
+    assert shown["source"].startswith("deepspeed==0.19.8") and shown["arch"] == "cpu"
+    assert shown["env"] == {"DS_BUILD_OPS": "0", "DS_BUILD_CPU_ADAM": "1", "DS_ACCELERATOR": "cpu"}
+    assert shown["argv"][1:4] == ["-m", "pip", "wheel"]
+    told = make_plan(INVENTORY, BuildOptions("deepspeed", arch="8.0")).describe()
+    assert told["env"]["TORCH_CUDA_ARCH_LIST"] == "8.0"
 
 
 @pytest.mark.parametrize(("log", "line", "help_"), [

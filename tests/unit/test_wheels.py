@@ -106,7 +106,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "pkg-1.0.tar.gz").write_bytes(b"")
     with pytest.raises(UsageError, match="source distribution") as caught:
         read_folder(tmp_path)
-    assert "fleet build pkg" in (caught.value.hint or "")
+    assert "fleet build ./pkg-1.0" in (caught.value.hint or "")
     inventory = Inventory((Host("a", "a"),))
     with pytest.raises(UsageError, match="source distribution"):
         make_plan(inventory, tmp_path / "pkg-1.0.tar.gz")

@@ -44,7 +44,8 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """tree: the source on the head, None: deepspeed's sdist of `version`. host: who builds. arch: () means auto."""
+    """tree: the source on the head, None: deepspeed's sdist of `version`. host: who builds. arch: () means auto. cpu:
+    for no GPU at all."""
 
     name: str
     tree: Path | None
@@ -52,6 +53,7 @@ class BuildPlan:
     host: Host
     arch: tuple[str, ...]
     ops: tuple[str, ...]
+    cpu: bool = False
 
     @property
     def deepspeed(self) -> bool:
@@ -59,10 +61,11 @@ class BuildPlan:
 
     def describe(self) -> dict[str, Any]:
         source = str(self.tree) if self.tree else f"deepspeed=={self.version}, from pip's index on this machine"
-        steps = ["compare the toolchains, and the GPUs of all hosts", f"carry the source to {self.host.name}",
-                 "python -m pip wheel --no-deps --no-build-isolation there", "bring the wheel back, install it"]
-        return {"what": self.name, "source": source, "on": self.host.name, "arch": list(self.arch) or "auto",
-                "ops": list(self.ops), "steps": steps}
+        env, ops = build_env(self, () if self.cpu else self.arch or ("auto",), {})
+        argv = [self.host.python or "python3", "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation",
+                "SOURCE"]
+        return {"what": self.name, "source": source, "on": self.host.name, "ops": list(ops), "env": env, "argv": argv,
+                "arch": "cpu" if self.cpu else list(self.arch) or "auto"}
 
 
 def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
@@ -79,12 +82,13 @@ def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
         if options.source and options.version:
             raise UsageError("--version and --source exclude each other", hint="a tree has its own version")
         tree = check_tree(options.source) if options.source else None
-        return BuildPlan("deepspeed", tree, None if tree else options.version or DEEPSPEED, host, arch, options.ops)
+        return BuildPlan("deepspeed", tree, None if tree else options.version or DEEPSPEED, host, arch, options.ops,
+                         options.cpu)
     if options.source or options.version or options.ops:
         raise UsageError("--source, --version and --ops belong to 'fleet build deepspeed'",
                          hint="for any other tree: fleet build PATH --env NAME=VALUE")
     tree = check_tree(Path(options.what))
-    return BuildPlan(tree.name, tree, None, host, arch, ())
+    return BuildPlan(tree.name, tree, None, host, arch, (), options.cpu)
 
 
 def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtime: Runtime) -> Report:
@@ -96,7 +100,7 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
         return Report("build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of),
                       exit_code_of(facts_of))
     facts = {r.host: r.data["facts"] for r in facts_of}
-    arch = () if options.cpu else plan.arch or judge.fleet_arch(facts)
+    arch = () if plan.cpu else plan.arch or judge.fleet_arch(facts)
     errors = judge.toolchain(facts[plan.host.name], arch, needs_torch=plan.deepspeed)
     if errors:
         return _failed(plan, PreflightError(

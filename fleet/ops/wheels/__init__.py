@@ -15,7 +15,7 @@ from fleet.ops.wheels import node
 from fleet.ops.wheels.carry import carry, forget
 from fleet.ops.wheels.collect import collect
 from fleet.ops.wheels.tags import agree, choose
-from fleet.ops.wheels.wheel import SDISTS, Wheel, read_folder, read_wheel
+from fleet.ops.wheels.wheel import SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import size
 
 __all__ = ["Wheel", "WheelsOptions", "WheelsPlan", "execute", "make_plan", "read_wheel"]
@@ -48,8 +48,7 @@ class WheelsOptions:
 def make_plan(inventory: Inventory, source: Path) -> WheelsPlan:
     """What is to be installed where; UsageError where the source is missing or an sdist."""
     if source.name.endswith(SDISTS) and source.is_file():
-        raise UsageError(f"{source} is a source distribution, not a wheel",
-                         hint=f"build it on a node: unpack it, then 'fleet build {source.name.split('-')[0]}'")
+        raise sdist_refused(source)
     if not source.exists():
         raise UsageError(f"{source} does not exist", hint="give a folder of wheels, or a requirements file")
     kind = "folder" if source.is_dir() else "wheel" if source.suffix == ".whl" else "requirements"

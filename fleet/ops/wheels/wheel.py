@@ -155,6 +155,13 @@ def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[s
     return tuple(same or public or found)
 
 
+def sdist_refused(path: Path) -> UsageError:
+    """The error for a source distribution where a wheel is wanted."""
+    name = next(path.name[: -len(end)] for end in SDISTS if path.name.endswith(end))
+    return UsageError(f"{path} is a source distribution, not a wheel",
+                      hint=f"unpack it, then build it on a host: fleet build ./{name}")
+
+
 def read_folder(folder: Path) -> tuple[Wheel, ...]:
     """Every wheel in a folder; UsageError where there is none, one is damaged, or there are sdists instead."""
     if not folder.is_dir():
@@ -165,8 +172,7 @@ def read_folder(folder: Path) -> tuple[Wheel, ...]:
         raise UsageError(f"cannot read {folder}: {error.strerror}") from error
     for path in files:
         if path.name.endswith(SDISTS):
-            raise UsageError(f"{path} is a source distribution, not a wheel",
-                             hint=f"build it on a node: unpack it, then 'fleet build {path.name.split('-')[0]}'")
+            raise sdist_refused(path)
     wheels = tuple(read_wheel(p) for p in files if p.suffix == ".whl")
     if not wheels:
         raise UsageError(f"no wheels in {folder}", hint="pip download -d DIR, or give a requirements file")
