@@ -2,6 +2,8 @@
 import hmac
 import select
 
+GATHER_SECONDS = 0.005
+
 
 def addresses_to_bind(wanted):
     """Numeric addresses of this node to listen on, best first: the data address, else where SSH came in."""
@@ -109,16 +111,26 @@ class Receiver:
                     begin += self.fill(link, begin, buffer[:min(CHUNK, end - begin)])
 
     def fill(self, link, position, room):
-        """Receive what is there, a chunk at most, and store it. A TLS record is 16 KiB: writes take several."""
-        count = 0
+        """Receive for a few milliseconds, a chunk at most, and store it; the bytes received.
+
+        A TLS record is 16 KiB. On a slow link each would come alone, and cost a write and a wake-up here and further
+        on; but whatever is waited for, the whole chain behind waits for as well, at every hop.
+        """
+        count, until = 0, 0.0
         while count < len(room):
+            if count:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                if not link.sock.pending() and not select.select([link.sock], [], [], 0)[0]:
+                    time.sleep(min(left, GATHER_SECONDS / 2))
+                    continue
             with lost():
                 got = link.sock.recv_into(room[count:])
             if not got:
                 raise Lost("closed")
+            until = until or time.monotonic() + GATHER_SECONDS
             count += got
-            if not link.sock.pending() and not select.select([link.sock], [], [], 0)[0]:
-                break
         self.store.put(position, room[:count])
         return count
 

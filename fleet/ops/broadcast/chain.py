@@ -201,3 +201,24 @@ class Chain:
             return Cut(member.name, f"it crawls: {rate / 1e6:.1f} MB/s, where host {sender.name} before it has "
                        f"{usual / 1e6:.1f} MB/s", "look at its link and at its disk, then run this again", "slow")
         return None
+
+
+class Losses:
+    """The time that a cut costs those behind it: from their last byte before it to their first one after it."""
+
+    def __init__(self) -> None:
+        self.known: list[dict[str, str | float]] = []
+        self._open: dict[str, tuple[str, float, int]] = {}
+
+    def begin(self, gone: str, behind: Member) -> None:
+        self._open[behind.name] = gone, behind.grown, behind.received
+
+    def end(self, chain: Chain, name: str, now: float) -> tuple[str, float] | None:
+        """(who went out, seconds) once `name` receives again; said once."""
+        member = chain.members.get(name)
+        if member is None or name not in self._open or member.received <= self._open[name][2]:
+            return None
+        gone, since, _received = self._open.pop(name)
+        seconds = round(max(now - since, chain.behind(name)), 1)
+        self.known.append({"host": gone, "behind": name, "lost_seconds": seconds})
+        return gone, seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet.errors import FleetError, HostFailed, Interrupted
 from fleet.events import Emit, Notice, Progress
-from fleet.ops.broadcast.chain import SOURCE, Chain, Cut, Order
+from fleet.ops.broadcast.chain import SOURCE, Chain, Cut, Losses, Order
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member, Outbox
 from fleet.ops.broadcast.source import Source
@@ -30,12 +30,11 @@ class Coordinator:
         self.over = threading.Event()
         self.first_locked = threading.Event()
         self.sent = 0
-        self.cuts: list[dict[str, Any]] = []
+        self.losses = Losses()
         self.source = Source()
         self._emit, self._star = emit, star
         self._lock = threading.RLock()
         self._chain: Chain | None = None
-        self._lost: dict[str, tuple[str, float, int]] = {}
 
     # -- members come and go -------------------------------------------------------------------------------
     def source_opened(self, outbox: Outbox) -> None:
@@ -62,7 +61,7 @@ class Coordinator:
             self._maybe_go()
 
     def _first_is_through(self, name: str) -> None:
-        # the first host's lock decides between two broadcasts to the same hosts: one waits, neither deadlocks
+        # its lock decides between two broadcasts to the same hosts: one waits, neither deadlocks
         if name == next(iter(self.members)):
             self.first_locked.set()
 
@@ -78,8 +77,7 @@ class Coordinator:
             return
         for order in self._chain.remove(name):
             if order.receiver is not None:
-                behind = self._chain.members[order.receiver]
-                self._lost[order.receiver] = (name, behind.grown, behind.received)
+                self.losses.begin(name, self._chain.members[order.receiver])
             self._give(order)
         self._maybe_over()
 
@@ -122,11 +120,8 @@ class Coordinator:
         self._chain.heard(name, int(message["position"]), member.received, now)
         self._chain.sent(name, int(message["sent"]), now)
         self._emit(Progress(name, "receiving", member.received, member.need["bytes"]))
-        if name in self._lost and member.received > self._lost[name][2]:
-            before, since, _received = self._lost.pop(name)
-            lost = max(now - since, self._chain.behind(name))
-            self.cuts.append({"host": before, "behind": name, "lost_seconds": round(lost, 1)})
-            self._emit(Notice("info", f"goes on without host {before}, {lost:.1f} s lost", name))
+        if lost := self.losses.end(self._chain, name, now):
+            self._emit(Notice("info", f"goes on without host {lost[0]}, {lost[1]:g} s lost", name))
 
     def _on_link(self, member: Member | None, message: Mapping[str, Any]) -> None:
         sender = member.host.name if member else SOURCE

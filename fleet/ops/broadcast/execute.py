@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
 import sys
 import threading
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fleet import fanout
-from fleet.errors import FleetError, HostFailed
+from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Finished, Started
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.broadcast.certificate import make_certificate
@@ -36,6 +37,8 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
     Report.data: {"sources", "files", "size", "sent": bytes that left this machine, "cuts"}. Hosts that cannot be
     reached are left out; a host that refuses (no room, no right) keeps everything from being sent.
     """
+    if plan.via == "rsync" and shutil.which("rsync") is None:
+        raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
     manifest = scan([item.source for item in plan.items])
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
@@ -56,7 +59,7 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
         coordinator.end()
     final = tuple(_with_shared(results[host.name], results) for host in inventory.hosts)
     data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
-            "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped)}
+            "sent": coordinator.sent, "cuts": coordinator.losses.known, "skipped": list(manifest.skipped)}
     return Report("sync", final, exit_code_of(final), data)
 
 
@@ -130,9 +133,10 @@ class _Transfer:
                             for item, kind in zip(self._plan.items, self._kinds, strict=True)]}
         try:
             converse(session, spec, self._runtime.cancel, coordinator.source_opened, coordinator.handle)
-        except FleetError as error:
-            coordinator.abort(HostFailed(f"sending from this machine failed: {error.message}", hint=error.hint,
-                                         kind="source"))
+        except Exception as error:  # whatever it is, nobody must wait for the source any longer
+            known = failed(Host(SOURCE, "localhost"), error).error or error
+            hint = known.hint if isinstance(known, FleetError) else None
+            coordinator.abort(HostFailed(f"sending from this machine failed: {known}", hint=hint, kind="source"))
         finally:
             session.close()
 
@@ -145,8 +149,10 @@ class _Transfer:
                 sent = send(self._sessions[name], member, self._manifest, [item.source for item in plan.items], limit,
                             self._runtime)
             self.coordinator.add_sent(sent)
-        except FleetError as error:
-            self.coordinator.give_up(name, error)
+        except Exception as error:
+            result = failed(member.host, error)
+            assert result.error
+            self.coordinator.give_up(name, result.error)
 
     def ticker(self) -> None:
         while not self.coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
