@@ -95,6 +95,20 @@ def test_the_systems_own_python_is_left_alone(lab3: VirtualLab, tmp_path: Path) 
     assert lab3.sh(first, "find / -xdev -name 'syspkg*' -not -path '/proc/*' 2>/dev/null", check=False) == ""
 
 
+def test_who_has_what_when_it_works_on_all_but_one(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
+    code = "import os\nif os.path.exists('/opt/old-driver'):\n    raise ImportError('libcuda.so.1: version too old')\n"
+    make_wheel(tmp_path / "w", "pickypkg", files={"pickypkg.py": code})
+    victim = lab3.names[2]
+    lab3.sh(victim, "touch /opt/old-driver")
+    done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"))
+    assert done.returncode == 1
+    assert "installed pickypkg 1.0" in done.stdout and victim not in done.stdout
+    assert f"host {victim}: installed, but 'import pickypkg' fails: ImportError: libcuda.so.1" in done.stderr
+    lab3.sh(victim, "rm /opt/old-driver")
+    mended = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"), check=True)
+    assert "nothing to do, it is there" in mended.stdout
+
+
 def test_one_host_down_and_all_stay_as_they_were(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
     make_wheel(tmp_path / "w", "downpkg")
     victim = lab3.names[1]

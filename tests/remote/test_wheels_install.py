@@ -122,6 +122,7 @@ def test_an_import_that_fails_is_a_failure_also_the_next_time(python: Path, fold
         report = sync(folder, python)
         assert report.exit_code == 1
         assert "'import tinypkg' fails: OSError: libfoo.so.1: cannot open" in error(report).message
+        assert report.results[0].as_json()["wheels"] == {"tinypkg": "there"}
 
 
 def test_an_import_that_hangs_or_dies(python: Path, folder: Path) -> None:

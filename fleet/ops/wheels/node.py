@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.errors import ConnectError, HostFailed, PreflightError
+from fleet.errors import ConnectError, FleetError, HostFailed, PreflightError
 from fleet.events import Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops.each import on_each
@@ -27,13 +27,13 @@ def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
             "deadline": ANSWER_SECONDS}
 
 
-def _told(answer: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
-    """The answer, or HostFailed with what the node says went wrong."""
+def _complaint(answer: Mapping[str, Any], host: Host) -> FleetError | None:
+    """What the node says went wrong, None where nothing did."""
     if not answer:
-        raise ConnectError("the node gave no answer", host=host.name, kind="protocol")
+        return ConnectError("the node gave no answer", host=host.name, kind="protocol")
     if answer["event"] == "failed":
-        raise HostFailed(answer["message"], hint=answer["hint"], host=host.name, kind="wheels")
-    return answer
+        return HostFailed(answer["message"], hint=answer["hint"], host=host.name, kind="wheels")
+    return None
 
 
 def ask(
@@ -47,7 +47,8 @@ def ask(
         spec = {**_spec(inventory, host), "wheels": asked, "judge": judge}
         answer = call(session, "interpreter", spec, timeout=ANSWER_SECONDS + 30, silence=SILENCE_SECONDS,
                       cancel=runtime.cancel)
-        return Result(host.name, True, 0, data={"facts": _told(answer, host)})
+        error = _complaint(answer, host)
+        return Result(host.name, False, error=error) if error else Result(host.name, True, 0, data={"facts": answer})
 
     return on_each(inventory.hosts, runtime, task, what="asking its Python")
 
@@ -93,8 +94,11 @@ def install(
                 "wait": LOCK_SECONDS, "import_deadline": import_seconds,
                 "wheels": [w.carried() for w in wheels if w.name in mine]}
         began = time.monotonic()
-        answer = _told(call(session, "install", spec, silence=SILENCE_SECONDS, cancel=runtime.cancel), host)
-        state = {w.name: "there" for w in wheels} | dict(answer["wheels"])
+        answer = call(session, "install", spec, silence=SILENCE_SECONDS, cancel=runtime.cancel)
+        state = {w.name: "there" for w in wheels} | dict(answer.get("wheels") or {})
+        error = _complaint(answer, host)
+        if error:
+            return Result(host.name, False, error=error, data={"wheels": state})
         return Result(host.name, True, 0, data={"python": answer["executable"], "wheels": state,
                                                 "seconds": round(time.monotonic() - began, 1)})
 
