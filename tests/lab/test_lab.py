@@ -67,9 +67,20 @@ def namespaces(pids: list[int]) -> set[str]:
     return {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in pids for kind in kinds if os.path.exists(f"/proc/{pid}")}
 
 
-def all_namespaces() -> set[str]:
+def ticks() -> int:
+    """Now, as /proc/PID/stat counts a process's start: clock ticks since boot."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def all_namespaces(before: int) -> set[str]:
+    """Those of processes that began before `before`: the kernel gives a freed number to the next namespace made."""
     found = set()
     for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or int((entry / "stat").read_text().rpartition(")")[2].split()[19]) > before:
+                continue
+        except OSError:
+            continue
         for kind in ("net", "mnt", "pid", "uts", "ipc"):
             try:
                 found.add(os.readlink(entry / "ns" / kind))
@@ -316,10 +327,11 @@ def test_down_leaves_nothing_and_twice_is_fine(scratch: VirtualLab) -> None:
     scratch.fleet("lab", "cut", scratch.names[2], check=True)
     worlds = namespaces(processes_of(scratch)) - namespaces([os.getpid()])
     assert len(worlds) >= 16
+    before_down = ticks()
     scratch.fleet("lab", "down", check=True)
     outside.wait(timeout=20)
     assert_nothing_left(scratch)
-    assert not worlds & all_namespaces()
+    assert not worlds & all_namespaces(before_down)
     assert len([name for name in interfaces() - before if name.startswith("fl")]) == 0
     scratch.fleet("lab", "down", check=True)
     assert "not up" in scratch.fleet("lab", "status").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -98,8 +99,8 @@ def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
 
 def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> None:
     victim = breakable.names[2]
-    (source / "big").write_bytes(b"\1" * (20 << 20))
-    breakable.sh(victim, "tc qdisc add dev eth0 root tbf rate 2mbit burst 16k latency 50ms")
+    (source / "big").write_bytes(os.urandom(20 << 20))
+    breakable.fleet("lab", "link", victim, "8mbit", check=True)
     process = breakable.popen("-i", "lab", "--json", "sync", str(source), "--to", "~/cut")
     time.sleep(2.0)
     breakable.fleet("lab", "cut", victim, check=True)
@@ -107,7 +108,7 @@ def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> No
         out, _err = process.communicate(timeout=90)
     finally:
         breakable.fleet("lab", "heal", victim, check=True)
-        breakable.sh(victim, "tc qdisc del dev eth0 root", check=False)
+        breakable.fleet("lab", "link", victim, "none", check=True)
     hosts = json.loads(out)["hosts"]
     assert process.returncode == 122 and hosts[victim]["error"]["kind"] == "lost"
     assert hosts[breakable.names[0]]["ok"] and hosts[breakable.names[1]]["ok"]
