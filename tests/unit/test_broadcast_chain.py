@@ -11,7 +11,7 @@ def pairs(chain: Chain) -> dict[str, str | None]:
     return {sender: order.receiver for sender, order in chain.links.items()}
 
 
-def started(*names: str, todo: int = 1000 * MB) -> Chain:
+def started(*names: str, todo: int = 10_000 * MB) -> Chain:
     chain = Chain([(name, todo) for name in names], 0.0)
     chain.orders()
     return chain
@@ -93,6 +93,17 @@ def test_a_crawling_node_is_cut_and_not_those_behind_it() -> None:
     assert [(c.name, c.kind) for c in cuts] == [("b", "slow")]
     chain.remove("b")
     assert run(chain, {"a": 25 * MB, "c": 25 * MB, "d": 25 * MB}, 20, 40) == []
+
+
+def test_a_node_with_a_slow_way_out_does_not_cost_all_behind_it() -> None:
+    chain = started("a", "b", "c", "d", "e")
+    slow = {"a": 25 * MB, "b": 2 * MB, "c": 2 * MB, "d": 2 * MB, "e": 2 * MB}
+    out = []
+    for begin in range(0, 100, 20):
+        for cut in run(chain, slow, begin, begin + 20):
+            out.append(cut.name)
+            chain.remove(cut.name)
+    assert out == ["b", "c"]
 
 
 def test_half_the_speed_is_no_crawl_nor_is_a_crawl_that_is_over_soon() -> None:

@@ -18,6 +18,7 @@ CRAWL_SECONDS = 4.0
 CRAWL_FRACTION = 0.25
 CRAWL_COST_SECONDS = 8.0
 LAG_BYTES = 8 << 20
+CRAWLERS_A_SENDER = 2  # when a third one crawls behind the same node, it is that node's own way out that is slow
 SOURCE = ""  # no host has this name
 
 
@@ -54,6 +55,7 @@ class Member:
     began: float | None = None
     done: bool = False
     redials: int = 0
+    crawlers: int = 0
     samples: deque[tuple[float, int]] = field(default_factory=deque)
 
     @property
@@ -175,6 +177,8 @@ class Chain:
         # with all of them silent at once, it is the head that is cut off: the connections themselves will tell
         if len(silent) > 1 and len(silent) == len(self.members):
             return []
+        if not silent and cuts and cuts[0].kind == "slow":
+            self.members[self.sender_of(cuts[0].name)].crawlers += 1
         # one at a time: what its successors suffer from is often the same
         return silent or cuts[:1]
 
@@ -194,7 +198,9 @@ class Chain:
             return Cut(member.name, f"it has received nothing for {idle:.0f} s",
                        "look at its disk and at its link", "stalled")
         rate, usual = member.rate(), sender.average() if sender else None
-        if rate is None or not usual or sender is None or sender.position - member.position < LAG_BYTES:
+        if rate is None or not usual or sender is None or sender.crawlers >= CRAWLERS_A_SENDER:
+            return None
+        if sender.position - member.position < LAG_BYTES:
             return None
         cost = member.left / max(rate, 1.0) - member.left / usual
         if rate < usual * CRAWL_FRACTION and cost > CRAWL_COST_SECONDS:
