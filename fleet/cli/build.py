@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet.cli.context import finish, load_inventory, runtime
-from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, talk, write_json
+from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.output import clean, talk, write_plan
 from fleet.cli.wheels import Talk, show_wheels
 from fleet.errors import UsageError
 from fleet.events import Event, Output
@@ -57,7 +57,7 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--install/--no-install", default=True, help="Install the wheel on every host [yes].")
 @click.option("--builds-dir", type=click.Path(path_type=Path), default=Path("builds"), metavar="DIR",
               help="Where logs and wheels go on this machine [builds].")
-@click.option("--import-timeout", type=click.FloatRange(1, 3600), default=120.0, metavar="S",
+@click.option("--import-timeout", type=Seconds(1, 3600), default=120.0, metavar="S",
               help="Seconds that importing it may take on a host [120].")
 @common_options
 def build(
@@ -77,7 +77,7 @@ def build(
                            import_timeout)
     plan = make_plan(inventory, options)
     if settings.dry_run:
-        write_json({"verb": "build", "dry_run": True, "plan": plan.describe()})
+        write_plan("build", inventory.names, plan.describe())
         return 0
     with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
         report = execute(inventory, plan, options, rt)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet.cli.context import finish, load_inventory, runtime
-from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, write_json
+from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.output import clean, write_plan
 
 if TYPE_CHECKING:
     from fleet.model import Report
@@ -22,7 +22,7 @@ COLUMN_WIDTH = 26
 
 
 @click.command("check")
-@click.option("--timeout", type=click.FloatRange(0.1, 600), default=20.0, metavar="S",
+@click.option("--timeout", type=Seconds(0.1, 600), default=20.0, metavar="S",
               help="Seconds until a step on a node counts as hanging [20].")
 @common_options
 def check(timeout: float) -> int:
@@ -38,8 +38,8 @@ def check(timeout: float) -> int:
     options = CheckOptions(timeout)
     if settings.dry_run:
         plan = make_plan(inventory, options)
-        write_json({"verb": "check", "dry_run": True,
-                    "plan": {name: {**spec, "env": sorted(spec["env"])} for name, spec in plan.items()}})
+        write_plan("check", inventory.names,
+                   {name: {**spec, "env": sorted(spec["env"])} for name, spec in plan.items()})
         return 0
     with runtime(inventory) as rt:
         checked = check_hosts(inventory, options, rt)

@@ -7,8 +7,8 @@ import sys
 import click
 
 from fleet.cli.context import finish, load_inventory, runtime
-from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import write_folded, write_json
+from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.output import write_folded, write_plan
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
@@ -43,7 +43,7 @@ class PrefixedLines:
 
 @click.command("exec", context_settings={"ignore_unknown_options": False})
 @click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
+@click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="S",
               help="End the command on a host after S seconds.")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
@@ -58,12 +58,14 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     if (line is None) == (not argv):
         raise UsageError("give either a command behind '--' or --shell LINE",
                          hint="fleet exec -- nvidia-smi -L")
+    if argv and not argv[0]:
+        raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
     settings = settings_of()
     inventory = load_inventory()
     options = ExecOptions(argv or None, line, timeout)
     plan = make_plan(inventory, options)
     if settings.dry_run:
-        write_json({"verb": "exec", "dry_run": True, "plan": plan.describe()})
+        write_plan("exec", inventory.names, plan.describe())
         return 0
     live = PrefixedLines() if no_fold and not settings.json else None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet.cli.context import finish, load_inventory, runtime
-from fleet.cli.options import common_options, settings_of
+from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean
 from fleet.errors import UsageError
 
@@ -45,7 +45,7 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 @click.argument("ports", nargs=-1, required=True, callback=parse_ports, metavar="PORT...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End other users' processes too, where permitted.")
-@click.option("--grace", type=click.FloatRange(0, 600), default=5.0, metavar="S",
+@click.option("--grace", type=Seconds(0, 600), default=5.0, metavar="S",
               help="Seconds between SIGTERM and SIGKILL [5].")
 @common_options
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:

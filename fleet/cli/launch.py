@@ -13,8 +13,9 @@ import click
 
 from fleet.cli.context import load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
-from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, fold, talk, write_failures, write_json
+from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.output import clean, fold, talk, write_failures, write_json, write_plan
+from fleet.errors import UsageError
 from fleet.model import Inventory, Job, Report
 from fleet.ops.runtime import Runtime
 
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 @click.option("--engine-arg", "engine_args", multiple=True, metavar="ARG",
               help="An option for the engine itself: --engine-arg=--bind_cores_to_rank.")
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
-@click.option("--lease", type=click.FloatRange(min=1), default=120.0, metavar="S", show_default=True,
+@click.option("--lease", type=Seconds(min=1), default=120.0, metavar="S", show_default=True,
               help="Seconds that nodes go on without this command.")
-@click.option("--grace", type=click.FloatRange(min=0), default=10.0, metavar="S", show_default=True,
+@click.option("--grace", type=Seconds(min=0), default=10.0, metavar="S", show_default=True,
               help="Seconds between SIGTERM and SIGKILL.")
-@click.option("--node-timeout", type=click.FloatRange(min=1), default=15.0, metavar="S", show_default=True,
+@click.option("--node-timeout", type=Seconds(min=1), default=15.0, metavar="S", show_default=True,
               help="Seconds of silence after which a node is lost.")
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
@@ -58,6 +59,8 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     """
     from fleet.ops.launch import make_plan, new_run_id
 
+    if not script:
+        raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
     job, options = _job(script, args, given), _options(given)
     run_id = new_run_id(script, given["name"])
@@ -69,7 +72,6 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
 
 
 def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
-    from fleet.errors import UsageError
     from fleet.ops.launch import parse_nproc, read_env
 
     port = given["master_port"]
@@ -97,7 +99,8 @@ def _options(given: dict[str, Any]) -> LaunchOptions:
 def _show_plan(plan: Plan) -> None:
     """The plan as JSON, or as text a person reads; no host was asked anything."""
     if settings_of().json:
-        write_json({"verb": "launch", "dry_run": True, "plan": plan.describe()})
+        shown = plan.describe()
+        write_plan("launch", shown["hosts"], shown)
         return
     import shlex
 
@@ -106,7 +109,8 @@ def _show_plan(plan: Plan) -> None:
                f"master {shown['master']}, logs in {shown['logs']}")
     for name, node in shown["hosts"].items():
         ranks = node["ranks"]
-        click.echo(clean(f"{name}: node rank {node['node_rank']}, ranks {ranks[0]}-{ranks[-1]}, in {node['workdir']}"))
+        span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        click.echo(clean(f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"))
         click.echo(clean(f"  engine: {shlex.join(node['argv'])}"))
         click.echo(clean(f"  each rank: {shlex.join(node['command'])}"))
         if node["env"]:

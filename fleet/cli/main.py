@@ -6,13 +6,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import click
 
 from fleet import __version__
 from fleet.cli.options import common_options, settings_of
-from fleet.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, FleetError
+from fleet.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 
 # verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
 # so that help and completion stay instant.
@@ -68,6 +69,10 @@ def cli() -> None:
 
     The hosts come from -i FILE, $FLEET_INVENTORY, ./fleet.yaml or ./hostfile.
     """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the current folder is gone: {error.strerror}", hint="cd to one that is there") from None
 
 
 def print_error(error: FleetError) -> None:
@@ -78,9 +83,20 @@ def print_error(error: FleetError) -> None:
         click.echo(f"  hint: {clean(error.hint)}", err=True)
 
 
+def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
+    """Tell what ended the command, as the contract has it; returns the exit code."""
+    if as_json or (ctx is not None and settings_of(ctx).json):
+        from fleet.cli.output import write_json
+
+        write_json({"verb": (ctx and ctx.invoked_subcommand) or "fleet", "ok": False, "exit_code": error.exit_code,
+                    "hosts": {}, "error": {**error.as_json(), "message": str(error)}})
+    else:
+        print_error(error)
+    return error.exit_code
+
+
 def run(argv: Sequence[str], obj: Any = None) -> int:
     """Run one fleet command line in this process; returns its exit code. Also what playbook steps call."""
-    verb = next((a for a in argv if a in VERBS), "fleet")
     ctx: click.Context | None = None
     try:
         with cli.make_context("fleet", list(argv), obj=obj) as ctx:
@@ -89,20 +105,15 @@ def run(argv: Sequence[str], obj: Any = None) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        at = error.ctx if isinstance(error, click.UsageError) else None
+        refused = UsageError(error.format_message(), hint=f"see {at.command_path} --help" if at else None)
+        # --json may stand behind what was refused, where it was not read any more
+        return say(refused, ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except FleetError as error:
-        if ctx is not None and settings_of(ctx).json:
-            from fleet.cli.output import write_json
-
-            write_json({"verb": verb, "ok": False, "exit_code": error.exit_code, "hosts": {},
-                        "error": {**error.as_json(), "message": str(error)}})
-        else:
-            print_error(error)
-        return error.exit_code
+        return say(error, ctx)
     except BrokenPipeError:
         # whoever read our output had enough; keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -110,13 +121,33 @@ def run(argv: Sequence[str], obj: Any = None) -> int:
     except Exception as error:
         if os.environ.get("FLEET_DEBUG"):
             raise
-        click.echo(f"error: a fault in fleet itself: {type(error).__name__}: {error}", err=True)
-        click.echo("  hint: FLEET_DEBUG=1 shows where; please report it", err=True)
-        return EXIT_INTERNAL
+        if isinstance(error, OSError):  # a full disk, a home that cannot be written: this machine's, not fleet's
+            what = f"{error.filename}: " if error.filename else ""
+            fault = FleetError(f"this machine: {what}{error.strerror or error}", hint="FLEET_DEBUG=1 shows where")
+        else:
+            fault = FleetError(f"a fault in fleet itself: {type(error).__name__}: {error}",
+                               hint="FLEET_DEBUG=1 shows where; please report it")
+        try:
+            return say(fault, ctx)
+        except OSError:  # it is stdout that cannot be written
+            print_error(fault)
+            return EXIT_INTERNAL
+
+
+def open_standard_streams() -> None:
+    """Where a standard stream is closed (`>&-`), put /dev/null, so that no socket gets its number."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+            setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", errors="replace"))  # noqa: SIM115
 
 
 def main() -> None:
     """Entry point of the `fleet` script."""
+    open_standard_streams()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,6 +27,18 @@ class Settings:
     json: bool = False
     verbose: int = 0
     quiet: bool = False
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds: nan and inf are numbers to Python, and wait for ever or not at all."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 _KEY = "fleet.settings"
@@ -56,7 +69,7 @@ _OPTIONS = [
     _option("--transport", type=click.Choice(["ssh", "local"]), default="ssh", show_default=True,
             help="How hosts are reached; 'local' runs everything on this machine."),
     _option("--fanout", type=click.IntRange(1, 4096), default=64, metavar="N", help="Hosts worked on at once [64]."),
-    _option("--connect-timeout", type=click.FloatRange(0.1, 3600), default=10.0, metavar="S",
+    _option("--connect-timeout", type=Seconds(0.1, 3600), default=10.0, metavar="S",
             help="Seconds to reach and authenticate a host [10]."),
     _option("--dry-run", is_flag=True, help="Show the plan, do nothing."),
     _option("--json", "json", is_flag=True, help="One JSON document on stdout."),

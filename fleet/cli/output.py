@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fleet.errors import EXIT_OK
 from fleet.model import Report, Result
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -33,6 +34,12 @@ def size_text(count: float) -> str:
 def write_json(document: Mapping[str, Any]) -> None:
     """One JSON document (or one JSON line) on stdout."""
     click.echo(json.dumps(document, ensure_ascii=True, default=str))
+
+
+def write_plan(verb: str, names: Iterable[str], plan: Any, **more: Any) -> None:
+    """What --dry-run prints: the JSON document of a verb that did nothing yet on the hosts `names`, and its plan."""
+    report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
+    write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
 
 
 def talk(text: str) -> None:

@@ -14,7 +14,7 @@ import click
 
 from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, fold, talk, write_json
+from fleet.cli.output import clean, fold, talk, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
@@ -145,7 +145,7 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
     options = op.SetupOptions(mesh, tofu, frozenset(n for names in replace for n in names), key_type)
     plan = op.make_plan(inventory, everyone, options, home)
     if settings.dry_run:
-        write_json({"verb": "setup-ssh", "dry_run": True, "plan": plan.describe()})
+        write_plan("setup-ssh", inventory.names, plan.describe())
         return 0
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
@@ -161,7 +161,7 @@ def _undo(inventory: Inventory, everyone: Inventory, home: Path) -> int:
 
     settings = settings_of()
     if settings.dry_run:
-        write_json({"verb": "setup-ssh", "dry_run": True, "undo": True, "plan": describe(inventory, everyone, home)})
+        write_plan("setup-ssh", inventory.names, describe(inventory, everyone, home), undo=True)
         return 0
     with ProgressLine("", quiet=settings.quiet or settings.json) as line, runtime(inventory, tell(line)) as rt:
         report = undo(inventory, everyone, home, rt)

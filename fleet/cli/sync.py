@@ -8,8 +8,8 @@ from typing import Literal
 import click
 
 from fleet.cli.context import finish, load_inventory, runtime
-from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, fold, groups_by, size_text, talk, write_json
+from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.output import clean, fold, groups_by, size_text, talk, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.model import Report, Result
@@ -38,7 +38,7 @@ def show(report: Report) -> None:
 
 
 @click.command("sync")
-@click.argument("src", required=False, type=click.Path(path_type=Path))
+@click.argument("src", required=False)
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
 @click.option("--data", multiple=True, metavar="PATH[:DEST]",
               help="Instead of code: data or a model, by pipelined broadcast; repeatable.")
@@ -48,11 +48,11 @@ def show(report: Report) -> None:
 @click.option("--wheels", type=click.Path(path_type=Path), metavar="DIR|REQUIREMENTS",
               help="Instead of code: install these wheels into every host's Python, offline.")
 @click.option("--refresh", is_flag=True, help="With --wheels REQUIREMENTS: resolve and download again.")
-@click.option("--import-timeout", type=click.FloatRange(1, 3600), default=120.0, metavar="S",
+@click.option("--import-timeout", type=Seconds(1, 3600), default=120.0, metavar="S",
               help="With --wheels: seconds that importing them may take on a host [120].")
 @common_options
 def sync(
-    src: Path | None, to: str | None, data: tuple[str, ...], limit: str | None, via: Literal["chain", "rsync"],
+    src: str | None, to: str | None, data: tuple[str, ...], limit: str | None, via: Literal["chain", "rsync"],
     wheels: Path | None, refresh: bool, import_timeout: float,
 ) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
@@ -79,13 +79,15 @@ def sync(
         if src is not None or to is not None:
             raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
         return sync_wheels(wheels, refresh=refresh, import_timeout=import_timeout)
+    if src == "":  # a variable that is not set, rather than the current folder
+        raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
     from fleet.ops.sync import execute, make_plan
 
     settings = settings_of()
     inventory = load_inventory()
-    plan = make_plan(inventory, src or Path(), to)
+    plan = make_plan(inventory, Path(src or "."), to)
     if settings.dry_run:
-        write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
+        write_plan("sync", inventory.names, plan.describe())
         return 0
     with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
         report = execute(inventory, plan, rt)

@@ -8,7 +8,7 @@ import click
 
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, groups_by, talk, write_json
+from fleet.cli.output import clean, fold, groups_by, talk, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Report, Result
@@ -31,7 +31,7 @@ def sync_wheels(source: Path, *, refresh: bool, import_timeout: float) -> int:
     inventory = load_inventory()
     plan = make_plan(inventory, source)
     if settings.dry_run:
-        write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
+        write_plan("sync", inventory.names, plan.describe())
         return 0
     options = WheelsOptions(import_timeout, refresh)
     with Talk("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:

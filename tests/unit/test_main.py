@@ -1,0 +1,97 @@
+"""The one place where errors are printed: the verb is the one that ran, usage errors keep the contract's form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.main import run
+
+
+@pytest.fixture
+def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("exec slots=2\nlab slots=2\n")
+    return tmp_path
+
+
+def fleet(*words: str, cwd: Path, script: str = "") -> subprocess.CompletedProcess[str]:
+    """fleet as a process of its own; `script` is what a shell does around it ("$@")."""
+    argv = [sys.executable, "-c", "from fleet.cli.main import main; main()", *words]
+    return subprocess.run(["sh", "-c", script or '"$@"', "sh", *argv], cwd=cwd, capture_output=True, text=True)
+
+
+def test_the_verb_in_json_is_the_one_that_ran_not_a_host_of_that_name(
+    inventory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["-w", "lab", "--json", "play", "nosuch.yaml"]) == 121
+    assert json.loads(capsys.readouterr().out)["verb"] == "play"
+
+
+@pytest.mark.parametrize("words", [
+    ["exec", "--timeout", "x", "--json", "--", "true"],
+    ["exec", "--json", "--timeout", "nan", "--", "true"],
+    ["--connect-timeout", "inf", "--json", "exec", "--", "true"],
+    ["--json", "kill-port"],
+    ["kill-port", "99999", "--json"],
+    ["--json", "nosuch"],
+    ["--json", "exec", "--", ""],
+    ["--json", "launch", ""],
+    ["--json", "sync", ""],
+    ["--json"],
+])
+def test_usage_errors_are_json_where_json_was_asked_for(
+    words: list[str], inventory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert said.err == "" and document["exit_code"] == 2 and not document["ok"]
+    assert document["error"]["kind"] == "usage" and document["error"]["message"]
+
+
+def test_usage_errors_read_as_all_others(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["exec", "--timeout", "0", "--", "prog", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == ["error: Invalid value for '--timeout': 0.0 is not in the range x>0.",
+                                     "  hint: see fleet exec --help"]
+
+
+@pytest.mark.parametrize("words", [
+    ["exec", "--", "true"], ["sync"], ["check"], ["setup-ssh"], ["setup-ssh", "--undo"], ["launch", "x.py"],
+])
+def test_a_dry_run_is_a_document_like_any_other(
+    words: list[str], inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(inventory))
+    assert run(["--json", "--dry-run", *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] and document["exit_code"] == 0 and document["dry_run"] and document["verb"] == words[0]
+    assert {name: host["error"] for name, host in document["hosts"].items()} == {"exec": None, "lab": None}
+    assert document["plan"] is not None
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_trouble(closed: str, inventory: Path) -> None:
+    done = fleet("hosts", cwd=inventory, script=f'"$@" {closed}')
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_behind_stdout_is_named(inventory: Path) -> None:
+    done = fleet("hosts", "--json", cwd=inventory, script='"$@" >/dev/full')
+    assert done.returncode == 125
+    assert done.stderr.splitlines()[0] == "error: this machine: No space left on device"
+
+
+def test_a_current_folder_that_is_gone_is_named(inventory: Path) -> None:
+    gone = inventory / "gone"
+    gone.mkdir()
+    done = fleet("hosts", cwd=gone, script=f'rmdir "{os.fspath(gone)}"; "$@"')
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the current folder is gone: ")
