@@ -18,7 +18,7 @@ from nodes import Running
 
 from fleet.ops.broadcast.certificate import make_certificate
 
-DATA = os.urandom(300_000)
+DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of the journal
 
 
 class Node:
@@ -178,3 +178,50 @@ def test_a_path_that_leads_out_of_the_destination_is_refused(home: Path, path: s
         assert answer["event"] == "failed" and "leads out of the destination" in answer["message"]
     finally:
         node.running.close()
+
+
+class Successor:
+    """The next node of the chain, asking for everything."""
+
+    def __init__(self, node: Node) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        pem = node.final.parent.parent / "pem"
+        pem.write_text(node.tls["cert"] + node.tls["key"])
+        context.load_cert_chain(pem)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(10)
+            node.running.send({"op": "next", "epoch": 1, "token": "other",
+                               "addresses": [["127.0.0.1", listener.getsockname()[1]]]})
+            plain = listener.accept()[0]
+            plain.settimeout(10)
+            self.link = context.wrap_socket(plain, server_side=True)
+        assert json.loads(self.link.recv(1000)) == {"token": "other", "epoch": 1}
+        self.link.sendall(json.dumps({"wants": [[0, len(DATA)]]}).encode() + b"\n")
+        self.got = b""
+
+    def read(self, count: int) -> bytes:
+        while len(self.got) < count:
+            data = self.link.recv(65536)
+            assert data, "closed early"
+            self.got += data
+        return self.got
+
+
+def test_what_has_come_goes_on_before_the_rest_is_there(node: Node) -> None:
+    successor = Successor(node)
+    node.dial(node.tls)
+    node.link.sendall(DATA[:100_000])
+    assert successor.read(100_000) == DATA[:100_000]
+    node.link.sendall(DATA[100_000:])
+    assert successor.read(len(DATA)) == DATA
+    successor.link.close()
+
+
+def test_a_successor_that_takes_nothing_holds_nobody_up(node: Node) -> None:
+    successor = Successor(node)
+    node.dial(node.tls)
+    node.finish()
+    assert node.final.read_bytes() == DATA
+    # and finds all of it later, though the part file has its final name by now
+    assert successor.read(len(DATA)) == DATA
+    successor.link.close()
