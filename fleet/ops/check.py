@@ -15,7 +15,7 @@ from fleet.ops.runtime import Runtime
 from fleet.rules.judge import Finding, judge
 from fleet.rules.view import View, view
 from fleet.transport.base import Session
-from fleet.transport.program import Program
+from fleet.transport.program import MISFITS, Nonsense, Program
 
 CLOCK_SAMPLES = 4
 SILENCE_SECONDS = 15.0
@@ -57,6 +57,10 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
 
     def task(session: Session, host: Host) -> Result:
         facts = probe(session, plan[host.name], options, runtime)
+        try:
+            judge({host.name: view_of(host, facts, options)}, fold)
+        except MISFITS as error:  # a broken node must not cost the others their comparison
+            raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
         return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
 
     results = on_each(inventory.hosts, runtime, task)

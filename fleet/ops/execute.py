@@ -74,7 +74,7 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
             try:
                 for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=runtime.cancel):
                     if frame.kind == "O":
-                        streams[frame.stream].extend(frame.payload)
+                        streams[bool(frame.stream)].extend(frame.payload)
                         runtime.emit(Output(host.name, "stderr" if frame.stream else "stdout", frame.payload))
                     elif frame.kind == "X":
                         status = frame.json()["exit_status"]

@@ -21,6 +21,9 @@ from fleet.transport.base import Cancel, Channel, Completed, Session
 PREAMBLE = b"\0FLEET1\n"
 HEADER = struct.Struct(">cII")
 NOISE_LIMIT = 64 * 1024
+# What a frame of each kind may hold: a node that announces more is broken, and must not fill this machine's memory.
+FRAME_LIMITS = {"O": 16 << 20, "J": 256 << 20, "H": 1024, "X": 1024}
+OUTPUT_LIMIT = 64 << 20
 POLL_SECONDS = 0.5
 PING_SECONDS = 2.0
 
@@ -63,11 +66,26 @@ class Frame:
     payload: bytes
 
     def json(self) -> dict[str, Any]:
-        """The payload of a J or X frame."""
-        value = json.loads(self.payload)
+        """The payload of a J or X frame. ConnectError(kind="protocol") when it is no JSON object."""
+        try:
+            value = json.loads(self.payload)
+        except (ValueError, RecursionError):
+            value = None
         if not isinstance(value, dict):
-            raise ValueError("not an object")
+            raise Nonsense(f"{self.payload[:60]!r} where a JSON object belongs")
         return value
+
+
+# what code that reads a node's JSON raises when something in it is not what it must be
+MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Nonsense(ConnectError):
+    """A node that was reached and then said what no program of fleet says."""
+
+    def __init__(self, what: str, host: str | None = None) -> None:
+        super().__init__(f"the node does not keep to fleet's protocol: {what}", host=host, kind="protocol",
+                         hint="something else answers in place of fleet's program, or the node is broken")
 
 
 class Program:
@@ -150,16 +168,26 @@ class Program:
             offset = 0
             while len(buffer) - offset >= HEADER.size:
                 kind, stream, length = HEADER.unpack_from(buffer, offset)
+                name = kind.decode("latin-1")
+                if length > FRAME_LIMITS.get(name, -1):
+                    raise Nonsense(f"a frame of kind {name!r} with {length} bytes", self.host.name)
                 end = offset + HEADER.size + length
                 if len(buffer) < end:
                     break
-                frame = Frame(kind.decode("latin-1"), stream, bytes(buffer[offset + HEADER.size : end]))
+                frame = Frame(name, stream, bytes(buffer[offset + HEADER.size : end]))
                 offset = end
+                if frame.kind == "X":
+                    self._check_exit(frame)
                 if frame.kind != "H":
                     yield frame
                 if frame.kind == "X":
                     return
             del buffer[:offset]
+
+    def _check_exit(self, frame: Frame) -> None:
+        status = frame.json().get("exit_status")
+        if type(status) is not int or not 0 <= status <= 255:
+            raise Nonsense(f"exit status {str(status)[:60]!r}", self.host.name)
 
     def _ended(self, rest: bytes, started: bool) -> FleetError:
         """Why the stream ended before its X frame."""
@@ -226,6 +254,8 @@ def run_line(
             if data == b"":
                 break
             out += data or b""
+            if len(out) > OUTPUT_LIMIT:
+                raise Nonsense(f"output of more than {OUTPUT_LIMIT >> 20} MiB", session.host.name)
         status = channel.wait(max(0.1, deadline - time.monotonic()))
         if status is None:
             raise ConnectError("the connection was lost", host=session.host.name, kind="lost")

@@ -22,6 +22,7 @@ from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
 from fleet.transport.base import Cancel, Channel, Session
 
 ACCEPT_SECONDS = 20.0
+SAID_BYTES = 64 * 1024
 
 
 class _Bridge(threading.Thread):
@@ -154,7 +155,9 @@ def _communicate(
     def listen() -> None:
         assert process.stderr
         with process.stderr as pipe:
-            said.append(pipe.read())
+            said.append(pipe.read(SAID_BYTES))
+            while pipe.read(SAID_BYTES):  # a node may say more than anybody wants to keep
+                pass
 
     threads = [
         threading.Thread(target=listen, daemon=True),

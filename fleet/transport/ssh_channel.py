@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 
 from paramiko.buffered_pipe import PipeTimeout
@@ -19,6 +20,9 @@ from fleet.transport.ssh_wire import Message, NodeChannel
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
+# while a program there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
+SEND_PATIENCE = 120.0
+EARLY_BYTES = 64 << 20
 
 
 class SshChannel:
@@ -35,12 +39,17 @@ class SshChannel:
         """Blocks while the peer takes nothing. What the peer writes meanwhile is taken in, so that a program
         which writes before it reads on cannot make both wait for ever."""
         view = memoryview(data)
+        moved = time.monotonic()
         while view:
             if len(self._channel.in_buffer) > WINDOW_BYTES // 4:
                 self._take_in()
             try:
                 sent = self._channel.send(view)
             except TimeoutError:
+                if time.monotonic() - moved >= SEND_PATIENCE:
+                    raise ConnectError(f"the process there reads nothing for {SEND_PATIENCE:g} s", kind="lost",
+                                       host=self._host.name, hint="the host hangs, or something else answers there"
+                                       ) from None
                 self._take_in()
                 continue
             except Exception as error:
@@ -48,13 +57,14 @@ class SshChannel:
             if sent == 0:
                 raise self._lost()
             view = view[sent:]
+            moved = time.monotonic()
 
     def _take_in(self) -> None:
         if self._channel.transport is None or not self._channel.transport.is_active():
             raise self._lost()
         if self._read_lock.acquire(blocking=False):
             try:
-                while self._channel.recv_ready():
+                while self._channel.recv_ready() and len(self._early) < EARLY_BYTES:
                     self._early += self._channel.recv(READ_BYTES)
             finally:
                 self._read_lock.release()

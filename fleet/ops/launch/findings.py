@@ -106,12 +106,16 @@ def _meeting(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
         name = node.node.host.name
         network, port = raw[name].get("network") or {}, raw[name].get("port") or {}
         if network.get("error"):
-            found.append(Finding("error", (name,), network["error"], network.get("hint")))
+            found.append(Finding("error", (name,), str(network["error"]), _text(network.get("hint"))))
         elif port.get("error"):
-            found.append(Finding("error", (name,), port["error"] + _holder(port), port.get("hint")))
+            found.append(Finding("error", (name,), str(port["error"]) + _holder(port), _text(port.get("hint"))))
         if found and node.node.node_rank == 0:
             break
     return found
+
+
+def _text(said: Any) -> str | None:
+    return str(said) if said else None
 
 
 def _holder(port: Raw) -> str:

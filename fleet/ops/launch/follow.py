@@ -12,25 +12,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fleet.errors import ConnectError, FleetError
+from fleet.errors import FleetError
 from fleet.events import Emit, Output
 from fleet.model import Host
+from fleet.ops.launch.gang import checked
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.program import Frame, Program
+from fleet.transport.program import MISFITS, Frame, Nonsense, Program
 
 RETRY_SECONDS = 0.5
 FULL_RETRY_SECONDS = 2.0
 FULL_PATIENCE_SECONDS = 10.0
+NONSENSE_LIMIT = 3
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the thread tells the loop. what: "message" (a J frame), "dropped", "resumed", "blocked", "unblocked"
-    or "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
+    """What the thread tells the loop. what: "message" (a J frame), "dropped", "resumed", "blocked", "unblocked",
+    "broken" (it answers, but with nonsense) or "over" (nothing more will come; data holds "complete": whether every
+    byte of the logs is here)."""
 
     host: str
-    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "over"]
+    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "broken", "over"]
     data: dict[str, Any]
     time: float
 
@@ -54,15 +57,16 @@ class Follower(threading.Thread):
         self._silence = max(1.0, node_timeout / 3)
         self._cancel = Cancel()
         self._program: Program | None = None
-        self._stop: dict[str, Any] | None = None
+        self._request: dict[str, Any] | None = None
         self._sizes: dict[str, int] | None = None
+        self._nonsense = 0
 
     def stop(self, grace: float, reason: str) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
-        self._stop = {"op": "stop", "grace": grace, "reason": reason}
+        self._request = {"op": "stop", "grace": grace, "reason": reason}
         program = self._program
         if program is not None:
-            program.send(self._stop)
+            program.send(self._request)
 
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""
@@ -90,8 +94,11 @@ class Follower(threading.Thread):
             self._follow(self._session)
         except _Restart:
             self.tell("unblocked")
-        except (FleetError, ValueError, KeyError, TypeError) as error:
-            # the last three: a node that sends something else than the protocol
+        except (FleetError, *MISFITS) as error:
+            self._nonsense += isinstance(error, Nonsense) or not isinstance(error, FleetError)
+            if self._nonsense >= NONSENSE_LIMIT and not self._cancel.is_set():
+                self.tell("broken", reason=str(error))
+                self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
                 reason = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
                 self.silent_since = time.monotonic() - (self._silence if reason.startswith("silent") else 0.0)
@@ -106,8 +113,8 @@ class Follower(threading.Thread):
         with Program(session, "follow", spec) as program:
             self._program = program
             try:
-                if self._stop is not None:
-                    program.send(self._stop)
+                if self._request is not None:
+                    program.send(self._request)
                 self._frames(program)
             finally:
                 self._program = None
@@ -139,7 +146,7 @@ class Follower(threading.Thread):
 
     def _write(self, streams: dict[int, tuple[str, int]], frame: Frame) -> None:
         if frame.stream not in streams:
-            raise ConnectError("output of a stream that was not announced", host=self.host.name, kind="protocol")
+            raise Nonsense("output of a stream that was not announced", self.host.name)
         name, offset = streams[frame.stream]
         streams[frame.stream] = name, offset + len(frame.payload)
         was_blocked = self.logs.blocked
@@ -162,6 +169,6 @@ class Follower(threading.Thread):
         elif kind == "failed":
             # no such run there: nothing to wait for
             self._sizes = {}
-            self.tell("message", **message)
+            self.tell("message", **checked(message))
         else:
-            self.tell("message", **message)
+            self.tell("message", **checked(message))

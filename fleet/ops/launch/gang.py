@@ -13,6 +13,27 @@ from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
+_WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
+
+
+def checked(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a node says about its ranks and itself, as it is. ValueError when a field is of another kind than it
+    must be: one broken node must not bring the run's loop down."""
+    for name in _WHOLE:
+        value = message.get(name)
+        if value is not None and (type(value) is not int or abs(value) >= 2**31):
+            raise ValueError(f"{name} {str(value)[:60]!r}")
+    for name in ("state", "reason"):
+        if not isinstance(message.get(name), str | None):
+            raise ValueError(f"{name} is no text")
+    when, left = message.get("time"), message.get("left")
+    if when is not None and (type(when) not in (int, float) or not abs(when) < 1e12):
+        raise ValueError(f"time {str(when)[:60]!r}")
+    if left is not None and not (isinstance(left, list) and all(type(pid) is int for pid in left)):
+        raise ValueError("left is no list of process ids")
+    if message.get("event") == "rank" and message.get("rank") is None:
+        raise ValueError("a rank without its number")
+    return message
 
 
 @dataclass

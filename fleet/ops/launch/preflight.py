@@ -17,11 +17,12 @@ from fleet.ops.launch.findings import Finding, folded, judge
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
 from fleet.ops.launch.start import Sessions
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.program import Program
+from fleet.transport.program import MISFITS, Nonsense, Program
 from fleet.transport.ssh import SshTransport
 
 DEADLINE_SECONDS = 20.0
 SILENCE_SECONDS = 15.0
+MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
 
 Raw = Mapping[str, Any]  # the facts of one node, as fleet/remote/preflight.py documents them
 
@@ -86,7 +87,12 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
 
     def connect_and_ask(host: Host) -> Raw:
         try:
-            return ask(sessions.get(host), host)
+            facts = ask(sessions.get(host), host)
+            try:
+                facts_of(facts), judge(plan, {host.name: facts}, complete=False)
+            except MISFITS as error:
+                raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
+            return facts
         except BaseException:
             hurry.set()  # nobody needs to wait for this one any more
             raise
@@ -115,11 +121,16 @@ def spec_for(plan: Plan, host: Host, port: int, token: str) -> dict[str, Any]:
     }
 
 
+def _text(said: Any) -> str | None:
+    return str(said) if said else None
+
+
 def facts_of(raw: Raw) -> Facts:
     python, network = raw.get("python") or {}, raw.get("network") or {}
     return Facts(
-        python=python.get("path"), gpus=len(raw.get("gpus") or ()), cpus=int(raw.get("cpus") or 1),
-        address=network.get("address"), interface=network.get("interface"),
+        python=_text(python.get("path")), gpus=len(raw.get("gpus") or ()),
+        cpus=min(int(raw.get("cpus") or 1), MAX_CPUS),
+        address=_text(network.get("address")), interface=_text(network.get("interface")),
         clock_offset=float(raw.get("time") or 0) - float(raw.get("heard") or 0),
     )
 

@@ -22,6 +22,7 @@ from fleet.transport.base import Session
 TICK = 0.1
 STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
 ENGINE_GRACE = 1.0  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
+STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
 LEAVE = 3  # interrupts after which fleet leaves without waiting for nodes
 
 
@@ -57,6 +58,7 @@ class Run:
         self._handlers: dict[str, Callable[[Heard], None]] = {
             "message": self._on_message, "dropped": self._on_dropped, "resumed": self._on_resumed,
             "blocked": self._on_blocked, "unblocked": self._on_unblocked, "over": self._on_over,
+            "broken": self._on_broken,
         }
         self._stop_by: float | None = None
         self._killed = False
@@ -104,7 +106,7 @@ class Run:
         if message.get("event") == "rank":
             self._on_rank(heard.host, message)
         elif message.get("event") == "status":
-            state = {k: v for k, v in message.items() if k not in ("event", "time")}
+            state = {k: message[k] for k in STATUS_FIELDS if k in message}
             self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
             self._stop_if(self.gang.node_status(heard.host, message))
         elif message.get("event") == "failed":
@@ -130,6 +132,11 @@ class Run:
 
     def _on_resumed(self, heard: Heard) -> None:
         self.say("info", f"{heard.host} is back; its logs go on where they stopped", "resumed", heard.host)
+
+    def _on_broken(self, heard: Heard) -> None:
+        if self.gang.nodes[heard.host].lost is None:
+            self._lose(heard.host, heard.time, f"{heard.host}: given up: {heard.data['reason']}",
+                       "something there breaks fleet's programs, or what they say")
 
     def _on_blocked(self, heard: Heard) -> None:
         self.say("error", f"{heard.host}: logs cannot be written here: {heard.data['reason']}", "blocked", heard.host,
@@ -168,11 +175,14 @@ class Run:
                 continue
             silent = time.monotonic() - since
             if silent >= self.plan.options.node_timeout:
-                follower.give_up()
-                reason = self.gang.node_lost(host, time.time() - silent)
-                self.say("error", f"{host} is silent for {silent:.0f} s: lost", "lost", host,
-                         hint="the host hangs, or the link to it is cut")
-                self._stop_if(reason)
+                self._lose(host, time.time() - silent, f"{host} is silent for {silent:.0f} s: lost",
+                           "the host hangs, or the link to it is cut")
+
+    def _lose(self, host: str, when: float, message: str, hint: str) -> None:
+        self._followers[host].give_up()
+        reason = self.gang.node_lost(host, when)
+        self.say("error", message, "lost", host, hint=hint)
+        self._stop_if(reason)
 
     def _watch_interrupts(self) -> None:
         if self.interrupts.count >= 1:

@@ -99,7 +99,7 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
         answer = call(sessions.get(host), "supervise", spec, timeout=START_SECONDS)
         if answer.get("event") != "started":
             raise HostFailed(str(answer.get("message") or "the supervisor did not start"), host=host.name,
-                             hint=answer.get("hint"))
+                             hint=str(answer["hint"]) if answer.get("hint") else None)
         return answer
 
     # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure

@@ -65,7 +65,10 @@ def look(session: Session, *, key_type: str | None, repair: bool = True, cancel:
     if key_type is not None:
         calls.append(b" ".join([b"own_key", quote(key_type), *map(quote, BITS.get(key_type, ()))]))
     calls += [b"show " + quote(name) for name in FILES]
-    return _call(session, calls, cancel)
+    state = _call(session, calls, cancel)
+    if missing := [name for name in FILES if name not in state.files]:
+        raise HostFailed(f"its answer lacks {', '.join(missing)}", host=session.host.name, hint="run it again")
+    return state
 
 
 def put(name: str, before: str, data: bytes) -> bytes:
@@ -128,12 +131,14 @@ def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
             name, _, checksum = text.partition(" ")
             data: bytes | None = None
             if checksum != ABSENT:
-                size = int(re.sub(r"^\d+:", "", checksum) or 0)
+                match = re.fullmatch(r"[0-9]{1,10}:([0-9]{1,10})", checksum)
+                size = int(match[1]) if match else -1
                 data = body[at : at + size]
                 if len(data) != size or body[at + size : at + size + 1] != b"\n":
                     raise HostFailed(f"its ~/.ssh/{name} changed while it was read", host=host, hint="run it again")
                 at += size + 1
-            state.files[name] = (data, checksum)
+            if name in FILES:
+                state.files[name] = (data, checksum)
         else:
             _note(state, word, rest, text, host)
     raise HostFailed("its answer was cut off", host=host, hint="run it again")

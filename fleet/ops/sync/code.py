@@ -21,7 +21,7 @@ from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.ops.sync.tree import Tree, scan
 from fleet.transport.base import Session
-from fleet.transport.program import Frame, Program
+from fleet.transport.program import Frame, Nonsense, Program
 from fleet.transport.rsh import rsync
 
 SILENCE_SECONDS = 30.0
@@ -81,7 +81,8 @@ class _Conversation:
                 message = frame.json()
                 if message["event"] == "failed":
                     name = self._program.host.name
-                    raise HostFailed(message["message"], hint=message["hint"], host=name, kind="sync")
+                    hint = message["hint"]
+                    raise HostFailed(str(message["message"]), hint=hint and str(hint), host=name, kind="sync")
                 return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")
 
@@ -105,6 +106,9 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
             program.send_bytes(_manifest(tree, hello["known"]))
             need = talk.answer()
             paths = [path for path, _size in need["files"]]
+            if not tree.files.issuperset(paths):
+                # a node may name anything here: ignored files, or what a link in the tree leads to
+                raise Nonsense("it asks for files that are not in the source", host.name)
             if paths:
                 _send_files(session, host, tree, need, hello, runtime)
             program.send({"op": "switch", "digests": digests.of(paths)})

@@ -40,6 +40,11 @@ class Tree:
         """The manifest as it goes to nodes."""
         return zlib.compress(json.dumps(self.entries).encode(), 1)
 
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """Paths of all its files."""
+        return frozenset(path for path, kind, *_ in self.entries if kind == "f")
+
     def file_digest(self, path: str) -> str:
         """sha256 of one file's bytes now."""
         digest = hashlib.sha256()

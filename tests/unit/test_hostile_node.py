@@ -1,0 +1,182 @@
+"""A node that says what no program of fleet says: an error for that host, no traceback, no memory, no files of ours."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import FleetError, HostFailed
+from fleet.model import Host, Inventory
+from fleet.ops import sync
+from fleet.ops.check import CheckOptions, check
+from fleet.ops.execute import ExecOptions, execute
+from fleet.ops.execute import make_plan as exec_plan
+from fleet.ops.launch import gang, logs
+from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.logs import NodeLogs
+from fleet.ops.runtime import Runtime
+from fleet.ops.setup_ssh import node
+from fleet.transport.base import Cancel
+from fleet.transport.program import OUTPUT_LIMIT, PREAMBLE, Nonsense, Program, call, run_line
+
+HOST = Host("gpu1", "gpu1")
+
+
+class Node:
+    """A Session, its Channel and a Transport at once: says `said`, whatever it is asked."""
+
+    name = "hostile"
+    host = HOST
+
+    def __init__(self, *said: bytes) -> None:
+        self.said = said
+        self.got = b""
+
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        return self
+
+    def start(self, command: str) -> Any:
+        channel = Node(*self.said)
+        channel._left = list(self.said)  # type: ignore[attr-defined]
+        return channel
+
+    def send(self, data: bytes) -> None:
+        self.got += data
+
+    def send_eof(self) -> None: ...
+
+    def recv(self, timeout: float) -> bytes:
+        left: list[bytes] = self._left  # type: ignore[attr-defined]
+        return left.pop(0) if left else b""
+
+    def recv_stderr(self) -> bytes:
+        return b""
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
+
+def frame(kind: bytes, payload: bytes, stream: int = 0) -> bytes:
+    return struct.pack(">cII", kind, stream, len(payload)) + payload
+
+
+def said(*messages: Any) -> Node:
+    """A node that sends these J frames and ends."""
+    return Node(PREAMBLE, *(frame(b"J", json.dumps(m).encode()) for m in messages), frame(b"X", b'{"exit_status": 0}'))
+
+
+@pytest.mark.parametrize("data", [
+    struct.pack(">cII", b"J", 0, 2**32 - 1), struct.pack(">cII", b"O", 0, 2**31), struct.pack(">cII", b"H", 0, 5000),
+    frame(b"?", b""), frame(b"J", b"[]"), frame(b"J", b"{"), frame(b"J", b"[" * 100_000), frame(b"J", b"\xff"),
+    frame(b"X", b"{}"), frame(b"X", b'{"exit_status": [1]}'), frame(b"X", b'{"exit_status": 256}'),
+    frame(b"X", b'{"exit_status": -1}'), frame(b"X", b'{"exit_status": true}'),
+])
+def test_frames_that_no_program_sends(data: bytes) -> None:
+    with pytest.raises(Nonsense) as caught:
+        call(Node(PREAMBLE + data), "probe", {})
+    assert caught.value.kind == "protocol" and caught.value.hint
+
+
+def test_a_shell_that_never_stops_talking() -> None:
+    with pytest.raises(Nonsense, match="more than"):
+        run_line(Node(*[b"y" * (1 << 20)] * (OUTPUT_LIMIT // (1 << 20) + 2)), "true")
+
+
+def test_exec_takes_any_stream_for_one_of_two() -> None:
+    inventory = Inventory((HOST,))
+    options = ExecOptions(("true",))
+    talker = Node(PREAMBLE + frame(b"O", b"x", 7) + frame(b"X", b'{"exit_status": 3}'))
+    report = execute(inventory, exec_plan(inventory, options), options, Runtime(talker))
+    assert report.exit_code == 3 and report.results[0].stderr == b"x"
+
+
+@pytest.mark.parametrize("path", [".env", "link/secret", "../secret", "/etc/hostname", "folder"])
+def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str) -> None:
+    source = tmp_path / "src"
+    (source / "folder").mkdir(parents=True)
+    (tmp_path / "secret").write_text("hunter2")
+    (source / ".env").write_text("TOKEN=1")
+    (source / ".gitignore").write_text(".env\n")
+    (source / "link").symlink_to(tmp_path)
+    inventory = Inventory((HOST,))
+    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
+    need = {"event": "need", "files": [[path, 1]], "stage": "/d/s", "basis": "/d"}
+    report = sync.execute(inventory, sync.make_plan(inventory, source, "/d"), Runtime(said(hello, need)))
+    assert isinstance(report.results[0].error, Nonsense), report.results[0].error
+
+
+@pytest.mark.parametrize(
+    "facts", [{"gpus": 7}, {"disks": {"workdir": {}}}, {"python": "3"}, {"clock": 1}, {"interfaces": [1]}])
+def test_facts_of_other_types_are_that_hosts_error(facts: dict[str, Any]) -> None:
+    checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said({"facts": facts})))
+    assert isinstance(checked.report.results[0].error, Nonsense) and checked.report.exit_code == 122
+
+
+@pytest.mark.parametrize("field", [
+    {"rank": "0"}, {"rank": None}, {"rank": 0, "status": []}, {"rank": 0, "signal": 10**400}, {"rank": 0, "time": "x"},
+    {"rank": 0, "time": float("nan")}, {"rank": True},
+    {"event": "status", "engine_status": "1"}, {"event": "status", "left": 5}, {"event": "status", "state": {}},
+])
+def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        gang.checked({"event": "rank", **field})
+
+
+def follow(folder: Path, session: Node) -> list[Heard]:
+    heard: list[Heard] = []
+    follower = Follower("r", HOST, session, session, NodeLogs(folder), heard.append, lambda event: None, 3.0)
+    follower.start()
+    follower.join(20.0)
+    assert not follower.is_alive()
+    return heard
+
+
+def test_a_node_that_only_talks_nonsense_is_given_up(tmp_path: Path) -> None:
+    heard = follow(tmp_path, said({"event": "rank", "rank": "zero"}))
+    assert [h.what for h in heard if h.what in ("broken", "over")] == ["broken", "over"]
+
+
+def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    lost = Node(PREAMBLE)
+    follower = Follower("r", HOST, lost, lost, NodeLogs(tmp_path), heard.append, lambda event: None, 3.0)
+    follower.start()
+    time.sleep(2.5)
+    follower.give_up()
+    follower.join(20.0)
+    assert "broken" not in [h.what for h in heard]
+
+
+def test_logs_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LOGS", 2)
+    files = NodeLogs(tmp_path)
+    for rank in range(2):
+        files.write(f"rank{rank}.out", 0, b"x")
+    with pytest.raises(Nonsense):
+        files.write("rank2.out", 0, b"x")
+    with pytest.raises(Nonsense):
+        files.write("rank0.out", -5, b"x")
+
+
+@pytest.mark.parametrize("checksum", [b"1:-5", b"1:x", b"7", b"1:" + b"9" * 5000])
+def test_setup_ssh_reads_no_file_of_odd_size(checksum: bytes) -> None:
+    with pytest.raises(HostFailed):
+        node.parse_answer(b"FILE config " + checksum + b"\nabc\nEND\n", "gpu1")
+
+
+def test_setup_ssh_misses_a_file() -> None:
+    with pytest.raises(HostFailed, match="lacks"):
+        node.look(Node(b"\nFLEET-SETUP-SSH\nFILE config -\nFILE ../x -\nEND\n"), key_type=None)
+
+
+def test_programs_end_with_their_host_in_the_error() -> None:
+    with pytest.raises(FleetError) as caught, Program(Node(PREAMBLE + frame(b"?", b"")), "probe", {}) as program:
+        list(program.frames())
+    assert caught.value.host == "gpu1"
