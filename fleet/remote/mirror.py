@@ -41,6 +41,10 @@ def meta_dir(dest):
     meta = beside if same_device and os.access(parent, os.W_OK) and not os.path.isdir(inside) else inside
     if not os.path.isdir(meta):
         os.makedirs(meta, 0o700)
+    found = os.lstat(meta)
+    # below /tmp anybody may have made it before us, to put other files into the stage behind our back
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), os.lstat(dest).st_uid):
+        raise Refused("%s was made by somebody else" % dec(meta), "remove it, or choose another folder with --to")
     return meta
 
 

@@ -183,6 +183,25 @@ def test_destination_is_a_file(source: Path, dest: Path) -> None:
     assert dest.read_text() == "a file"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+@pytest.mark.parametrize("trick", ["folder", "link"])
+def test_a_state_folder_that_somebody_else_made_is_refused(
+    source: Path, dest: Path, tmp_path: Path, trick: str
+) -> None:
+    dest.mkdir(parents=True)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    state = dest.parent / f".{dest.name}.fleet-sync"
+    if trick == "link":
+        state.symlink_to(theirs)
+    else:
+        state.mkdir()
+        os.chown(state, 12345, 12345)
+    report = mirror(source, dest)
+    assert report.exit_code == 1 and "made by somebody else" in str(report.results[0].error)
+    assert not any(dest.iterdir()) and not any(theirs.iterdir())
+
+
 def test_root_is_refused_as_destination(source: Path) -> None:
     report = mirror(source, Path("/"))
     assert report.exit_code == 1 and "cannot be a destination" in str(report.results[0].error)

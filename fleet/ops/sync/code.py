@@ -31,6 +31,15 @@ RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-
          "--timeout=60")
 
 
+def checked(done: Mapping[str, Any], host: str) -> dict[str, Any]:
+    """What a node says it did; Nonsense when something in it is of another type than it must be."""
+    kept = done.get("kept")
+    if not (all(type(done.get(name)) is int for name in ("sent", "bytes", "deleted", "entries"))
+            and isinstance(kept, list) and all(isinstance(path, str) for path in kept)):
+        raise Nonsense("what it did is told in another way", host)
+    return dict(done)
+
+
 @dataclass(frozen=True)
 class SyncPlan:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also
@@ -112,9 +121,9 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
             if paths:
                 _send_files(session, host, tree, need, hello, runtime)
             program.send({"op": "switch", "digests": digests.of(paths)})
-            done = talk.answer()
+            done = checked(talk.answer(), host.name)
             done.pop("event")
-        return Result(host.name, True, 0, data={"to": hello["dest"], **done})
+        return Result(host.name, True, 0, data={"to": str(hello["dest"]), **done})
 
     results = on_each(inventory.hosts, runtime, task)
     data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
