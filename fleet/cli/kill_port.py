@@ -92,7 +92,7 @@ def show(listeners: tuple[Listener, ...]) -> None:
     rows = [("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "COMMAND")]
     for each in listeners:
         facts = each.facts
-        address = f"[{facts['address']}]" if ":" in facts["address"] else facts["address"]
+        address = clean(f"[{facts['address']}]" if ":" in facts["address"] else facts["address"])
         command = clean(facts["command"] or "?").replace("\n", "\\n").replace("\t", "\\t")
         if len(command) > COMMAND_WIDTH and not settings_of().verbose:
             command = command[: COMMAND_WIDTH - 3] + "..."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed
@@ -14,11 +15,15 @@ from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.program import call
+from fleet.transport.program import MISFITS, Nonsense, call
 
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
 SHOWN = ("port", "address", "pid", "user", "command", "run_id", "age")
+_TYPES: Mapping[str, type | UnionType] = {
+    "port": int, "address": str, "pid": int | None, "start": int | None, "uid": int, "user": str, "own": bool,
+    "command": str | None, "run_id": str | None, "age": int | float | None, "refused": str | None,
+}
 # why a listener is left alone, and what to do about it
 UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
 FOREIGN = "it belongs to {user}"
@@ -72,7 +77,7 @@ def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runti
     def task(session: Session, host: Host) -> Result:
         answer = call(session, "ports", {"op": "scan", "ports": list(ports)}, timeout=SCAN_SECONDS,
                       cancel=runtime.cancel)
-        return Result(host.name, ok=True, exit_status=0, data=answer)
+        return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name))
 
     results = on_each(inventory.hosts, runtime, task)
     listeners = tuple(
@@ -80,6 +85,20 @@ def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runti
         for result in results if result.ok for facts in result.data["listeners"]
     )
     return Scan(tuple(ports), listeners, results)
+
+
+def checked(answer: dict[str, Any], host: str, *, ended: bool = False) -> dict[str, Any]:
+    """A node's answer as it is; Nonsense when something in it is of another type than it must be."""
+    try:
+        fits = all(isinstance(facts[name], kind) for facts in answer["listeners"] for name, kind in _TYPES.items())
+        if ended:
+            fits = fits and all(isinstance(pid, int) for pid in answer["ended"])
+            fits = fits and all(isinstance(reason, str) for reason in answer["reasons"].values())
+    except MISFITS:
+        fits = False
+    if not fits:
+        raise Nonsense("its listeners are described in another way", host)
+    return answer
 
 
 def why_left(facts: Mapping[str, Any], force: bool) -> str | None:
@@ -103,7 +122,7 @@ def end(inventory: Inventory, scanned: Scan, grace: float, force: bool, runtime:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
         spec = {"op": "end", "ports": list(scanned.ports), "approved": approved, "grace": grace, "force": force}
         answer = call(session, "ports", spec, timeout=grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel)
-        return Result(host.name, ok=True, exit_status=0, data=answer)
+        return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name, ended=True))
 
     hosts = [host for host in inventory.hosts if host.name in by_host]
     ended = {result.host: result for result in on_each(hosts, runtime, task)}

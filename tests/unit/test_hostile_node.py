@@ -12,7 +12,7 @@ import pytest
 
 from fleet.errors import FleetError, HostFailed
 from fleet.model import Host, Inventory
-from fleet.ops import sync
+from fleet.ops import kill_port, sync
 from fleet.ops.check import CheckOptions, check
 from fleet.ops.execute import ExecOptions, execute
 from fleet.ops.execute import make_plan as exec_plan
@@ -180,3 +180,25 @@ def test_programs_end_with_their_host_in_the_error() -> None:
     with pytest.raises(FleetError) as caught, Program(Node(PREAMBLE + frame(b"?", b"")), "probe", {}) as program:
         list(program.frames())
     assert caught.value.host == "gpu1"
+
+
+LISTENER = {"port": 80, "address": "::", "pid": 7, "start": 1, "uid": 0, "user": "root", "own": True, "command": "x",
+            "run_id": None, "age": 1.5, "refused": None}
+
+
+@pytest.mark.parametrize("change", [
+    {}, {"port": "80"}, {"address": None}, {"user": ["root"]}, {"command": 1}, {"refused": {}}, {"age": "old"},
+])
+def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -> None:
+    scanned = kill_port.scan(Inventory((HOST,)), [80], False, Runtime(said({"listeners": [{**LISTENER, **change}]})))
+    assert isinstance(scanned.results[0].error, Nonsense) is bool(change)
+
+
+@pytest.mark.parametrize("change", [{}, {"sent": "1"}, {"deleted": None}, {"kept": [1]}])
+def test_a_sync_that_ends_in_other_words_is_that_hosts_error(tmp_path: Path, change: dict[str, Any]) -> None:
+    inventory = Inventory((HOST,))
+    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": None}
+    need = {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"}
+    done = {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, **change}
+    report = sync.execute(inventory, sync.make_plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
+    assert isinstance(report.results[0].error, Nonsense) is bool(change)
