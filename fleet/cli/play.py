@@ -24,6 +24,7 @@ from fleet.playbook import Param, Step, load
 from fleet.playbook import play as run_steps
 
 # told once for the whole playbook, or per step by its own key ("on")
+ENV_OPTIONS = ("--env", "--env-expand")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 
 
@@ -90,8 +91,24 @@ class JsonVerbs(CliVerbs):
             code = super().run(argv)
         caught.seek(0)
         documents = [json.loads(line) for line in caught if line.strip()]
-        self.steps.append({"argv": list(argv), "exit_code": code, "documents": documents})
+        self.steps.append({"argv": masked(argv), "exit_code": code, "documents": documents})
         return code
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """A step's argv as it may be shown: values of variables are often secrets."""
+    out: list[str] = []
+    for word in argv:
+        option, _, rest = word.partition("=")
+        if out and out[-1] in ENV_OPTIONS and "=" in word:
+            out.append(f"{option}=***")
+        elif option in ENV_OPTIONS and "=" in rest:
+            out.append(f"{option}={rest.partition('=')[0]}=***")
+        elif word == "--":
+            return [*out, *argv[len(out):]]  # what follows belongs to a command that fleet does not know
+        else:
+            out.append(word)
+    return out
 
 
 def shared_options(settings: Settings) -> list[str]:
@@ -143,7 +160,7 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
     def before(step: Step) -> None:
         if not settings.quiet:
             title = f"# {clean(step.name)}\n" if step.name else ""
-            command = "$ fleet " + clean(shlex.join([*shown, *step.argv]))
+            command = "$ fleet " + clean(shlex.join([*shown, *masked(step.argv)]))
             talk(f"\n{title}{click.style(command, bold=True)}")
 
     def failed(step: Step, code: int) -> None:

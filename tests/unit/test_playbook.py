@@ -213,6 +213,18 @@ def test_play_runs_steps_in_process_with_the_common_options(
     assert [json.loads(line)["dry_run"] for line in out.splitlines()] == [True] * 4
 
 
+def test_values_of_variables_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text("hosts: {me: {}}\n")
+    book = tmp_path / "p.yaml"
+    book.write_text("- launch: {env: {TOKEN: hunter2, OTHER: '-hunter2'}, script: x.py, args: [--env, A=1]}\n")
+    common = ["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "--dry-run"]
+    for words in ([], ["--json"]):
+        assert run([*common, *words, "play", str(book)]) == 0
+        out, err = capfd.readouterr()
+        assert "hunter2" not in out + err and "TOKEN=***" in err
+        assert "A=1" in err
+
+
 def test_hosts_given_for_the_whole_playbook_never_widen_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
