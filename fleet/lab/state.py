@@ -86,6 +86,10 @@ class Folder:
 
     def create(self) -> None:
         try:
+            if self.path.is_dir() and not (self.path / "host_keys").exists() and any(self.path.iterdir()):
+                # $FLEET_LAB_DIR=/tmp would close /tmp to everybody else
+                raise LabError(f"{self.path} is no lab's state folder: other things are in it",
+                               hint="give $FLEET_LAB_DIR a folder of its own")
             self.path.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o700)
             for folder in (self.host_keys, self.mountpoint):
@@ -163,7 +167,11 @@ def write_file(path: Path, text: str, mode: int = 0o600) -> None:
 @contextlib.contextmanager
 def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
     """Hold an flock on `path`; it ends with the process, so a killed one never blocks the next."""
-    with path.open("a") as lock:
+    try:  # in a folder that others may write to, a link here would have root make a file where they like
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as e:
+        raise LabError(f"cannot lock {path}: {e.strerror}") from e
+    with os.fdopen(fd, "r+b", buffering=0) as lock:
         deadline = time.monotonic() + within
         while True:
             try:

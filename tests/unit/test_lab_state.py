@@ -42,6 +42,21 @@ def test_each_instance_has_its_folder(home: Path, monkeypatch: pytest.MonkeyPatc
     assert Folder().tag != other.tag
 
 
+def test_a_folder_with_other_things_in_it_is_left_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "mine").write_text("x")
+    home.chmod(0o755)
+    monkeypatch.setenv("FLEET_LAB_DIR", str(home))
+    fails_with(LabError, "other things are in it", "FLEET_LAB_DIR", Folder().create)
+    assert home.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_lock_is_not_made_through_a_link(home: Path) -> None:
+    (home / "lock").symlink_to(home / "elsewhere")
+    with pytest.raises(LabError, match="cannot lock"), exclusive(home / "lock", 1.0, "busy"):
+        pass
+    assert not (home / "elsewhere").exists()
+
+
 @pytest.mark.parametrize("name", ["../x", "a b", "-a", "a-", "a" * 41, "a.b", "$(id)"])
 def test_an_instance_that_is_no_host_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_LAB", name)
