@@ -102,7 +102,7 @@ def describe(finding: Finding) -> str:
     """A finding in two lines."""
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
     message = clean(" ".join(finding.message.split()))
-    return f"{severity} {message}  [{finding.id}]\n        {finding.remedy}\n"
+    return f"{severity} {message}  [{finding.id}]\n        {clean(finding.remedy)}\n"
 
 
 def summary(checked: Checked, hidden: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import sys
@@ -53,11 +54,12 @@ def read_password_file(path: str, names: Sequence[str]) -> Passwords:
     try:
         if path == "-":
             return parse(sys.stdin.read(), names, "<stdin>")
-        mode = Path(path).stat().st_mode
-        if stat.S_ISREG(mode) and mode & 0o077:
-            raise UsageError(f"others can read the password file {path} (mode {mode & 0o777:04o})",
-                             hint=f"chmod 600 {path}")
-        return parse(Path(path).read_text("utf-8"), names, path)
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if stat.S_ISREG(mode) and mode & 0o077:
+                raise UsageError(f"others can read the password file {path} (mode {mode & 0o777:04o})",
+                                 hint=f"chmod 600 {path}")
+            return parse(file.read(), names, path)
     except UnicodeDecodeError:
         raise UsageError(f"the password file {path} is not UTF-8 text") from None
     except OSError as error:
