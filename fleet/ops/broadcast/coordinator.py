@@ -15,6 +15,7 @@ from fleet.ops.broadcast.member import Member, Outbox
 from fleet.ops.broadcast.source import Source
 
 TICK_SECONDS = 0.2
+GOODBYE_SECONDS = 3.0
 
 
 class Coordinator:
@@ -252,11 +253,21 @@ class Coordinator:
     def end(self) -> None:
         """Everything is where it can be: let the members go."""
         with self._lock:
+            if self.over.is_set():
+                return
             self.over.set()
             self.first_locked.set()
             for member in self.members.values():
                 member.tell(op="end")
             self.source.tell(op="end")
+        # one that died since it was done must not be waited for
+        timer = threading.Timer(GOODBYE_SECONDS, self._hang_up)
+        timer.daemon = True
+        timer.start()
+
+    def _hang_up(self) -> None:
+        for member in self.members.values():
+            member.cancel.set()
 
     def abort(self, error: FleetError) -> None:
         """Stop; whoever has no other reason gets this one."""
