@@ -59,9 +59,13 @@ class Target:
             same_device = os.lstat(self.path).st_dev == os.lstat(around).st_dev
             if os.path.isdir(inside) or not (same_device and os.access(around, os.W_OK)):
                 beside = inside
-        if os.path.islink(beside):
-            raise Refused("%s is a link" % dec(beside), "remove it there")
-        os.makedirs(beside, 0o700, exist_ok=True)
+        try:
+            os.mkdir(beside, 0o700)
+        except FileExistsError:
+            pass
+        st = os.lstat(beside)
+        if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
+            raise Refused("%s is not a folder of this user's own" % dec(beside), "remove it there")
         return beside
 
     def load(self):
