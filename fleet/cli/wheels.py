@@ -15,10 +15,14 @@ from fleet.model import Report, Result
 
 
 class Talk(ProgressLine):
-    """The progress line, and notices as remarks."""
+    """The progress line, and notices as remarks. Events come from threads, which know no click context."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        super().__init__(what, quiet=quiet)
+        self._talks = not (settings_of().quiet or settings_of().json)
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Notice) and not settings_of().quiet and not settings_of().json:
+        if isinstance(event, Notice) and self._talks:
             talk(f"{'warning: ' if event.level == 'warning' else ''}{clean(event.message)}")
         super().__call__(event)
 
