@@ -13,6 +13,7 @@ from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.rules.judge import Finding, judge
+from fleet.rules.matrix import matrix
 from fleet.rules.view import View, view
 from fleet.transport.base import Session
 from fleet.transport.program import MISFITS, Nonsense, Program
@@ -58,7 +59,8 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
     def task(session: Session, host: Host) -> Result:
         facts = probe(session, plan[host.name], options, runtime)
         try:
-            judge({host.name: view_of(host, facts, options)}, fold)
+            seen = {host.name: view_of(host, facts, options)}
+            judge(seen, fold), matrix(seen, fold, 2)
         except MISFITS as error:  # a broken node must not cost the others their comparison
             raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
         return Result(host.name, ok=True, exit_status=0, data={"facts": facts})

@@ -37,6 +37,7 @@ from paramiko.packet import Packetizer  # noqa: E402
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 STDERR_BYTES = 64 * 1024
+PACKET_BYTES = 512 * 1024
 _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11,
             "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15}
 
@@ -146,6 +147,13 @@ class Packets(Packetizer):
     """Without the thread that paramiko starts for each handshake's timer, and with what came before the banner."""
 
     preamble = ""
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        """A server may announce 4 GiB in clear text, before anybody knows who it is; OpenSSH's limit is as low."""
+        if n > PACKET_BYTES:
+            raise paramiko.SSHException(f"it announces a packet of {n} bytes")
+        data: bytes = super().read_all(n, check_rekey)
+        return data
 
     def start_handshake(self, timeout: float) -> None:
         """The handshake is bounded by whoever waits for it."""

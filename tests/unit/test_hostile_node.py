@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import time
 from pathlib import Path
@@ -16,13 +17,14 @@ from fleet.ops import kill_port, sync
 from fleet.ops.check import CheckOptions, check
 from fleet.ops.execute import ExecOptions, execute
 from fleet.ops.execute import make_plan as exec_plan
-from fleet.ops.launch import gang, logs
+from fleet.ops.launch import gang, janitor, logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
 from fleet.transport.base import Cancel
 from fleet.transport.program import OUTPUT_LIMIT, PREAMBLE, Nonsense, Program, call, run_line
+from fleet.transport.ssh_wire import Packets, paramiko
 
 HOST = Host("gpu1", "gpu1")
 
@@ -112,8 +114,10 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     assert isinstance(report.results[0].error, Nonsense), report.results[0].error
 
 
-@pytest.mark.parametrize(
-    "facts", [{"gpus": 7}, {"disks": {"workdir": {}}}, {"python": "3"}, {"clock": 1}, {"interfaces": [1]}])
+@pytest.mark.parametrize("facts", [
+    {"gpus": 7}, {"memory": {"total": "1 GiB"}}, {"disks": {"workdir": {}}}, {"python": "3"}, {"clock": 1},
+    {"interfaces": [1]},
+])
 def test_facts_of_other_types_are_that_hosts_error(facts: dict[str, Any]) -> None:
     checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said({"facts": facts})))
     assert isinstance(checked.report.results[0].error, Nonsense) and checked.report.exit_code == 122
@@ -202,3 +206,24 @@ def test_a_sync_that_ends_in_other_words_is_that_hosts_error(tmp_path: Path, cha
     done = {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, **change}
     report = sync.execute(inventory, sync.make_plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
     assert isinstance(report.results[0].error, Nonsense) is bool(change)
+
+
+def test_an_ssh_packet_of_4_gib_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack(">I", 2**32 - 4) + b"x" * 4092)
+        packets = Packets(ours)
+        try:
+            with pytest.raises(paramiko.SSHException, match="announces"):
+                packets.read_message()
+        finally:
+            packets.close()
+
+
+def test_the_janitor_finds_a_key_named_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored = janitor._as_json(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
+    assert stored["identity_file"] == str(tmp_path / "keys/k") and stored["env"] == {}
+    assert janitor._as_json(Host("a", "a", identity_file="~/k"))["identity_file"] == "~/k"

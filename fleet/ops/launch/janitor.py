@@ -55,7 +55,10 @@ def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport
 
 
 def _as_json(host: Host) -> dict[str, Any]:
-    return {**asdict(host), "env": {}}  # values of variables belong to ranks only
+    key = host.identity_file
+    if key is not None and not key.startswith("~"):
+        key = str(Path(key).absolute())  # its folder is another one
+    return {**asdict(host), "identity_file": key, "env": {}}  # values of variables belong to ranks only
 
 
 def _host(stored: dict[str, Any]) -> Host:
