@@ -114,8 +114,12 @@ def switch(dest, stage, entries, needed):
             elif stat.S_IMODE(os.lstat(full).st_mode) != mode:
                 os.chmod(full, mode)
         elif kind == "l" and not (os.path.islink(full) and os.readlink(full) == enc(link)):
-            os.symlink(enc(link), full + b".fleet-new")
-            os.rename(full + b".fleet-new", full)
+            # beside the stage: what an interrupted switch left here is in nobody's way
+            new = os.path.join(os.path.dirname(stage), b"link.new")
+            if lstat(new) is not None:
+                os.unlink(new)
+            os.symlink(enc(link), new)
+            os.rename(new, full)
     for full, mode in reversed(folders):
         if stat.S_IMODE(os.lstat(full).st_mode) != mode:
             os.chmod(full, mode)

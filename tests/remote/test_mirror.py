@@ -202,6 +202,17 @@ def test_a_state_folder_that_somebody_else_made_is_refused(
     assert not any(dest.iterdir()) and not any(theirs.iterdir())
 
 
+def test_a_link_that_an_interrupted_switch_left_is_in_nobodys_way(source: Path, dest: Path) -> None:
+    (source / "link").symlink_to("a")
+    dest.mkdir(parents=True)
+    state = dest.parent / f".{dest.name}.fleet-sync"
+    state.mkdir()
+    for left in (dest / "link.fleet-new", state / "link.new"):
+        left.symlink_to("elsewhere")
+    ok(source, dest)
+    assert (dest / "link").readlink() == Path("a") and (dest / "link.fleet-new").readlink() == Path("elsewhere")
+
+
 def test_root_is_refused_as_destination(source: Path) -> None:
     report = mirror(source, Path("/"))
     assert report.exit_code == 1 and "cannot be a destination" in str(report.results[0].error)
