@@ -76,7 +76,8 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
         if cancel.is_set():
             os._exit(EXIT_INTERRUPTED)
         cancel.set()
-        click.echo("interrupted: stopping; once more to leave at once", err=True)
+        # not through sys.stderr: the main thread may be in the middle of writing to it
+        os.write(2, b"interrupted: stopping; once more to leave at once\n")
 
     before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
