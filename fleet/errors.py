@@ -6,6 +6,7 @@ for --json, and where possible a hint that names the next step. cli/main.py is t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 EXIT_OK = 0
@@ -24,10 +25,12 @@ class FleetError(Exception):
 
     message: what went wrong, one line. where: "FILE:LINE" or None. host: the inventory name or None.
     hint: the next step, one line, or None. kind: a stable word for JSON.
+    hosts: where a verb was refused as a whole, what was wrong with each of its hosts (None: nothing).
     """
 
     exit_code: ClassVar[int] = EXIT_INTERNAL
     kind: str = "internal"
+    hosts: Mapping[str, FleetError | None] = {}
 
     def __init__(
         self,

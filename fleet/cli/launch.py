@@ -75,7 +75,7 @@ def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
     from fleet.ops.launch import parse_nproc, read_env
 
     port = given["master_port"]
-    if port != "auto" and not (port.isdecimal() and 0 < int(port) < 65536):
+    if port != "auto" and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise UsageError(f"--master-port {port}: not a port", hint="1 to 65535, or auto")
     if given["max_restarts"] and given["engine"] != "torchrun":
         raise UsageError("--max-restarts is torchrun's", hint=f"engine '{given['engine']}' cannot restart ranks")

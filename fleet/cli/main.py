@@ -87,9 +87,14 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
     """Tell what ended the command, as the contract has it; returns the exit code."""
     if as_json or (ctx is not None and settings_of(ctx).json):
         from fleet.cli.output import write_json
+        from fleet.model import Report, Result
 
-        write_json({"verb": (ctx and ctx.invoked_subcommand) or "fleet", "ok": False, "exit_code": error.exit_code,
-                    "hosts": {}, "error": {**error.as_json(), "message": str(error)}})
+        verb = (ctx and ctx.invoked_subcommand) or "fleet"
+        results = tuple(Result(name, at is None, error=at) for name, at in error.hosts.items())
+        # launch writes JSON lines, and the last one is the summary
+        write_json({**({"event": "summary"} if verb == "launch" else {}),
+                    **Report(verb, results, error.exit_code).as_json(),
+                    "error": {**error.as_json(), "message": str(error)}})
     else:
         print_error(error)
     return error.exit_code

@@ -276,8 +276,11 @@ def test_an_unreachable_host_starts_nothing(launch: Launch, ready: VirtualLab, t
         began = time.monotonic()
         done = launch("./s.py", "sleep", "-1")
         assert time.monotonic() - began < 11
+        last = json.loads(launch("--json", "./s.py", "sleep", "-1").stdout.splitlines()[-1])
     finally:
         ready.start_sshd(ready.names[2])
+    assert last["event"] == "summary" and last["exit_code"] == 122 and last["hosts"].keys() == set(ready.names)
+    assert [name for name, host in last["hosts"].items() if host["error"]] == [ready.names[2]]
     preflight_refuses(done, tmp_path, 122, ready.names[2], "nothing was started")
 
 

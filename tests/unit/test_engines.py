@@ -114,7 +114,11 @@ def test_spawn_puts_local_rank_where_deepspeed_would(tmp_path: Path) -> None:
 
 
 def test_spawn_as_the_engine_ends_the_others_with_the_first_failure(tmp_path: Path) -> None:
-    script = 'if [ "$RANK" = 5 ]; then exit 3; fi; sleep 60'
+    # a rank that is ended before it is there leaves no record: the failing one waits for the others
+    script = """cd "$FLEET_RUN_DIR"; echo up
+    [ "$RANK" = 5 ] || exec sleep 60
+    until grep -q up rank4.out && grep -q up rank6.out; do sleep 0.05; done
+    exit 3"""
     done = spawn(tmp_path, ["sh", "-c", script], "4", "3")
     assert done.returncode == 3
     ends = {r: json.loads((tmp_path / f"rank{r}.json").read_text()) for r in (4, 5, 6)}

@@ -75,7 +75,7 @@ def test_nnodes(text: str | None, number: int | None) -> None:
     assert parse_nnodes(text) == number
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "x", "2:1", "1:", "2:4", "²"])
+@pytest.mark.parametrize("text", ["0", "-1", "x", "2:1", "1:", "2:4", "²", "9" * 5000])
 def test_nnodes_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--nnodes"):
         parse_nnodes(text)
@@ -84,5 +84,6 @@ def test_nnodes_refused(text: str) -> None:
 def test_nproc() -> None:
     assert parse_nproc(None) == (None, "slots") and parse_nproc("8") == (8, "slots")
     assert parse_nproc("gpu") == (None, "gpu")
-    with pytest.raises(UsageError):
-        parse_nproc("many")
+    for text in ("many", "0", "4097", "9" * 5000):
+        with pytest.raises(UsageError):
+            parse_nproc(text)

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from fleet.errors import ConnectError, FleetError, PreflightError
+from fleet.events import silent
 from fleet.model import Host, Inventory, Job
+from fleet.ops.launch.findings import Finding
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import candidate_ports, make_plan
-from fleet.ops.launch.preflight import meeting_address
+from fleet.ops.launch.preflight import meeting_address, refuse
+from fleet.ops.launch.start import Sessions
+from fleet.ops.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh import SshTransport
 
@@ -43,3 +48,20 @@ def test_other_transports_have_no_say() -> None:
 def test_automatic_ports_belong_to_the_run_and_stay_out_of_the_way() -> None:
     assert candidate_ports("a") == candidate_ports("a") != candidate_ports("b")
     assert all(15000 <= port < 29500 for i in range(100) for port in candidate_ports(f"run-{i}"))
+
+
+def refusal(findings: list[Finding], errors: dict[str, FleetError]) -> FleetError:
+    plan = make_plan(Inventory(tuple(Host(n, n) for n in "abc")), Job("t.py"), LaunchOptions(), "r")
+    with pytest.raises(FleetError) as caught:
+        refuse(plan, findings, errors, Sessions(Runtime(LocalTransport(), 3, silent)))
+    return caught.value
+
+
+def test_a_refusal_says_of_every_host_what_was_wrong_there() -> None:
+    error = refusal([Finding("error", ("a", "b"), "no script"), Finding("warning", ("c",), "busy")], {})
+    assert isinstance(error, PreflightError)
+    assert {name: e and e.message for name, e in error.hosts.items()} == {"a": "no script", "b": "no script", "c": None}
+
+    error = refusal([Finding("error", ("a",), "no script")], {"b": ConnectError("is off", host="b")})
+    assert isinstance(error, ConnectError) and "nothing was started" in error.message
+    assert {name: e and e.kind for name, e in error.hosts.items()} == {"a": "preflight", "b": "unreachable", "c": None}

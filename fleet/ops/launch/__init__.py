@@ -61,5 +61,7 @@ def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
     for result in failed[1:]:
         runtime.emit(Notice("error", str(result.error), result.host))
     if failed:
-        raise failed[0].error or HostFailed("sync failed there", host=failed[0].host)
+        first = failed[0].error or HostFailed("sync failed there", host=failed[0].host)
+        first.hosts = {r.host: None if r.ok else r.error or first for r in report.results}
+        raise first
     runtime.emit(Notice("info", f"synced {plan.options.cwd} to {len(plan.hosts)} hosts"))

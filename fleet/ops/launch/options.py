@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import UsageError
+from fleet.inventory.fields import MAX_SLOTS
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -48,7 +49,8 @@ def parse_nnodes(text: str | None) -> int | None:
     if text is None:
         return None
     low, colon, high = text.partition(":")
-    if not low.isdecimal() or int(low) < 1 or (colon and (not high.isdecimal() or int(high) < int(low))):
+    unfit = len(text) > 20 or not low.isdecimal() or int(low) < 1
+    if unfit or (colon and (not high.isdecimal() or int(high) < int(low))):
         raise UsageError(f"--nnodes {text}: not a number of nodes", hint="--nnodes 4")
     if colon and high != low:
         raise UsageError(f"--nnodes {text}: a range of nodes is not supported yet", hint=f"--nnodes {high}")
@@ -61,8 +63,9 @@ def parse_nproc(text: str | None) -> tuple[int | None, str]:
         return None, "slots"
     if text in ("auto", "gpu", "cpu"):
         return None, text
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--nproc-per-node {text}: not a number of ranks", hint="a number, auto, gpu or cpu")
+    if len(text) > 20 or not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
+        raise UsageError(f"--nproc-per-node {text}: not a number of ranks",
+                         hint=f"a number up to {MAX_SLOTS}, auto, gpu or cpu")
     return int(text), "slots"
 
 

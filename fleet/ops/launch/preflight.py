@@ -143,6 +143,12 @@ def refuse(
         raise Interrupted("interrupted in preflight; nothing was started")
     emit = sessions.runtime.emit
     fatal = sum(f.severity == "error" for f in findings)
+    wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
+    for finding in findings if plan.options.preflight else ():
+        if finding.severity == "error":
+            for name in finding.hosts:
+                wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.hint, host=name)
+    wrong.update(errors)
     for finding in folded(findings):
         level = finding.severity if plan.options.preflight else "warning"
         emit(Notice(level, f"{', '.join(finding.hosts)}: {finding.message}", None, finding.hint, finding.as_json()))
@@ -152,7 +158,10 @@ def refuse(
             emit(Notice("error", str(error), None, error.hint,
                         {"event": "unreachable", "host": error.host, **error.as_json()}))
         first.message += "; nothing was started anywhere"
+        first.hosts = wrong
         raise first
     if fatal and plan.options.preflight:
-        raise PreflightError(f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
-                             hint="--no-preflight starts in spite of them")
+        refusal = PreflightError(f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
+                                 hint="--no-preflight starts in spite of them")
+        refusal.hosts = wrong
+        raise refusal

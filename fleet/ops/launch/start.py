@@ -108,7 +108,9 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
         stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
-        raise min(errors.values(), key=lambda e: (isinstance(e, Interrupted), -e.exit_code))
+        first = min(errors.values(), key=lambda e: (isinstance(e, Interrupted), -e.exit_code))
+        first.hosts = {host.name: errors.get(host.name) for host in plan.hosts}
+        raise first
     return answers
 
 
