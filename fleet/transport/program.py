@@ -95,6 +95,7 @@ class Program:
         self.host = session.host
         self.name = name
         self._channel: Channel = session.start(bootstrap(session.host))
+        self._deaf = False
         text = source(name)
         self._send_raw(b"%d\n" % len(text) + text + json.dumps(spec).encode() + b"\n")
 
@@ -120,10 +121,12 @@ class Program:
 
     def _send_raw(self, data: bytes) -> None:
         # The node may have ended already (no python3): then reading tells why, better than this does.
+        # What could not be sent once is not tried again: a ping must not wait for a node that reads nothing.
         try:
-            self._channel.send(data)
-        except ConnectError as error:
-            self._send_error = error
+            if not self._deaf:
+                self._channel.send(data)
+        except ConnectError:
+            self._deaf = True
 
     def frames(
         self, *, silence: float | None = None, deadline: float | None = None, cancel: Cancel | None = None

@@ -7,11 +7,12 @@ import socket
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fleet.errors import FleetError, HostFailed
+from fleet.errors import ConnectError, FleetError, HostFailed
 from fleet.model import Host, Inventory
 from fleet.ops import kill_port, sync
 from fleet.ops.check import CheckOptions, check
@@ -22,6 +23,7 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
+from fleet.transport import ssh_channel
 from fleet.transport.base import Cancel
 from fleet.transport.program import OUTPUT_LIMIT, PREAMBLE, Nonsense, Program, call, run_line
 from fleet.transport.ssh_wire import Packets, paramiko
@@ -227,3 +229,47 @@ def test_the_janitor_finds_a_key_named_from_the_current_folder(
     stored = janitor._as_json(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
     assert stored["identity_file"] == str(tmp_path / "keys/k") and stored["env"] == {}
     assert janitor._as_json(Host("a", "a", identity_file="~/k"))["identity_file"] == "~/k"
+
+
+def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:
+    class Deaf(Node):
+        tries = 0
+
+        def start(self, command: str) -> Any:
+            return self
+
+        def send(self, data: bytes) -> None:
+            self.tries += 1
+            raise ConnectError("the process there reads nothing for 120 s", kind="lost")
+
+    deaf = Deaf()
+    with Program(deaf, "probe", {}) as program:
+        program.send({"op": "ping"})
+        program.send_bytes(b"x")
+    assert deaf.tries == 1
+
+
+def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        """A channel without window, whose far end goes on writing."""
+
+        in_buffer = b""
+        transport = SimpleNamespace(is_active=lambda: True)
+
+        def settimeout(self, seconds: float) -> None: ...
+
+        def send(self, data: Any) -> int:
+            raise TimeoutError
+
+        def recv_ready(self) -> bool:
+            return True
+
+        def recv(self, size: int) -> bytes:
+            return b"x" * 1024
+
+    monkeypatch.setattr(ssh_channel, "SEND_PATIENCE", 0.2)
+    monkeypatch.setattr(ssh_channel, "EARLY_BYTES", 4096)
+    channel = ssh_channel.SshChannel(Full(), HOST)  # type: ignore[arg-type]
+    with pytest.raises(ConnectError, match="reads nothing"):
+        channel.send(b"y")
+    assert len(channel._early) == 4096
