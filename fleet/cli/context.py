@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fleet.cli.options import settings_of
-from fleet.cli.output import write_failures, write_json
-from fleet.errors import EXIT_INTERRUPTED
+from fleet.cli.output import write_failures, write_json, write_plan
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.runtime import Runtime
@@ -96,3 +97,39 @@ def finish(report: Report, show: Callable[[Report], None] | None = None) -> int:
             show(report)
         write_failures(report)
     return report.exit_code
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several things that a command line does, planned and ready to run."""
+
+    name: str
+    plan: Any
+    run: Callable[[], Report]
+    show: Callable[[Report], None]
+
+
+def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
+    """Run them in order up to the first that fails; one part is reported as itself, several as one document."""
+    settings = settings_of()
+    if settings.dry_run:
+        write_plan(verb, names, parts[0].plan if len(parts) == 1 else {part.name: part.plan for part in parts})
+        return EXIT_OK
+    reports: dict[str, Report] = {}
+    for part in parts:
+        reports[part.name] = report = part.run()
+        if not settings.json:
+            finish(report, part.show)
+        if not report.ok:
+            break
+    if settings.json:
+        write_json(report.as_json() if len(parts) == 1 else _as_one(verb, names, reports))
+    return report.exit_code
+
+
+def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> dict[str, Any]:
+    """Each host with its last result, and under "parts" every part's whole document."""
+    last = list(reports.values())[-1]
+    hosts = {result.host: result for report in reports.values() for result in report.results}
+    whole = Report(verb, tuple(hosts[name] for name in names), last.exit_code)
+    return {**whole.as_json(), "parts": {name: report.as_json() for name, report in reports.items()}}

@@ -7,12 +7,12 @@ from typing import Literal
 
 import click
 
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, groups_by, size_text, talk, write_json
+from fleet.cli.output import clean, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice
-from fleet.model import Report, Result
+from fleet.model import Inventory, Report, Result
 
 
 class DataLine(ProgressLine):
@@ -54,24 +54,23 @@ def show(report: Report) -> None:
         talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
 
 
-def sync_data(data: Sequence[str], *, limit: str | None, via: Literal["chain", "rsync"]) -> int:
-    """The verb, once its options are read."""
+def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, via: Literal["chain", "rsync"]) -> Part:
+    """Plan it; what is returned runs it."""
     from fleet.ops import broadcast
 
-    settings = settings_of()
-    inventory = load_inventory()
     plan = broadcast.make_plan(inventory, data, limit=limit, via=via)
-    if settings.dry_run:
-        write_json({"verb": "sync", "dry_run": True, "plan": plan.describe()})
-        return 0
-    with DataLine("receiving", quiet=settings.quiet or settings.json) as line:
 
-        def emit(event: Event) -> None:
-            if isinstance(event, Notice) and not settings.json and not settings.quiet:
-                word = "note" if event.level == "info" else event.level
-                line.say(f"{word}: host {event.host}: {clean(event.message)}")
-            line(event)
+    def run() -> Report:
+        settings = settings_of()
+        with DataLine("receiving", quiet=settings.quiet or settings.json) as line:
 
-        with runtime(inventory, emit) as rt:
-            report = broadcast.execute(inventory, plan, rt)
-    return finish(report, show)
+            def emit(event: Event) -> None:
+                if isinstance(event, Notice) and not settings.json and not settings.quiet:
+                    word = "note" if event.level == "info" else event.level
+                    line.say(f"{word}: host {event.host}: {clean(event.message)}")
+                line(event)
+
+            with runtime(inventory, emit) as rt:
+                return broadcast.execute(inventory, plan, rt)
+
+    return Part("data", plan.describe(), run, show)

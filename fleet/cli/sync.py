@@ -7,12 +7,12 @@ from typing import Literal
 
 import click
 
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import Part, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, fold, groups_by, size_text, talk, write_plan
+from fleet.cli.output import clean, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
-from fleet.errors import UsageError
-from fleet.model import Report, Result
+from fleet.errors import InventoryError, UsageError
+from fleet.model import Inventory, Report, Result
 
 
 def _line(result: Result) -> str:
@@ -63,32 +63,46 @@ def sync(
     --data PATH:DEST/ puts PATH inside DEST, PATH:DEST makes DEST that file or that folder's contents; PATH alone
     goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
     take as long as one. Interrupted and run again, it sends what is missing. It never deletes.
+
+    Without any of these, what the inventory's `sync:` section names is carried: code, data, wheels, in that order.
     """
-    if data:
-        from fleet.cli.data import sync_data
-
-        if src is not None or to is not None or wheels is not None:
-            raise UsageError("--data does not go together with SRC, --to or --wheels",
-                             hint="--data PATH:DEST says where it goes")
-        return sync_data(data, limit=limit, via=via)
-    if limit is not None or via != "chain":
+    if data and (src is not None or to is not None or wheels is not None):
+        raise UsageError("--data does not go together with SRC, --to or --wheels",
+                         hint="--data PATH:DEST says where it goes")
+    if wheels is not None and (src is not None or to is not None):
+        raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
+    if not data and (limit is not None or via != "chain"):
         raise UsageError("--limit and --via have a meaning with --data only")
-    if wheels is not None:
-        from fleet.cli.wheels import sync_wheels
-
-        if src is not None or to is not None:
-            raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
-        return sync_wheels(wheels, refresh=refresh, import_timeout=import_timeout)
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
+    from fleet.cli.data import sync_data
+    from fleet.cli.wheels import sync_wheels
+    from fleet.ops.sync.section import Section, read_section
+
+    inventory = load_inventory()
+    if src is None and to is None and not data and wheels is None and inventory.sync:
+        section = read_section(inventory)
+    else:
+        section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
+    if section == Section(None, (), None):
+        raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
+    parts = [sync_code(inventory, *section.code)] if section.code is not None else []
+    if section.data:
+        parts.append(sync_data(inventory, section.data, limit=limit, via=via))
+    if section.wheels is not None:
+        parts.append(sync_wheels(inventory, section.wheels, refresh=refresh, import_timeout=import_timeout))
+    return run_parts("sync", inventory.names, parts)
+
+
+def sync_code(inventory: Inventory, source: Path, to: str | None) -> Part:
+    """Plan it; what is returned runs it."""
     from fleet.ops.sync import execute, make_plan
 
-    settings = settings_of()
-    inventory = load_inventory()
-    plan = make_plan(inventory, Path(src or "."), to)
-    if settings.dry_run:
-        write_plan("sync", inventory.names, plan.describe())
-        return 0
-    with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-        report = execute(inventory, plan, rt)
-    return finish(report, show)
+    plan = make_plan(inventory, source, to)
+
+    def run() -> Report:
+        settings = settings_of()
+        with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+            return execute(inventory, plan, rt)
+
+    return Part("code", plan.describe(), run, show)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, groups_by, talk, write_plan
+from fleet.cli.output import clean, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice
-from fleet.model import Report, Result
+from fleet.model import Inventory, Report, Result
 
 
 class Talk(ProgressLine):
@@ -27,20 +27,19 @@ class Talk(ProgressLine):
         super().__call__(event)
 
 
-def sync_wheels(source: Path, *, refresh: bool, import_timeout: float) -> int:
-    """Run the verb; its exit code."""
+def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_timeout: float) -> Part:
+    """Plan it; what is returned runs it."""
     from fleet.ops.wheels import WheelsOptions, execute, make_plan
 
-    settings = settings_of()
-    inventory = load_inventory()
     plan = make_plan(inventory, source)
-    if settings.dry_run:
-        write_plan("sync", inventory.names, plan.describe())
-        return 0
-    options = WheelsOptions(import_timeout, refresh)
-    with Talk("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-        report = execute(inventory, plan, options, rt)
-    return finish(report, show_wheels)
+
+    def run() -> Report:
+        settings = settings_of()
+        options = WheelsOptions(import_timeout, refresh)
+        with Talk("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+            return execute(inventory, plan, options, rt)
+
+    return Part("wheels", plan.describe(), run, show_wheels)
 
 
 def show_wheels(report: Report) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import FleetError, HostFailed, Interrupted
-from fleet.events import Emit, Notice, Progress
+from fleet.events import Emit, Event, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Cut, Losses, Order
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member, Outbox
@@ -33,11 +34,15 @@ class Coordinator:
         self.sent = 0
         self.losses = Losses()
         self.source = Source()
-        self._emit, self._star = emit, star
+        self._view, self._star = emit, star
         self._lock = threading.RLock()
         self._chain: Chain | None = None
 
     # -- members come and go -------------------------------------------------------------------------------
+    def _emit(self, event: Event) -> None:
+        with contextlib.suppress(Exception):  # a view that fails must not leave the nodes without their coordinator
+            self._view(event)
+
     def source_opened(self, outbox: Outbox) -> None:
         with self._lock:
             self.source.outbox = outbox

@@ -1,0 +1,61 @@
+"""The inventory's `sync:` section: what a bare `fleet sync` carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fleet.cli import main
+from fleet.errors import InventoryError
+from fleet.model import Host, Inventory
+from fleet.ops.sync.section import Section, read_section
+
+
+def section(sync: dict[str, Any]) -> Section:
+    return read_section(Inventory((Host("a", "a"),), source="fleet.yaml", sync=sync))
+
+
+def test_all_of_it() -> None:
+    assert section({"code": {"src": "src", "to": "~/w"}, "data": ["/d:/d/"], "wheels": "r.txt"}) == Section(
+        (Path("src"), "~/w"), ("/d:/d/",), Path("r.txt"))
+    assert section({"code": ".", "data": "/d"}) == Section((Path("."), None), ("/d",), None)
+    assert section({"code": {"to": "~/w"}}).code == (Path("."), "~/w")
+
+
+@pytest.mark.parametrize(
+    ("sync", "text"),
+    [({"cod": "."}, "did you mean 'code'"), ({"code": 3}, "'src' must be text"), ({"code": ""}, "'src' must be text"),
+     ({"code": {"dest": "x"}}, "it knows src, to"), ({"data": [{}]}, "'data' must be text"),
+     ({"wheels": ["a"]}, "'wheels' must be text")],
+)
+def test_what_makes_no_sense_is_said_with_the_file(sync: dict[str, Any], text: str) -> None:
+    with pytest.raises(InventoryError) as caught:
+        section(sync)
+    assert text in f"{caught.value} {caught.value.hint}" and caught.value.where == "fleet.yaml"
+
+
+def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *args: str) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(text)
+    (tmp_path / "w").mkdir(exist_ok=True)
+    done = CliRunner().invoke(main.cli, ["--dry-run", "sync", *args], standalone_mode=False)
+    assert done.exception is None, done.exception
+    plan: dict[str, Any] = json.loads(done.stdout)["plan"]
+    return plan
+
+
+def test_a_bare_sync_does_what_the_section_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "hosts: [a]\nsync: {code: {to: ~/c}, data: ['/d:/e'], wheels: w}\n"
+    plan = dry_run(tmp_path, monkeypatch, text)
+    assert list(plan) == ["code", "data", "wheels"] and plan["code"]["to"] == {"a": "~/c"}
+    assert plan["data"]["data"] == [{"source": "/d", "to": {"a": "/e"}}]
+    assert dry_run(tmp_path, monkeypatch, text, "w")["source"] == "w", "SRC means code, and code alone"
+    assert "data" in dry_run(tmp_path, monkeypatch, text, "--data", "/x:/y")
+    only = dry_run(tmp_path, monkeypatch, "hosts: [a]\nsync: {data: ['/d:/e']}\n")
+    assert list(only) == ["data", "limit", "via"]
+    plain = dry_run(tmp_path, monkeypatch, "hosts: [a]\n")
+    assert plain["source"] == "."
