@@ -13,6 +13,7 @@ from fleet.cli.main import VERBS
 from fleet.cli.play import CliVerbs, command_of
 from fleet.errors import InventoryError, UsageError
 from fleet.inventory import load as load_inventory
+from fleet.ops.sync.section import read_section
 from fleet.playbook import load, parse
 
 ROOT = Path(__file__).parents[2]
@@ -68,9 +69,11 @@ def test_options_named_in_the_text_exist() -> None:
 
 
 def test_the_yaml_blocks_are_valid(tmp_path: Path) -> None:
-    inventory, playbook = YAML
-    (tmp_path / "fleet.yaml").write_text(inventory)
-    assert [h.name for h in load_inventory(tmp_path / "fleet.yaml").hosts][-1] == "rented1"
+    inventory, section, playbook = YAML
+    (tmp_path / "fleet.yaml").write_text(inventory + section)
+    loaded = load_inventory(tmp_path / "fleet.yaml")
+    assert [h.name for h in loaded.hosts][-1] == "rented1"
+    assert read_section(loaded).data == ("/data/imagenet:/data/",)
     assert len(parse(playbook, "README.md", CliVerbs(), VARS)) == 4
 
 
