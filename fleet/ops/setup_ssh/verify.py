@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -90,8 +91,9 @@ def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):  # it may end between the two
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def _patience(targets: int, lanes: int, limit: float) -> float:
