@@ -111,8 +111,8 @@ class LaunchView:
                     return
                 self._progress()
                 sys.stdout.flush()
-        except (BrokenPipeError, ValueError):
-            # whoever read our output has gone: the run goes on, its files are written
+        except (OSError, ValueError):
+            # whoever read our output has gone, or its disk is full: the run goes on, its files are written
             return
 
     def _show(self, event: Event) -> None:

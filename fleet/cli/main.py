@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -139,6 +140,16 @@ def run(argv: Sequence[str], obj: Any = None) -> int:
             return EXIT_INTERNAL
 
 
+class Talk(io.FileIO):
+    """stderr's file: talk that cannot be written (a full disk, a reader gone) must not cost the exit code."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 def open_standard_streams() -> None:
     """Where a standard stream is closed (`>&-`), put /dev/null, so that no socket gets its number."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
@@ -148,6 +159,8 @@ def open_standard_streams() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", errors="replace"))  # noqa: SIM115
+    sys.stderr = io.TextIOWrapper(io.BufferedWriter(Talk(2, "w", closefd=False)), encoding=sys.stderr.encoding,
+                                  errors="backslashreplace", line_buffering=True)
 
 
 def main() -> None:

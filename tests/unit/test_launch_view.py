@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 
@@ -80,3 +81,16 @@ def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         view(out(b"a\n"))
         view(out(b"b\n"))
     assert not view._thread.is_alive() and os.getpid()
+
+
+def test_a_full_disk_behind_stdout_ends_the_view_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    full = open("/dev/full", "w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    with LaunchView({"h": 0}) as view:
+        view(out(b"line\n"))
+    monkeypatch.undo()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what it still holds can go somewhere
+    full.close()
+    assert "Traceback" not in capfd.readouterr().err

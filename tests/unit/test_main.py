@@ -89,6 +89,11 @@ def test_a_full_disk_behind_stdout_is_named(inventory: Path) -> None:
     assert done.stderr.splitlines()[0] == "error: this machine: No space left on device"
 
 
+@pytest.mark.parametrize("words, code", [(["hosts"], 0), (["-w", "nosuch", "hosts"], 121), (["nosuch"], 2)])
+def test_talk_that_cannot_be_written_does_not_cost_the_exit_code(words: list[str], code: int, inventory: Path) -> None:
+    assert fleet(*words, cwd=inventory, script='"$@" 2>/dev/full').returncode == code
+
+
 def test_a_current_folder_that_is_gone_is_named(inventory: Path) -> None:
     gone = inventory / "gone"
     gone.mkdir()
