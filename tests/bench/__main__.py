@@ -1,6 +1,6 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only exec,launch,help,broadcast] [--hosts 64] [--json FILE]
+    python -m tests.bench [--runs N] [--only help,launch,exec,code,broadcast] [--hosts 64] [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
 """
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import broadcast_peers, exec_peers, launch_peers
+from tests.bench import broadcast_peers, code_peers, exec_peers, launch_peers
 from tests.bench.fleet_lab import FLEET, bench_lab
 from tests.bench.harness import Contestant, command, race, record, table
 
@@ -33,7 +33,8 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=64, help="of the exec table [64]")
     parser.add_argument("--link", default="100mbit", help="of the broadcast table [100mbit]")
     parser.add_argument("--size", type=int, default=64, help="of the broadcast table, MiB [64]")
-    parser.add_argument("--only", default="help,launch,exec,broadcast", help="tables, by comma")
+    parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
+    parser.add_argument("--only", default="help,launch,exec,code,broadcast", help="tables, by comma")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
     # ended politely, the lab is taken down as on Ctrl-C
@@ -54,6 +55,13 @@ def main() -> int:
         with bench_lab(args.hosts) as lab:
             own, peers = exec_peers.contestants(lab)
             tables.append(show(f"`hostname` on {args.hosts} hosts", own, peers, exec_peers.AIMS, args.runs))
+    if "code" in wanted:
+        with bench_lab(16) as lab:
+            tree = code_peers.make_tree(lab, args.files)
+            for case in code_peers.CASES:
+                own, peers = code_peers.contestants(lab, tree, case)
+                title = f"{args.files} files to {len(lab.names)} nodes, {case}"
+                tables.append(show(title, own, peers, code_peers.AIMS, min(args.runs, 3)))
     if "broadcast" in wanted:
         with bench_lab(16, "--link", args.link, mesh=True) as lab:
             own, peers = broadcast_peers.contestants(lab, args.size << 20)
