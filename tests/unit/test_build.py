@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.build import BuildOptions, build_env, installed_ops, make_plan
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
+from fleet.ops.build.node import _Incoming, _told
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.compilers import gcc_bounds
 from fleet.rules.gpus import capability
+from fleet.transport.program import Nonsense
 
 INVENTORY = Inventory((Host("gpu01", "a"), Host("gpu02", "b")))
 
@@ -200,3 +203,19 @@ def test_what_a_log_means(log: str, line: str | None, help_: str | None) -> None
     assert first_error(log) == line
     found = remedy(log)
     assert found is None if help_ is None else help_ in (found or "")
+
+
+@pytest.mark.parametrize("name", ["..", "../x-1-py3-none-any.whl", "build.log", 7, None, "a\nb-1-py3-none-any.whl"])
+def test_a_node_does_not_choose_where_the_wheel_goes(tmp_path: Path, name: object) -> None:
+    wheel = _Incoming(tmp_path)
+    with pytest.raises(Nonsense):
+        wheel.begin({"file": name, "sha256": ""})
+    with pytest.raises(Nonsense):
+        wheel.write(b"unannounced")
+    wheel.begin({"file": "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", "sha256": hashlib.sha256(b"w").hexdigest()})
+    wheel.write(b"w")
+    assert wheel.finish("n")[0].read_bytes() == b"w"
+
+
+def test_the_log_names_what_the_user_set_and_keeps_its_value() -> None:
+    assert _told("DS_BUILD_OPS", "0") == "DS_BUILD_OPS=0" and _told("HF_TOKEN", "secret") == "HF_TOKEN"

@@ -17,11 +17,13 @@ from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.rules.build_log import first_error, remedy
 from fleet.transport.base import Session
-from fleet.transport.program import Program, call
+from fleet.transport.program import Nonsense, Program, call
 
 LOOK_SECONDS = 30.0
 SILENCE_SECONDS = 30.0
 LOG_TAIL = 1 << 20
+MAX_WHEEL_BYTES = 4 << 30
+_WHEEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl")
 
 
 def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
@@ -64,7 +66,7 @@ def build_there(
         nonlocal failure
         runtime.emit(Started(host.name, "building"))
         with log_path.open("wb", buffering=0) as log, Program(session, "build", spec) as program:
-            log.write("".join(f"{k}={v} " for k, v in sorted(env.items())).encode() + b"\n")
+            log.write(" ".join(_told(name, value) for name, value in sorted(env.items())).encode() + b"\n")
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
                 if frame.kind == "O" and frame.stream == 0:
                     log.write(frame.payload)
@@ -88,11 +90,17 @@ def build_there(
                 f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
                 text = f.read().decode("utf-8", "replace")
             why = first_error(text)
-            raise HostFailed(f"{failure['message']}: {why}" if why else failure["message"], host=host.name,
-                             kind="build", hint=failure["hint"] or remedy(text) or f"read {log_path}")
+            said = str(failure.get("message"))
+            raise HostFailed(f"{said}: {why}" if why else said, host=host.name, kind="build",
+                             hint=str(failure.get("hint") or remedy(text) or f"read {log_path}"))
         return wheel.finish(host.name)
     finally:
         wheel.drop()
+
+
+def _told(name: str, value: str) -> str:
+    """A variable as the log shows it: what steers the build with its value, what the user gave by name only."""
+    return f"{name}={value}" if name.startswith(("DS_", "TORCH_CUDA_")) else name
 
 
 class _Incoming:
@@ -105,17 +113,20 @@ class _Incoming:
         self._digest = hashlib.sha256()
 
     def begin(self, told: Mapping[str, Any]) -> None:
+        if not isinstance(told.get("file"), str) or not _WHEEL_NAME.fullmatch(told["file"]):
+            raise Nonsense("a wheel of an impossible name")
         self._told = told
         self._file = (self._folder / ".wheel").open("wb")
 
     def write(self, data: bytes) -> None:
-        assert self._file
+        if self._file is None or self._file.tell() + len(data) > MAX_WHEEL_BYTES:
+            raise Nonsense("a wheel that was not announced, or has no end")
         self._digest.update(data)
         self._file.write(data)
 
     def finish(self, host: str) -> tuple[Path, str]:
         name = self._told.get("file", "")
-        if self._file is None or self._digest.hexdigest() != self._told["sha256"] or "/" in name:
+        if self._file is None or self._digest.hexdigest() != self._told.get("sha256"):
             raise ConnectError("the wheel did not come back whole", host=host, kind="protocol")
         self._file.flush()
         os.fsync(self._file.fileno())
