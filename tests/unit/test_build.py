@@ -214,7 +214,9 @@ def test_a_node_does_not_choose_where_the_wheel_goes(tmp_path: Path, name: objec
         wheel.write(b"unannounced")
     wheel.begin({"file": "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", "sha256": hashlib.sha256(b"w").hexdigest()})
     wheel.write(b"w")
-    assert wheel.finish("n")[0].read_bytes() == b"w"
+    path, _digest = wheel.finish("n")
+    wheel.drop()
+    assert path.read_bytes() == b"w"
 
 
 def test_the_log_names_what_the_user_set_and_keeps_its_value() -> None:

@@ -32,7 +32,8 @@ def _complaint(answer: Mapping[str, Any], host: Host) -> FleetError | None:
     if not answer:
         return ConnectError("the node gave no answer", host=host.name, kind="protocol")
     if answer["event"] == "failed":
-        return HostFailed(str(answer.get("message")), hint=str(answer.get("hint") or "") or None, host=host.name, kind="wheels")
+        hint = str(answer.get("hint") or "") or None
+        return HostFailed(str(answer.get("message")), hint=hint, host=host.name, kind="wheels")
     return None
 
 
