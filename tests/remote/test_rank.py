@@ -69,8 +69,10 @@ def test_what_cannot_be_started(tmp_path: Path, argv: list[str], status: int) ->
 
 
 def test_the_rank_starts_with_ordinary_signals(tmp_path: Path) -> None:
-    outcome(tmp_path, "grep", "Sig[BI]", "/proc/self/status")
-    assert (tmp_path / "rank5.out").read_text().split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    show = ["grep", "Sig[BI]", "/proc/self/status"]
+    outcome(tmp_path, *show)
+    # what started pytest may ignore signals itself: a background job of a shell does
+    assert (tmp_path / "rank5.out").read_bytes() == subprocess.run(show, capture_output=True, check=True).stdout
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
