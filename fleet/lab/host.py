@@ -97,8 +97,16 @@ def init_forever() -> NoReturn:
             signal.sigwait({signal.SIGCHLD})
 
 
+def ordinary_signals() -> None:
+    """Whatever started `fleet lab up` may ignore signals (a background job of a shell does); sessions must not."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
 def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
     try:
+        ordinary_signals()
         wait_for_go(spec["go_fd"])
         keys = {file.name: file.read_bytes() for file in Path(host["keys"]).iterdir()}
         make_root(spec)
