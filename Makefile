@@ -16,8 +16,9 @@ help:  ## shows this
 demo: venv-demo  ## four virtual hosts, from password to a trained model, and down again (root)
 	@tools/demo
 
+# Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs.
 test: check  ## lint, types, import directions, then all tests; the fast ones first (root)
-	$(BIN)/pytest tests/unit tests/golden tests/remote tests/lab
+	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/remote tests/lab
 
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples

@@ -74,7 +74,7 @@ def test_a_busy_port_names_its_holder(home: Path, where: str) -> None:
         port = busy.getsockname()[1]
         found = facts(home, port)["port"]
     assert not found["ok"] and "in use" in found["error"] and f"kill-port {port}" in found["hint"]
-    assert found["holder"]["pid"] == os.getpid() and "pytest" in found["holder"]["command"]
+    assert found["holder"]["pid"] == os.getpid() and "python" in found["holder"]["command"]
 
 
 def test_a_master_that_nobody_reaches(home: Path) -> None:
