@@ -92,6 +92,8 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
                 facts_of(facts), judge(plan, {host.name: facts}, complete=False)
             except MISFITS as error:
                 raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
+            if port_is_taken(facts):
+                hurry.set()  # the meeting has failed: nobody needs to wait for it to its end
             return facts
         except BaseException:
             hurry.set()  # nobody needs to wait for this one any more
