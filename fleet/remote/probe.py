@@ -9,7 +9,6 @@ A fact that could not be had is null; a fact whose step timed out or failed is m
 limits numbers or "unlimited", link speeds Mbit/s.
 """
 # parts: steps probe_system probe_network probe_tools
-import signal
 
 
 def steps(spec):
@@ -26,25 +25,13 @@ def steps(spec):
     ] + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
 
 
-def listen():
-    for message in control_lines():
-        if message.get("op") == "clock":
-            send_json({"clock": time.time()})
-    leave()
+def heed(message):
+    if message.get("op") == "clock":
+        send_json({"clock": time.time()})
 
 
 def main():
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    spec = start()
-    try:
-        os.setpgid(0, 0)
-    except OSError:
-        pass  # already the leader of its session, as under sshd
-    start_heartbeat()
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
+    spec = begin(heed)
     began = time.monotonic()
     facts = gather(steps(spec), spec.get("deadline") or 20.0)
     facts["seconds"] = round(time.monotonic() - began, 3)

@@ -40,3 +40,27 @@ def leave():
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
+
+
+def begin(heed=None):
+    """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
+    each of which `heed` gets to see, ends it."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    try:
+        os.setpgid(0, 0)
+    except OSError:
+        pass  # already the leader of its session, as under sshd
+    start_heartbeat()
+
+    def listen():
+        for message in control_lines():
+            if heed is not None and isinstance(message, dict):
+                heed(message)
+        leave()
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    return spec

@@ -71,23 +71,7 @@ class Toolchain:
 
 
 def main():
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    spec = start()
-    try:
-        os.setpgid(0, 0)
-    except OSError:
-        pass
-    start_heartbeat()
-
-    def listen():
-        for _message in control_lines():
-            pass
-        leave()
-
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
+    spec = begin()
     chain = Toolchain(spec)
     todo = [("activate", chain.tools.activate), ("python", chain.tools.python), ("build", chain.build),
             ("compilers", chain.compilers), ("system", system), ("gpus", chain.gpus)]
