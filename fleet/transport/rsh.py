@@ -7,6 +7,7 @@ run on the node, then its bytes, to this side, which starts it as a channel of t
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import subprocess
@@ -90,6 +91,15 @@ class _Bridge(threading.Thread):
             self._client.close()
 
 
+def bind_in(listener: socket.socket, folder: str, name: str) -> None:
+    """Bind at folder/name, however long: a socket's own path may have 107 bytes, a TMPDIR knows no such limit."""
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{fd}/{name}")
+    finally:
+        os.close(fd)
+
+
 def _exactly(client: socket.socket, n: int) -> bytes:
     data = b""
     while len(data) < n:
@@ -120,7 +130,7 @@ def rsync(
     with tempfile.TemporaryDirectory(prefix="fleet-rsync-") as folder:
         address = f"{folder}/s"
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(address)
+            bind_in(listener, folder, "s")
             listener.listen(1)
             bridge = _Bridge(session, listener, moved)
             bridge.start()

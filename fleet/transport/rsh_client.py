@@ -15,7 +15,9 @@ def main() -> None:
         rest = rest[2:]
     argv = json.dumps(rest[1:]).encode()
     conn = socket.socket(socket.AF_UNIX)
-    conn.connect(address)
+    folder, name = os.path.split(address)
+    os.chdir(folder)  # the path may be longer than a socket's address takes
+    conn.connect(name)
     conn.sendall(len(argv).to_bytes(4, "big") + argv)
 
     def up() -> None:

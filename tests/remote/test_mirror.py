@@ -259,3 +259,14 @@ def test_a_file_that_changes_while_it_is_read_never_gets_its_final_name(
     report = mirror(source, dest)
     assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
     assert not (dest / "a").exists()
+
+
+def test_a_temporary_folder_with_a_long_name(
+    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    (source / "a").write_text("a")
+    assert ok(source, dest)["sent"] == 1
+    assert list(deep.iterdir()) == []
