@@ -64,10 +64,6 @@ def publish_folder(temporary, run):
 
 
 # -- the engine -------------------------------------------------------------------------------------------
-def encode(text):
-    return text.encode("utf-8", "surrogateescape")
-
-
 def engine_argv(spec, folder):
     argv = []
     for item in spec["argv"]:

@@ -19,10 +19,6 @@ def argv_of(spec):
     return [encode(word) for word in argv]
 
 
-def encode(text):
-    return text.encode("utf-8", "surrogateescape")
-
-
 def become(spec, argv, out, err):
     """In the child: a session of its own, its pipes, folder and environment, then exec. Raises OSError."""
     os.setsid()

@@ -36,12 +36,7 @@ def main():
 
     found = gather([("python", step)], spec["deadline"] + 5.0)
     why = found["failed"].get("python") or "the interpreter gave no answer in %d s" % spec["deadline"]
-    try:
-        send_json(found.get("answer") or {"event": "failed", "message": why, "hint": "a file system there hangs"})
-        send_exit(0)
-    except OSError:
-        pass
-    leave()
+    finish(found.get("answer") or {"event": "failed", "message": why, "hint": "a file system there hangs"})
 
 
 main()

@@ -105,12 +105,7 @@ def main():
     began = time.monotonic()
     facts = gather(preflight.steps(), preflight.spec["deadline"])
     facts.update(seconds=round(time.monotonic() - began, 3), time=time.time())
-    try:
-        send_json({"event": "facts", "facts": facts})
-        send_exit(0)
-    except OSError:
-        pass
-    leave()
+    finish({"event": "facts", "facts": facts})
 
 
 main()

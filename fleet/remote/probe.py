@@ -35,12 +35,7 @@ def main():
     began = time.monotonic()
     facts = gather(steps(spec), spec.get("deadline") or 20.0)
     facts["seconds"] = round(time.monotonic() - began, 3)
-    try:
-        send_json({"facts": facts})
-        send_exit(0)
-    except OSError:
-        pass
-    leave()
+    finish({"facts": facts})
 
 
 main()

@@ -166,3 +166,8 @@ def end_marked(name, value, grace, poll=0.05, hard=10.0):
 def expand_user(path):
     """~ and ~user as the node knows them."""
     return os.path.expanduser(path)
+
+
+def encode(text):
+    """A word of the head's as the bytes that exec and files take, also where it is no valid UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
