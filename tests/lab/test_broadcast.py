@@ -159,14 +159,58 @@ def test_no_secret_is_seen_in_a_command_line_or_environment(fast: VirtualLab, bi
     assert "FLEET1" not in seen and "PRIVATE KEY" not in seen and "pem" not in seen and '"token"' not in seen
 
 
-def test_a_wall_between_two_nodes_and_the_way_around_it(fast: VirtualLab, big: Path, digest: str) -> None:
+def test_a_wall_between_two_nodes_is_gone_around(fast: VirtualLab, big: Path, digest: str) -> None:
     first, second = fast.names[:2]
     fast.sh(first, f"ip route add prohibit {fast.address(second)}")
     try:
         code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
-        error = check_rest(fast, second, code, document, digest)
-        assert f"host {first} cannot reach it" in error["message"] and "--via rsync" in error["hint"]
-        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--via", "rsync", "--data", f"{big}:/data/"))
     finally:
         fast.sh(first, f"ip route del prohibit {fast.address(second)}")
+    assert code == 0 and document["sent"] == SIZE
+    assert sums(fast, fast.names) == {digest}
+
+
+def test_a_node_that_no_other_reaches_and_the_way_around_it(fast: VirtualLab, big: Path, digest: str) -> None:
+    victim, others = fast.names[1], [name for name in fast.names if name != fast.names[1]]
+    for name in others:
+        fast.sh(name, f"ip route add prohibit {fast.address(victim)}")
+    try:
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+        error = check_rest(fast, victim, code, document, digest)
+        assert f"host {others[0]} and host {others[-1]} cannot reach it" in error["message"]
+        assert "--via rsync" in error["hint"]
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--via", "rsync", "--data", f"{big}:/data/"))
+    finally:
+        for name in others:
+            fast.sh(name, f"ip route del prohibit {fast.address(victim)}")
     assert code == 0 and sums(fast, fast.names) == {digest}
+
+
+def test_a_node_that_wakes_up_again_gets_the_rest_at_the_end_of_the_chain(
+    fast: VirtualLab, big: Path, digest: str
+) -> None:
+    sleeper = fast.names[1]
+    process = fast.popen("-i", "lab", "sync", "--data", f"{big}:/data/")
+    assert process.stderr is not None
+    while not fast.sh(sleeper, "find /data/.model.bin.fleet-data/parts -size +4M 2>/dev/null", check=False):
+        assert process.poll() is None
+        time.sleep(0.05)
+    fast.fleet("lab", "freeze", sleeper, check=True)
+    time.sleep(4)
+    fast.fleet("lab", "heal", sleeper, check=True)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert b"the others go on without it" in err and b"speaks again" in err
+    assert b"1 files received" in out
+    assert sums(fast, fast.names) == {digest}
+
+
+def test_a_first_node_that_crawls_holds_up_nobody(fast: VirtualLab, big: Path, digest: str) -> None:
+    first = fast.names[0]
+    fast.fleet("lab", "link", first, "16mbit", check=True)
+    try:
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    finally:
+        fast.fleet("lab", "link", first, "200mbit", check=True)
+    error = check_rest(fast, first, code, document, digest)
+    assert error["kind"] == "slow" and "it crawls" in error["message"]

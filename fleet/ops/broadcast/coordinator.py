@@ -1,19 +1,19 @@
-"""What the head does while members talk: waits for all of them, starts the chain, passes digests on, mends gaps."""
+"""What the head does while members talk: waits for all of them, starts the chain, passes digests on, ends it."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import FleetError, HostFailed, Interrupted
 from fleet.events import Emit, Event, Notice, Progress
-from fleet.ops.broadcast.chain import SOURCE, Chain, Cut, Losses, Order
+from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member, Outbox
 from fleet.ops.broadcast.source import Source
+from fleet.ops.broadcast.steering import Steering
 
 TICK_SECONDS = 0.2
 GOODBYE_SECONDS = 3.0
@@ -21,22 +21,22 @@ GOODBYE_SECONDS = 3.0
 
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
+    limited: whether the source's rate is limited by wish.
 
     All methods may be called from any thread.
     """
 
     def __init__(self, members: Sequence[Member], manifest: Manifest, emit: Emit,
-                 star: Callable[[Member], None] | None = None) -> None:
+                 star: Callable[[Member], None] | None = None, limited: bool = False) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
         self.over = threading.Event()
         self.first_locked = threading.Event()
         self.sent = 0
-        self.losses = Losses()
         self.source = Source()
-        self._view, self._star = emit, star
+        self._view, self._star, self._limited = emit, star, limited
         self._lock = threading.RLock()
-        self._chain: Chain | None = None
+        self._steering: Steering | None = None
 
     # -- members come and go -------------------------------------------------------------------------------
     def _emit(self, event: Event) -> None:
@@ -62,8 +62,8 @@ class Coordinator:
             self._first_is_through(name)
             if member.state not in ("done", "shared", "out"):
                 self._out(member, error or HostFailed("it ended early", host=name, kind="protocol"))
-            elif member.state == "done" and not self.over.is_set():
-                self._mend(name)
+            elif self._steering is not None and not self.over.is_set():
+                self._steering.remove(name)
             self._maybe_go()
 
     def _first_is_through(self, name: str) -> None:
@@ -73,19 +73,11 @@ class Coordinator:
 
     def _out(self, member: Member, error: FleetError) -> None:
         member.fail(error)
-        if self._chain is not None and not isinstance(error, Interrupted):
-            self._emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
-        self._mend(member.host.name)
-
-    def _mend(self, name: str) -> None:
-        """Take `name` out of the chain and close the gap behind it."""
-        if self._chain is None:
-            return
-        for order in self._chain.remove(name):
-            if order.receiver is not None:
-                self.losses.begin(name, self._chain.members[order.receiver])
-            self._give(order)
-        self._maybe_over()
+        if self._steering is not None:
+            if not isinstance(error, Interrupted):
+                self._emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
+            self._steering.remove(member.host.name)
+            self._maybe_over()
 
     # -- what members say ----------------------------------------------------------------------------------
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
@@ -119,28 +111,17 @@ class Coordinator:
         self._maybe_go()
 
     def _on_at(self, member: Member, message: Mapping[str, Any]) -> None:
-        if self._chain is None:
-            return
-        name, now = member.host.name, time.monotonic()
-        member.received = int(message["received"])
-        self._chain.heard(name, int(message["position"]), member.received, now)
-        self._chain.sent(name, int(message["sent"]), now)
-        self._emit(Progress(name, "receiving", member.received, member.need["bytes"]))
-        if lost := self.losses.end(self._chain, name, now):
-            self._emit(Notice("info", f"goes on without host {lost[0]}, {lost[1]:g} s lost", name))
+        if self._steering is not None and member.state != "out":
+            member.received = int(message["received"])
+            self._emit(Progress(member.host.name, "receiving", member.received, member.need["bytes"]))
+            self._steering.heard(member.host.name, message)
 
-    def _on_link(self, member: Member | None, message: Mapping[str, Any]) -> None:
-        sender = member.host.name if member else SOURCE
-        if self._chain is None:
-            return
-        answer = self._chain.broken(sender, int(message["epoch"]), bool(message["connected"]), str(message["why"]))
-        if isinstance(answer, Order):
-            self._give(answer)
-        elif answer is not None:
-            self._cut(answer)
+    def _on_link(self, member: Member, message: Mapping[str, Any]) -> None:
+        if self._steering is not None:
+            self._steering.link_broke(member.host.name, message)
 
     def _on_done(self, member: Member, message: Mapping[str, Any]) -> None:
-        if self._chain is None or member.state != "receiving":
+        if self._steering is None or member.state != "receiving":
             return
         member.state = "done"
         member.data |= {"files": int(message["files"]), "bytes": int(message["bytes"])}
@@ -150,7 +131,7 @@ class Coordinator:
             member.error = HostFailed(f"{problems[0][0]} {problems[0][1]}{more}", host=member.host.name, kind="digest",
                                       hint="it is not there under its name; run this again when the source is at rest")
             member.data["problems"] = [list(problem) for problem in problems]
-        self._chain.done(member.host.name)
+        self._steering.chain.done(member.host.name)
         self._maybe_over()
 
     # -- what the source says ------------------------------------------------------------------------------
@@ -171,13 +152,14 @@ class Coordinator:
         return [member for member in self.members.values() if member.state == "receiving"]
 
     def _source_link(self, message: Mapping[str, Any]) -> None:
-        self._on_link(None, message)
+        if self._steering is not None:
+            self._steering.link_broke(SOURCE, message)
 
     def _source_at(self, message: Mapping[str, Any]) -> None:
         if self._star is None:
             self.sent = int(message["sent"])
-        if self._chain is not None:
-            self._chain.sent(SOURCE, self.sent, time.monotonic())
+        if self._steering is not None:
+            self._steering.heard(SOURCE, message)
 
     def _source_failed(self, message: Mapping[str, Any]) -> None:
         self.abort(HostFailed(f"the source: {message['message']}", hint=message["hint"], kind="source"))
@@ -186,7 +168,7 @@ class Coordinator:
     def _maybe_go(self) -> None:
         """Start once everybody has answered, and the files that some are unsure of are known."""
         members = self.members.values()
-        if self._chain is not None or self.over.is_set() or any(m.state == "starting" for m in members):
+        if self._steering is not None or self.over.is_set() or any(m.state == "starting" for m in members):
             return
         refused = [m for m in members if isinstance(m.error, HostFailed)]
         if refused:
@@ -203,35 +185,17 @@ class Coordinator:
         for member in ready:
             member.settle(self.source.digests, self.manifest)
         lacking = [m for m in ready if any(True for _ in m.lacking())]
-        self._chain = Chain([] if self._star else [(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic())
         for member in ready:
             member.state = "receiving"
             member.tell(op="go", held=sorted(member.held))
             self.source.pass_on(member, self.source.digests)
             self.source.warn(member, self.source.changed)
-        for order in self._chain.orders():
-            self._give(order)
+        chained = [] if self._star else lacking
+        self._steering = Steering(chained, self.source, self._emit, self._give_up, self._limited)
         for member in lacking if self._star else ():
             threading.Thread(target=self._star, args=(member,), daemon=True).start()
         self.source.ask(i for m in lacking for i in m.lacking())
         self._maybe_over()
-
-    def _give(self, order: Order) -> None:
-        receiver = self.members.get(order.receiver or "")
-        message = {"op": "next", "epoch": order.epoch, "addresses": receiver.addresses if receiver else [],
-                   "token": receiver.token if receiver else None}
-        if order.sender != SOURCE:
-            self.members[order.sender].tell(**message)
-        else:
-            self.source.tell(**message)
-
-    def _cut(self, cut: Cut) -> None:
-        member = self.members[cut.name]
-        if member.state == "done":
-            self._mend(cut.name)
-        else:
-            self._out(member, HostFailed(cut.reason, hint=cut.hint, host=cut.name, kind=cut.kind))
-        member.cancel.set()
 
     def add_sent(self, count: int) -> None:
         with self._lock:
@@ -240,19 +204,25 @@ class Coordinator:
     def give_up(self, name: str, error: FleetError) -> None:
         """A member cannot be served."""
         with self._lock:
-            member = self.members[name]
-            if member.state == "receiving":
-                self._out(member, error)
-                member.cancel.set()
+            self._give_up(self.members[name], error)
+
+    def _give_up(self, member: Member, error: FleetError) -> None:
+        if member.state == "receiving":
+            self._out(member, error)
+            member.cancel.set()
+
+    @property
+    def cuts(self) -> list[dict[str, str | float]]:
+        """What the loss of a host cost the one behind it; see losses.Losses."""
+        return self._steering.losses.known if self._steering else []
 
     def tick(self) -> None:
         with self._lock:
-            if self._chain is not None and not self.over.is_set():
-                for cut in self._chain.tick(time.monotonic()):
-                    self._cut(cut)
+            if self._steering is not None and not self.over.is_set():
+                self._steering.tick()
 
     def _maybe_over(self) -> None:
-        if self._chain is not None and all(m.state in ("done", "shared", "out") for m in self.members.values()):
+        if self._steering and all(m.state in ("done", "shared", "out") for m in self.members.values()):
             self.end()
 
     def end(self) -> None:

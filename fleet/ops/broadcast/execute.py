@@ -59,7 +59,7 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
         coordinator.end()
     final = tuple(_with_shared(results[host.name], results) for host in inventory.hosts)
     data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
-            "sent": coordinator.sent, "cuts": coordinator.losses.known, "skipped": list(manifest.skipped)}
+            "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped)}
     return Report("sync", final, exit_code_of(final), data)
 
 
@@ -77,7 +77,8 @@ class _Transfer:
 
     def __init__(self, plan: BroadcastPlan, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
-        self.coordinator = Coordinator(members, manifest, runtime.emit, self.star if plan.via == "rsync" else None)
+        self.coordinator = Coordinator(members, manifest, runtime.emit, self.star if plan.via == "rsync" else None,
+                                       plan.limit is not None)
         self._sessions: dict[str, Session] = {}
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]

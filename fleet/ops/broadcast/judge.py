@@ -1,0 +1,173 @@
+"""Who holds a broadcast up, and what is to happen to it. What can be taken back comes first.
+
+A silent node is set aside within seconds, and is back when it speaks; only long silence is taken for death. A slow one
+goes to the end of the chain, where it may go on at its own pace: it is given up when all others have theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet.ops.broadcast.chain import Chain, Hop
+
+SILENCE_SECONDS = 1.5  # of a node that takes no bytes either
+SILENCE_GAPS = 4.0  # on busy machines everyone's words come late
+SILENCE_LIMIT = 8.0
+DEAF_SECONDS = 8.0  # of one that does: its link may be too full for its words
+DEATH_SECONDS = 10.0
+HELD_UP_SECONDS = 1.0
+STALL_SECONDS = 15.0
+REDIALS = 3
+CRAWL_FRACTION = 0.25
+CRAWL_COST_SECONDS = 8.0
+LAG_BYTES = 8 << 20
+CRAWLERS_A_SENDER = 2  # when a second one crawls behind the same node, it is that node's own way out that is slow
+MOVES = 3
+TRIAL_LEFT_SECONDS = 20.0
+
+LOOK_AT_HOST = "look at the host and at its link, then run this again"
+LOOK_AT_LINK = "look at its link and at its disk, then run this again"
+OPEN_PORTS = "a firewall? open the nodes' ports to each other, or use --via rsync"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """aside: the others go on without `name` until it speaks; last: it goes to the end; out: it is given up.
+
+    kind: a stable word, as in FleetError; "trial" for a move that blames nobody.
+    """
+
+    name: str
+    action: Literal["aside", "last", "out"]
+    reason: str
+    hint: str | None = None
+    kind: str = "lost"
+
+
+class Judge:
+    """limited: the source sends at a rate that was asked for. Times are monotonic."""
+
+    def __init__(self, chain: Chain, now: float, limited: bool = False) -> None:
+        self._chain = chain
+        self._ticked = now
+        self._tried = limited
+        self._as_first: tuple[str, float] | None = None  # what another host reached straight from the source
+
+    def tick(self, now: float) -> list[Verdict]:
+        """What is to be done now. Called several times a second."""
+        late, self._ticked = now - self._ticked, now
+        chain = self._chain
+        chain.now = now
+        if late > HELD_UP_SECONDS:
+            # it is this machine that was held up: nobody's silence counts meanwhile
+            for hop in [*chain.hops.values(), *chain.away.values()]:
+                hop.heard += late
+        patience = self._patience()
+        dead = [self._dead(hop, now) for hop in chain.away.values()
+                if now - hop.heard > max(DEATH_SECONDS, 2 * patience)]
+        silent = [verdict for hop in chain.hops.values() if (verdict := self._silent(hop, now, patience))]
+        # with all of them silent at once, it is the head that is cut off: the connections themselves will tell
+        if len(silent) > 1 and len(silent) == len(chain.hops):
+            return []
+        if dead or silent:
+            return dead + silent
+        slow = (verdict for hop in chain.hops.values() if (verdict := self._stalled(hop, now) or self._slow(hop)))
+        # one at a time: what its successors suffer from is often the same
+        if (first := next(slow, None)) is not None:
+            return [first]
+        return self._trial()
+
+    def broken(self, sender: str, epoch: int, connected: bool, why: str) -> Verdict | Literal["redial"] | None:
+        """A link failed: dial again, or what becomes of its receiver. None when nobody waits for that link."""
+        hop = self._chain.broke(sender, epoch)
+        if hop is None:
+            return None
+        hop.failures += 1
+        if hop.failures <= (REDIALS if connected else 1):
+            return "redial"
+        who = f"host {sender}" if sender else "this machine"
+        if connected:
+            return self._worse(hop, f"the link from {who} broke {hop.failures} times: {why}",
+                               "look at the network between the two", "lost")
+        hop.unreached.append(who)
+        return self._worse(hop, f"{' and '.join(hop.unreached)} cannot reach it: {why}", OPEN_PORTS, "unreachable")
+
+    # -- silence -------------------------------------------------------------------------------------------
+    def _patience(self) -> float:
+        """Seconds of silence that are out of the ordinary now."""
+        gaps = sorted(hop.gap for hop in self._chain.hops.values() if not hop.done)
+        usual = gaps[len(gaps) // 2] if gaps else 0.0
+        return min(SILENCE_LIMIT, max(SILENCE_SECONDS, SILENCE_GAPS * usual))
+
+    def _silent(self, hop: Hop, now: float, patience: float) -> Verdict | None:
+        silence = now - hop.heard
+        takes = now - self._chain.sent_at(self._chain.sender_of(hop.name)) < SILENCE_SECONDS / 2
+        if silence <= (max(DEAF_SECONDS, patience) if takes else patience):
+            return None
+        return Verdict(hop.name, "out" if hop.done else "aside", f"no sign of life for {silence:.1f} s")
+
+    def _dead(self, hop: Hop, now: float) -> Verdict:
+        return Verdict(hop.name, "out", f"frozen or cut off: no sign of life for {now - hop.heard:.1f} s", LOOK_AT_HOST)
+
+    # -- speed ---------------------------------------------------------------------------------------------
+    def _stalled(self, hop: Hop, now: float) -> Verdict | None:
+        sender = self._chain.before(hop)
+        if hop.done or not hop.left or (sender is not None and sender.position <= hop.position):
+            return None
+        idle = now - max(hop.grown, hop.linked)
+        if idle <= STALL_SECONDS or not (sender is None or not sender.left or now - sender.grown < 1.0):
+            return None
+        return self._worse(hop, f"it has received nothing for {idle:.0f} s", "look at its disk and at its link",
+                           "stalled", moves=1)
+
+    def _slow(self, hop: Hop) -> Verdict | None:
+        """Far slower than the host before it, whose data it lacks, or than another host was in its place."""
+        sender, rate = self._chain.before(hop), hop.rate()
+        if hop.done or not hop.left or rate is None:
+            return None
+        if sender is not None:
+            who, usual = sender.name, sender.average()
+            if sender.position - hop.position < LAG_BYTES:
+                return None
+        elif self._as_first is not None and self._as_first[0] != hop.name:
+            who, usual = self._as_first
+        else:
+            return None
+        if not usual or rate >= usual * CRAWL_FRACTION:
+            return None
+        if hop.left / max(rate, 1.0) - hop.left / usual <= CRAWL_COST_SECONDS:
+            return None
+        if sender is not None and not self._chain.is_last(hop.name):
+            sender.crawlers += 1
+            if sender.crawlers >= CRAWLERS_A_SENDER and sender.moves < MOVES:
+                return Verdict(sender.name, "last", "its way out is slow: the hosts behind it crawl", kind="slow")
+        reason = f"it crawls: {rate / 1e6:.1f} MB/s, where host {who} has {usual / 1e6:.1f} MB/s"
+        if sender is None:
+            self._as_first = None  # everything may have become slower since that was measured
+        elif self._chain.is_last(hop.name) and not self._alone(hop):
+            return None  # nobody waits for it
+        return self._worse(hop, reason, LOOK_AT_LINK, "slow")
+
+    def _alone(self, hop: Hop) -> bool:
+        """All others are through."""
+        return not self._chain.away and all(other.done for other in self._chain.hops.values() if other is not hop)
+
+    def _worse(self, hop: Hop, reason: str, hint: str, kind: str, moves: int = MOVES) -> Verdict:
+        """Another sender, with nobody behind it, if that may help; else it is given up."""
+        goes = not self._chain.is_last(hop.name) and hop.moves < moves
+        return Verdict(hop.name, "last" if goes else "out", reason, hint, kind)
+
+    def _trial(self) -> list[Verdict]:
+        """Whether the first host's own link holds up all others cannot be seen from here: in a long transfer, let
+        another one be first, once. It costs one connection."""
+        if self._tried or len(self._chain.hops) < 2:
+            return []
+        first, second, *_ = self._chain.hops.values()
+        rate = first.rate()
+        if first.done or second.done or rate is None or first.left / max(rate, 1.0) < TRIAL_LEFT_SECONDS:
+            return []
+        if first.position - second.position > LAG_BYTES:
+            return []  # it is not the first one's rate that all the others have
+        self._tried, self._as_first = True, (first.name, rate)
+        return [Verdict(first.name, "last", "another host is first for a while", kind="trial")]

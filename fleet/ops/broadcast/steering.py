@@ -1,0 +1,88 @@
+"""Keeps the chain whole: tells senders whom to serve, carries out what the judge says, and says what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fleet.errors import FleetError, HostFailed
+from fleet.events import Emit, Notice
+from fleet.ops.broadcast.chain import SOURCE, Chain, Order
+from fleet.ops.broadcast.judge import Judge, Verdict
+from fleet.ops.broadcast.losses import Losses
+from fleet.ops.broadcast.member import Member
+from fleet.ops.broadcast.source import Source
+
+
+class Steering:
+    """lacking: members to be served, in order. fail: called for one that is given up. The caller holds its lock."""
+
+    def __init__(self, lacking: Sequence[Member], source: Source, emit: Emit,
+                 fail: Callable[[Member, FleetError], None], limited: bool) -> None:
+        now = time.monotonic()
+        self.chain = Chain([(member.host.name, member.need["bytes"]) for member in lacking], now)
+        self.losses = Losses()
+        self._judge = Judge(self.chain, now, limited)
+        self._members = {member.host.name: member for member in lacking}
+        self._source, self._emit, self._fail = source, emit, fail
+        self._give(self.chain.orders())
+
+    def heard(self, name: str, message: Mapping[str, Any]) -> None:
+        """A member's or the source's report of how far it is."""
+        now = time.monotonic()
+        self.chain.sent(name, int(message["sent"]), now)
+        if name == SOURCE:
+            return
+        self.chain.heard(name, int(message["position"]), int(message["received"]), now)
+        if name in self.chain.away:
+            self._emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
+            self._give(self.chain.rejoin(name))
+        if lost := self.losses.end(self.chain, name, now):
+            self._emit(Notice("info", f"goes on without host {lost[0]}, {lost[1]:g} s lost", name))
+
+    def link_broke(self, sender: str, message: Mapping[str, Any]) -> None:
+        epoch, connected = int(message["epoch"]), bool(message["connected"])
+        answer = self._judge.broken(sender, epoch, connected, str(message["why"]))
+        if answer == "redial":
+            self._give(self.chain.redial(sender))
+        elif answer is not None:
+            self._carry_out(answer)
+
+    def remove(self, name: str) -> None:
+        """Close the gap that a host leaves behind."""
+        self._mend(name, self.chain.remove(name))
+
+    def tick(self) -> None:
+        for verdict in self._judge.tick(time.monotonic()):
+            self._carry_out(verdict)
+
+    def _carry_out(self, verdict: Verdict) -> None:
+        name = verdict.name
+        if verdict.action == "out":
+            if self._members[name].state == "done":
+                self.remove(name)
+            else:
+                self._fail(self._members[name], HostFailed(
+                    verdict.reason, hint=verdict.hint, host=name, kind=verdict.kind))
+        elif verdict.action == "aside":
+            self._emit(Notice("warning", f"{verdict.reason}: the others go on without it", name))
+            self._mend(name, self.chain.set_aside(name))
+        elif verdict.kind == "trial":
+            self._give(self.chain.to_end(name))
+        else:
+            self._emit(Notice("warning", f"goes to the end of the chain: {verdict.reason}", name))
+            self._mend(name, self.chain.to_end(name))
+
+    def _mend(self, gone: str, orders: Iterable[Order]) -> None:
+        orders = list(orders)
+        for order in orders:
+            if order.receiver != gone:
+                self.losses.begin(gone, self.chain.hops[order.receiver])
+        self._give(orders)
+
+    def _give(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            receiver = self._members[order.receiver]
+            sender = self._source if order.sender == SOURCE else self._members[order.sender]
+            sender.tell(op="next", epoch=order.epoch, addresses=receiver.addresses, token=receiver.token)
