@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from fleet.model import Report
 
 
+# of a line without end, the log has all and the terminal this much
+LINE_BYTES = 1 << 16
+
+
 class BuildTalk(Talk):
     """Notices as remarks, and the build's log as it comes, line by line."""
 
@@ -28,7 +32,8 @@ class BuildTalk(Talk):
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Output):
-            *lines, self._rest = (self._rest + event.data).split(b"\n")
+            *lines, rest = (self._rest + event.data).split(b"\n")
+            self._rest = rest[-LINE_BYTES:]
             for line in lines if self._log else ():
                 text = line.decode("utf-8", "replace").rpartition("\r")[2]
                 talk(f"{click.style(event.host + ':', dim=True)} {clean(text)}")

@@ -5,7 +5,7 @@ spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s, "judg
     executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
     pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
     states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
-    unmet   [[wheel, requirement, version that is there | null]]
+    unmet   [{"wheel", "needs": requirement, "has": version that is there | null}]
 pip, tags and unmet only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
 """
 # parts: steps probe_system probe_tools wheel_states

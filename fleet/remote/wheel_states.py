@@ -85,7 +85,7 @@ if asked.get("judge"):
             has = given.get(name) or (installed[name][0][0] if name in installed else None)
             if has is None or not need.specifier.contains(has, prereleases=True):
                 wanted = "%s%s" % (need.name, need.specifier)
-                answer["unmet"].append([wheel["name"], wanted, has])
+                answer["unmet"].append({"wheel": wheel["name"], "needs": wanted, "has": has})
 print()
 print(json.dumps(answer))
 """

@@ -207,12 +207,14 @@ def test_what_a_log_means(log: str, line: str | None, help_: str | None) -> None
 
 @pytest.mark.parametrize("name", ["..", "../x-1-py3-none-any.whl", "build.log", 7, None, "a\nb-1-py3-none-any.whl"])
 def test_a_node_does_not_choose_where_the_wheel_goes(tmp_path: Path, name: object) -> None:
+    told = {"event": "built", "file": "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl",
+            "sha256": hashlib.sha256(b"w").hexdigest()}
     wheel = _Incoming(tmp_path)
     with pytest.raises(Nonsense):
-        wheel.begin({"file": name, "sha256": ""})
+        wheel.begin({**told, "file": name})
     with pytest.raises(Nonsense):
         wheel.write(b"unannounced")
-    wheel.begin({"file": "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", "sha256": hashlib.sha256(b"w").hexdigest()})
+    wheel.begin(told)
     wheel.write(b"w")
     path, _digest = wheel.finish("n")
     wheel.drop()

@@ -164,7 +164,7 @@ def test_requires_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("changes", "kind"), [
     ({"pip": None}, "no-pip"),
     ({"managed": True}, "managed"),
-    ({"unmet": [["a", "numpy>=2", "1.26"]]}, "unmet"),
+    ({"unmet": [{"wheel": "a", "needs": "numpy>=2", "has": "1.26"}]}, "unmet"),
     ({"free": 10}, "room"),
 ])
 def test_what_is_refused_before_anything_is_sent(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:

@@ -120,7 +120,7 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
     try:
         there = carry(one, plan.name, tree, whole=plan.tree is None, runtime=runtime)
         path, digest = build_there(one, there, env, folder, build_id, runtime)
-        _check_ops(path, ops, plan)
+        check_ops(path, ops, plan.host.name)
     except FleetError as error:
         return _failed(plan, error, said)
     said |= {"wheel": str(path), "sha256": digest}
@@ -168,14 +168,18 @@ def installed_ops(text: str) -> dict[str, bool]:
     return {name: value not in ("False", "0", "None") for name, value in re.findall(r"'(\w+)': (\w+)", line)}
 
 
-def _check_ops(path: Path, ops: Sequence[str], plan: BuildPlan) -> None:
+def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
     """deepspeed drops an op that it does not know, or cannot compile, in silence: its wheel tells what is in it."""
     if not ops:
         return
-    with zipfile.ZipFile(path) as archive:
-        text = archive.read("deepspeed/git_version_info_installed.py").decode("utf-8", "replace")
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("deepspeed/git_version_info_installed.py") as f:
+            text = f.read(1 << 16).decode("utf-8", "replace")
+    except wheels.DAMAGE as error:
+        raise HostFailed(f"what was built is no wheel of deepspeed: {error}", host=host, kind="build",
+                         hint="the log tells what was built") from error
     found = installed_ops(text)
     lacking = [op for op in ops if not found.get(op)]
     if lacking:
-        raise HostFailed(f"the wheel lacks {', '.join(lacking)}", host=plan.host.name, kind="build",
+        raise HostFailed(f"the wheel lacks {', '.join(lacking)}", host=host, kind="build",
                          hint=f"deepspeed knows {', '.join(sorted(found))}; the log tells why one was left out")

@@ -15,7 +15,9 @@ from fleet.model import Host, Inventory, Result
 from fleet.ops import sync
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
+from fleet.ops.shape import fits
 from fleet.rules.build_log import first_error, remedy
+from fleet.rules.gpus import ARCH
 from fleet.transport.base import Session
 from fleet.transport.program import Nonsense, Program, call
 
@@ -23,7 +25,22 @@ LOOK_SECONDS = 30.0
 SILENCE_SECONDS = 30.0
 LOG_TAIL = 1 << 20
 MAX_WHEEL_BYTES = 4 << 30
-_WHEEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl")
+MAX_LOG_BYTES = 1 << 30
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
+_TOOL = ({"path": str, "version": (_VERSION, None)}, None)
+# what remote/toolchain.py answers; a fact whose step failed or took too long is missing
+FACTS: Mapping[str, Any] = {
+    "activate": (str, None),
+    "python": ({"error": str}, {"error": None, "executable": str}),
+    "torch": ({"version": (str, None), "cuda": (str, None), "hip": (str, None)}, None),
+    "glibc": (_VERSION, None), "gpu_error": (str, None),
+    "gpus": [{"name": str, "capability": (ARCH, None)}],
+    "cc": _TOOL, "cxx": _TOOL, "nvcc": _TOOL, "ninja": _TOOL, "headers": (str, None),
+    "backends": {"pip": bool, "setuptools": bool, "wheel": bool},
+}
+BUILT = {"event": re.compile("built"), "file": re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl"), "sha256": re.compile("[0-9a-f]{64}")}
+FAILED = {"event": re.compile("failed"), "message": str, "hint": (str, None)}
 
 
 def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
@@ -33,9 +50,10 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
                 "deadline": LOOK_SECONDS}
         answer = call(session, "toolchain", spec, timeout=LOOK_SECONDS + 30, silence=SILENCE_SECONDS,
                       cancel=runtime.cancel)
-        if "facts" not in answer:
-            raise ConnectError("the node gave no answer", host=host.name, kind="protocol")
-        return Result(host.name, True, 0, data={"facts": answer["facts"]})
+        facts = answer.get("facts")
+        if not isinstance(facts, dict) or not all(fits(facts[k], FACTS[k]) for k in FACTS.keys() & facts.keys()):
+            raise Nonsense("its toolchain is described in another way", host.name)
+        return Result(host.name, True, 0, data={"facts": facts})
 
     return on_each(inventory.hosts, runtime, task, what="looking at its toolchain")
 
@@ -69,16 +87,18 @@ def build_there(
             log.write(" ".join(_told(name, value) for name, value in sorted(env.items())).encode() + b"\n")
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
                 if frame.kind == "O" and frame.stream == 0:
+                    if log.tell() > MAX_LOG_BYTES:
+                        raise Nonsense("a log that has no end", host.name)
                     log.write(frame.payload)
                     runtime.emit(Output(host.name, "stderr", frame.payload))
                 elif frame.kind == "O":
                     wheel.write(frame.payload)
                 elif frame.kind == "J":
                     message = frame.json()
-                    if message["event"] == "built":
-                        wheel.begin(message)
-                    elif message["event"] == "failed":
+                    if fits(message, FAILED):
                         failure = message
+                    elif message.get("event") != "started":
+                        wheel.begin(message)
         return Result(host.name, True, 0)
 
     try:
@@ -90,9 +110,8 @@ def build_there(
                 f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
                 text = f.read().decode("utf-8", "replace")
             why = first_error(text)
-            said = str(failure.get("message"))
-            raise HostFailed(f"{said}: {why}" if why else said, host=host.name, kind="build",
-                             hint=str(failure.get("hint") or remedy(text) or f"read {log_path}"))
+            raise HostFailed(failure["message"] + (f": {why}" if why else ""), host=host.name, kind="build",
+                             hint=failure["hint"] or remedy(text) or f"read {log_path}")
         return wheel.finish(host.name)
     finally:
         wheel.drop()
@@ -113,8 +132,8 @@ class _Incoming:
         self._digest = hashlib.sha256()
 
     def begin(self, told: Mapping[str, Any]) -> None:
-        if not isinstance(told.get("file"), str) or not _WHEEL_NAME.fullmatch(told["file"]):
-            raise Nonsense("a wheel of an impossible name")
+        if self._file is not None or not fits(told, BUILT):
+            raise Nonsense("a second wheel, or one of an impossible name")
         self._told = told
         self._file = (self._folder / ".wheel").open("wb")
 

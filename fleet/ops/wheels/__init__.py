@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.inventory.nodeset import fold
+from fleet.model import Inventory, Report, Result, exit_code_of
 from fleet.ops.runtime import Runtime
 from fleet.ops.wheels import node
-from fleet.ops.wheels.carry import carry, forget
+from fleet.ops.wheels.cache import claimed
+from fleet.ops.wheels.carry import carry, digest_of_set, forget
 from fleet.ops.wheels.collect import collect
 from fleet.ops.wheels.tags import agree, choose
-from fleet.ops.wheels.wheel import SDISTS, Wheel, read_folder, read_wheel, sdist_refused
+from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import size
 
-__all__ = ["Wheel", "WheelsOptions", "WheelsPlan", "execute", "make_plan", "read_wheel"]
+__all__ = ["DAMAGE", "Wheel", "WheelsOptions", "WheelsPlan", "execute", "make_plan", "read_wheel"]
 
 IMPORT_SECONDS = 120.0
+Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -57,103 +60,104 @@ def make_plan(inventory: Inventory, source: Path) -> WheelsPlan:
 
 def execute(inventory: Inventory, plan: WheelsPlan, options: WheelsOptions, runtime: Runtime) -> Report:
     """Ask, check, carry, install, verify. Nothing is sent before every host could take all of it, and nothing is
-    installed before every host has it. Results carry {"python", "wheels": {name: "installed" | "there"}}."""
+    installed before every host has it. Results carry {"python", "wheels": {name: "installed" | "there" | ...}}."""
     wheels: Sequence[Wheel] = ()
     if plan.kind == "folder":
         wheels = read_folder(plan.source)
     elif plan.kind == "wheel":
         wheels = (read_wheel(plan.source),)
-    if wheels and len({w.name for w in wheels}) == len(wheels):
-        answers = node.ask(inventory, wheels, runtime, judge=False)
-        facts = _facts(answers)
-        if facts is None:
-            return _report(_held_back(answers, inventory), wheels)
+    try:
+        if wheels and len({w.name for w in wheels}) == len(wheels):
+            facts = _ask(inventory, wheels, runtime, judge=False)
+            agree(facts)
+            if not any(node.lacking(found, wheels) for found in facts.values()):
+                return _report(_there(inventory, wheels, facts), wheels)
+        facts = _ask(inventory, wheels, runtime)
         agree(facts)
-        if not any(node.lacking(found, wheels) for found in facts.values()):
-            return _report(_install(inventory, wheels, facts, options, runtime), wheels)
-    answers = node.ask(inventory, wheels, runtime)
-    facts = _facts(answers)
-    if facts is None:
-        return _report(_held_back(answers, inventory), wheels)
-    agree(facts)
-    asked = tuple(wheels)
-    if plan.kind == "requirements":
-        early = _refused(facts, (), inventory)
-        if early:
-            return _report(early, ())
-        wheels = read_folder(collect(plan.source, facts, runtime, refresh=options.refresh))
-    elif any(f["pip"] is None for f in facts.values()):
-        return _report(_refused(facts, wheels, inventory), wheels)
-    chosen = choose(wheels, facts)
-    if chosen != asked:
-        answers = node.ask(inventory, chosen, runtime)
-        facts = _facts(answers)
-        if facts is None:
-            return _report(_held_back(answers, inventory), chosen)
-    refused = _refused(facts, chosen, inventory)
-    if refused:
-        return _report(refused, chosen)
-    return _report(_install(inventory, chosen, facts, options, runtime), chosen)
+        asked = tuple(wheels)
+        if plan.kind == "requirements":
+            _refuse(inventory, (), facts)
+            wheels = read_folder(collect(plan.source, facts, runtime, refresh=options.refresh))
+        elif any(found["pip"] is None for found in facts.values()):
+            _refuse(inventory, wheels, facts)
+        wheels = choose(wheels, facts)
+        if wheels != asked:
+            facts = _ask(inventory, wheels, runtime)
+        return _report(_bring(inventory, wheels, facts, options, runtime), wheels)
+    except _NobodyGets as stop:
+        return _report(stop.results, wheels)
 
 
-def _facts(answers: Sequence[Result]) -> Mapping[str, Mapping[str, Any]] | None:
-    """host name -> facts, None unless every host answered."""
-    return {r.host: r.data["facts"] for r in answers} if all(r.ok for r in answers) else None
+class _NobodyGets(Exception):
+    """Some host cannot: nothing is done on any. results: of all hosts."""
+
+    def __init__(self, results: tuple[Result, ...]) -> None:
+        super().__init__()
+        self.results = results
 
 
-def _held_back(answers: Sequence[Result], inventory: Inventory) -> tuple[Result, ...]:
-    """Not all could be asked: nobody gets anything."""
+def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> Facts:
+    """host name -> facts, of all hosts."""
+    answers = node.ask(inventory, wheels, runtime, judge=judge)
     bad = [r.host for r in answers if not r.ok]
-    return tuple(r if not r.ok else _held(inventory.host(r.host), bad, "nothing was sent") for r in answers)
+    if bad:
+        raise _NobodyGets(tuple(
+            r if not r.ok else _held(r.host, bad, "nothing was sent", node.states(r.data["facts"], wheels))
+            for r in answers))
+    return {r.host: r.data["facts"] for r in answers}
 
 
-def _refused(
-    facts: Mapping[str, Mapping[str, Any]], wheels: Sequence[Wheel], inventory: Inventory
-) -> tuple[Result, ...]:
-    """A result for every host when any host cannot take the wheels; () when all can."""
-    errors = {host: node.refusal({**found, "states": found["states"][: len(wheels)]}, wheels)
-              for host, found in facts.items()}
-    if not any(errors.values()):
-        return ()
+def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> None:
+    """Stop here when any host cannot take the wheels."""
+    errors = {host: node.refusal(found, wheels) for host, found in facts.items()}
     bad = [host for host, error in errors.items() if error]
-    return tuple(_held(h, bad, "nothing was sent") if errors[h.name] is None else
-                 Result(h.name, False, error=errors[h.name], data={"wheels": _states(facts[h.name], wheels)})
-                 for h in inventory.hosts)
+    if bad:
+        have = {host: node.states(found, wheels) for host, found in facts.items()}
+        raise _NobodyGets(tuple(
+            Result(name, False, error=error, data={"wheels": have[name]}) if (error := errors[name]) else
+            _held(name, bad, "nothing was sent", have[name]) for name in inventory.names))
 
 
-def _held(host: Host, bad: Sequence[str], what: str) -> Result:
-    return Result(host.name, False, error=HostFailed(f"{what}: {', '.join(bad[:4])} could not", host=host.name,
-                                                     kind="held", hint="all or none: mend it, or leave it out with -x"))
+def _held(name: str, bad: Sequence[str], what: str, have: Mapping[str, str]) -> Result:
+    error = HostFailed(f"{what}: {fold(bad)} could not", host=name, kind="held",
+                       hint="all or none: mend it, or leave it out with -x")
+    return Result(name, False, error=error, data={"wheels": have})
 
 
-def _states(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> dict[str, str]:
-    return {w.name: s["state"] for w, s in zip(wheels, facts["states"], strict=False)}
+def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> tuple[Result, ...]:
+    return tuple(Result(name, True, 0, data={"python": facts[name]["executable"],
+                                             "wheels": node.states(facts[name], wheels)}) for name in inventory.names)
 
 
-def _install(
-    inventory: Inventory, wheels: Sequence[Wheel], facts: Mapping[str, Mapping[str, Any]], options: WheelsOptions,
-    runtime: Runtime,
+def _bring(
+    inventory: Inventory, wheels: Sequence[Wheel], facts: Facts, options: WheelsOptions, runtime: Runtime
 ) -> tuple[Result, ...]:
-    lacking = {name: node.lacking(found, wheels) for name, found in facts.items()}
-    hosts = tuple(h for h in inventory.hosts if lacking[h.name])
-    done = {name: Result(name, True, 0, data={"python": found["executable"], "wheels": _states(found, wheels)})
-            for name, found in facts.items()}
-    if hosts:
-        wanted = [w for w in wheels if any(w in some for some in lacking.values())]
-        runtime.emit(Notice("info",
-            f"to {len(hosts)} of {len(facts)} hosts: {size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
-        there = Inventory(hosts, inventory.groups, inventory.env, inventory.source,
-                          unselected=inventory.unselected)
-        folder, carried = carry(there, wanted, runtime)
-        bad = [r.host for r in carried if not r.ok]
-        if bad:
-            done |= {r.host: r if not r.ok else _held(inventory.host(r.host), bad, "not installed") for r in carried}
-        else:
-            results = node.install(there, hosts, folder, wheels, runtime, options.import_seconds, lacking.__getitem__)
-            done |= {r.host: r for r in results}
-            if all(r.ok for r in results):
-                forget(there, hosts, folder, runtime)
-    return tuple(done[h.name] for h in inventory.hosts)
+    """Carry what is lacking and install it, one sync of these wheels at a time."""
+    name = digest_of_set(wheels)
+    with claimed(name, "another sync of these wheels", runtime) as waited:
+        if waited:  # whoever was before us may have brought them
+            facts = _ask(inventory, wheels, runtime)
+        _refuse(inventory, wheels, facts)
+        results = {r.host: r for r in _there(inventory, wheels, facts)}
+        lacking = {host: node.lacking(found, wheels) for host, found in facts.items()}
+        hosts = tuple(h for h in inventory.hosts if lacking[h.name])
+        if hosts:
+            wanted = [w for w in wheels if any(w in some for some in lacking.values())]
+            runtime.emit(Notice("info",
+                f"to {len(hosts)} of {len(facts)} hosts: {size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
+            there = replace(inventory, hosts=hosts, unselected=inventory.hosts + inventory.unselected)
+            folder, carried = carry(there, wanted, name, runtime)
+            bad = [r.host for r in carried if not r.ok]
+            if bad:
+                have = {host: node.states(found, wheels) for host, found in facts.items()}
+                results |= {r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else
+                            replace(r, data={"wheels": have[r.host]}) for r in carried}
+            else:
+                results |= {r.host: r for r in node.install(there, wheels, facts, folder, runtime,
+                                                            options.import_seconds)}
+                if all(r.ok for r in results.values()):
+                    forget(there, hosts, folder, runtime)
+    return tuple(results[host] for host in inventory.names)
 
 
 def _report(results: tuple[Result, ...], wheels: Sequence[Wheel]) -> Report:

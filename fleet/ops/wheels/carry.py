@@ -1,11 +1,10 @@
-"""The one door through which wheels reach nodes: a folder named by its content."""
+"""The one door through which wheels reach nodes: a folder named by its content, and by the head that it is from."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from fleet.ops.execute import ExecOptions
 from fleet.ops.execute import execute as execute_line
 from fleet.ops.execute import make_plan as plan_line
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.cache import cache
+from fleet.ops.wheels.cache import cache, head_id
 from fleet.ops.wheels.wheel import Wheel
 
 FOLDER = "~/.fleet/wheels"
@@ -33,13 +32,14 @@ def digest_of_set(wheels: Sequence[Wheel]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def carry(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime) -> tuple[str, tuple[Result, ...]]:
-    """Bring exactly these wheels to every host of the inventory: (folder there, results). A second call sends what
-    is missing; files are verified by digest before they have their name."""
-    name = digest_of_set(wheels)
-    base = cache() / "wheels"
-    base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stage = Path(tempfile.mkdtemp(prefix=f"send-{name}-", dir=base))
+def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[str, tuple[Result, ...]]:
+    """Bring exactly these wheels to every host of the inventory: (folder there, results). A second call by the same
+    name sends what is missing; files are verified by digest before they have their name. The caller holds `name`
+    claimed; other heads' folders are others."""
+    there = f"{FOLDER}/{name}-{head_id()}"
+    stage = cache() / "wheels" / f"send-{name}"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True, mode=0o700)
     try:
         for wheel in wheels:
             source, target = wheel.path.resolve(), stage / wheel.path.name
@@ -47,10 +47,10 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime) -> tu
                 os.link(source, target)
             except OSError:
                 shutil.copy2(source, target)
-        results = _send(inventory, stage, f"{FOLDER}/{name}", sum(w.size for w in wheels), runtime)
+        results = _send(inventory, stage, there, sum(w.size for w in wheels), runtime)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return f"{FOLDER}/{name}", results
+    return there, results
 
 
 def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Runtime) -> tuple[Result, ...]:

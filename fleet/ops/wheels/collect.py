@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import HostFailed, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.cache import cache
+from fleet.ops.wheels.cache import cache, claimed
 from fleet.ops.wheels.tags import common_tags
 from fleet.ops.wheels.wheel import digest_of
 
@@ -80,27 +80,29 @@ def collect(
     """The folder on the head that holds every wheel the requirements resolve to for these nodes. A second call finds
     it; refresh: resolve again. HostFailed with pip's reason where something cannot be had as a wheel."""
     options = target_options(facts)
-    folder = cache() / "wheels" / f"got-{_key(requirements, options)}"
-    if (folder / DONE).exists() and not refresh:
-        age = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / DONE).stat().st_mtime))
-        runtime.emit(Notice("info", f"wheels as resolved on {age}; --refresh resolves again"))
-        return folder
-    minor = ".".join(next(iter(facts.values()))["version"].split(".")[:2])
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    if minor != here:
-        runtime.emit(Notice("warning", f"pip reads 'python_version' in requirements as {here} (this machine's), "
-                                       f"the hosts run {minor}: conditional requirements may differ"))
-    work = folder.with_name(f"{folder.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True, mode=0o700)
-    try:
-        _download([*pip_command(), "download", "--only-binary=:all:", "--progress-bar", "off", *options,
-                   "-d", str(work), "-r", str(requirements)], runtime)
-        (work / DONE).touch()
-        shutil.rmtree(folder, ignore_errors=True)
-        work.rename(folder)
-    finally:
+    key = f"got-{_key(requirements, options)}"
+    folder = cache() / "wheels" / key
+    with claimed(key, "another download for these requirements", runtime):
+        if (folder / DONE).exists() and not refresh:
+            age = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / DONE).stat().st_mtime))
+            runtime.emit(Notice("info", f"wheels as resolved on {age}; --refresh resolves again"))
+            return folder
+        minor = ".".join(next(iter(facts.values()))["version"].split(".")[:2])
+        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        if minor != here:
+            runtime.emit(Notice("warning", f"pip reads 'python_version' in requirements as {here} (this machine's), "
+                                           f"the hosts run {minor}: conditional requirements may differ"))
+        work = folder.with_name(f"{key}.new")
         shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True, mode=0o700)
+        try:
+            _download([*pip_command(), "download", "--only-binary=:all:", "--progress-bar", "off", *options,
+                       "-d", str(work), "-r", str(requirements)], runtime)
+            (work / DONE).touch()
+            shutil.rmtree(folder, ignore_errors=True)
+            work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     return folder
 
 

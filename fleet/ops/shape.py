@@ -1,0 +1,28 @@
+"""Whether what a node said has the shape that it must have."""
+
+from __future__ import annotations
+
+import re
+from types import NoneType
+from typing import Any
+
+# no honest program of ours says more in one string, or lists more
+MAX_TEXT = 4096
+MAX_ITEMS = 100_000
+
+
+def fits(value: Any, shape: Any) -> bool:
+    """Whether `value`, out of JSON, has this shape: a type (bool is no int); a compiled pattern for a str that it
+    matches in full; [shape] for a list of such; {key: shape} for an object with at least these keys; (shape, shape)
+    for either; None. A str is at most MAX_TEXT characters long, whatever its shape."""
+    if isinstance(shape, tuple):
+        return any(fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and len(value) <= MAX_ITEMS and all(fits(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(key in value and fits(value[key], part) for key, part in shape.items())
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return False
+    if isinstance(shape, re.Pattern):
+        return isinstance(value, str) and shape.fullmatch(value) is not None
+    return type(value) is (NoneType if shape is None else shape)
