@@ -105,7 +105,15 @@ def test_silence_sets_one_aside_and_long_silence_is_death() -> None:
     story.run(3, {"a": 10 * MB, "c": 10 * MB}, silent="b")
     assert story.told == [("b", "aside", "lost")] and story.order == "ac"
     story.run(12, {"a": 10 * MB, "c": 10 * MB}, silent="b")
+    assert story.told[1:] == []
+    story.run(4, {"a": 10 * MB, "c": 10 * MB}, silent="b")
     assert story.told[1:] == [("b", "out", "lost")] and "no sign of life" in story.verdicts[1].reason
+
+
+def test_when_only_a_silent_one_is_waited_for_its_death_comes_sooner() -> None:
+    rates = {"a": 10 * MB, "b": 10 * MB, "c": 10 * MB}
+    story = Story("a", "b", "c", todo=40 * MB).run(2, rates).run(11, rates, silent="b")
+    assert story.told == [("b", "aside", "lost"), ("b", "out", "lost")]
 
 
 def test_one_that_speaks_again_is_back_at_the_end() -> None:

@@ -15,7 +15,8 @@ SILENCE_SECONDS = 1.5  # of a node that takes no bytes either
 SILENCE_GAPS = 4.0  # on busy machines everyone's words come late
 SILENCE_LIMIT = 8.0
 DEAF_SECONDS = 8.0  # of one that does: its link may be too full for its words
-DEATH_SECONDS = 10.0
+DEATH_SECONDS = 10.0  # when all others are through; before that, nobody waits for it
+LONG_DEATH_SECONDS = 18.0
 HELD_UP_SECONDS = 1.0
 STALL_SECONDS = 15.0
 REDIALS = 3
@@ -64,8 +65,9 @@ class Judge:
             for hop in [*chain.hops.values(), *chain.away.values()]:
                 hop.heard += late
         patience = self._patience()
+        waited_for = all(hop.done for hop in chain.hops.values())
         dead = [self._dead(hop, now) for hop in chain.away.values()
-                if now - hop.heard > max(DEATH_SECONDS, 2 * patience)]
+                if now - hop.heard > max(DEATH_SECONDS if waited_for else LONG_DEATH_SECONDS, 2 * patience)]
         silent = [verdict for hop in chain.hops.values() if (verdict := self._silent(hop, now, patience))]
         # with all of them silent at once, it is the head that is cut off: the connections themselves will tell
         if len(silent) > 1 and len(silent) == len(chain.hops):
