@@ -12,6 +12,7 @@ from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
+from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
 
 
@@ -33,6 +34,8 @@ def show(report: Report) -> None:
     for kept, names in groups_by(done, lambda r: tuple(r.data.get("kept", ()))).items():
         for path in kept:
             talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
+    if done and not report.data["entries"]:
+        talk(f"warning: {clean(report.data['source'])} holds nothing to carry: what earlier syncs brought was deleted")
     for path in report.data["skipped"]:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
 
@@ -102,7 +105,15 @@ def sync_code(inventory: Inventory, source: Path, to: str | None) -> Part:
 
     def run() -> Report:
         settings = settings_of()
-        with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return execute(inventory, plan, rt)
+        quiet = settings.quiet or settings.json
+        with ProgressLine("sending", quiet=quiet) as line:
+
+            def emit(event: Event) -> None:
+                if isinstance(event, Notice) and not quiet:
+                    line.say(f"note: host {event.host}: {clean(event.message)}")
+                line(event)
+
+            with runtime(inventory, emit) as rt:
+                return execute(inventory, plan, rt)
 
     return Part("code", plan.describe(), run, show)

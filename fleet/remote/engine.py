@@ -5,6 +5,7 @@ import select
 
 START_DEADLINE = 10.0
 LEFTOVER_GRACE = 2.0
+SYNC_WAIT, BEGIN_SECONDS = 5.0, 60.0
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
@@ -61,6 +62,31 @@ def publish_folder(temporary, run):
             raise Failed("run %s was stopped before it began" % run)
         return folder
     raise Failed("run %s exists already on this node" % run, "every launch needs a run id of its own")
+
+
+class Beginning:
+    """Holds the code that a sync delivered until all ranks have run for spec["code"]["settle"] s: time to import it."""
+
+    def __init__(self, spec, folder):
+        self.spec, self.folder, self.lock = spec, folder, None
+        self.latest, self.until = time.monotonic() + BEGIN_SECONDS, None
+        if spec.get("code"):
+            try:
+                self.lock = begin_from(spec["code"], spec["run"], SYNC_WAIT)
+            except Refused as refused:
+                raise Failed(*refused.args) from None
+
+    def over(self, now):
+        if self.lock is not None and self.until is None:
+            ranks = [name for name in os.listdir(self.folder) if name.startswith("rank") and name.endswith(".out")]
+            if len(ranks) >= len(self.spec["ranks"]):
+                self.until = now + self.spec["code"]["settle"]
+        return now >= (self.latest if self.until is None else self.until)
+
+    def release(self):
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
 
 # -- the engine -------------------------------------------------------------------------------------------

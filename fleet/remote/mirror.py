@@ -1,25 +1,64 @@
 """The node's half of a code sync: says what it lacks, lets rsync stage it, verifies, then switches it in.
 
 Conversation (J frames out, control lines in):
-    spec {"dest", "sync", "host", "head", "wait": s}
+    spec {"dest", "sync", "host", "head", "wait": s, "patience": s}
+    -> {"event": "waiting", "run": id}: before the hello, when a run is beginning from DEST
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
     <- {"op": "manifest", "digest", "size": n} and n bytes (zlib JSON), or size 0 where "known" is that digest
     -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
     <- {"op": "switch", "digests": {path: sha256}}
     -> {"event": "done", "sent", "deleted", "kept": [...], "entries"}
-Any refusal is {"event": "failed", "message", "hint"}.
+Any refusal is {"event": "failed", "message", "hint"}. A head that says nothing (not even ping) for `patience`
+seconds while it is asked something is gone: the program ends, and its lock with it.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as
 UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
 where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
 """
-# parts: place
-import errno
-import hashlib
+# parts: place delivered
 import shutil
-import stat
-import zlib
+
+
+class Head:
+    """The head's side of the conversation, and the end of this program when that side is silent for too long."""
+
+    def __init__(self, patience):
+        self.patience = patience
+        self.heard = None
+        self.lines = control_lines()
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def watch(self):
+        while True:
+            time.sleep(min(1.0, self.patience / 4))
+            heard = self.heard
+            if heard is not None and time.monotonic() - heard > self.patience:
+                os._exit(1)
+
+    def ask(self, question, op):
+        """Its answer, the control line called op; None when it is gone."""
+        self.heard = time.monotonic()
+        send_json(question)
+        for message in self.lines:
+            self.heard = time.monotonic()
+            if message.get("op") == op:
+                self.heard = None
+                return message
+        return None
+
+    def read(self, size):
+        """The bytes that follow a control line."""
+        parts = []
+        while size:
+            self.heard = time.monotonic()
+            part = sys.stdin.buffer.read1(min(size, 65536))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        self.heard = None
+        return b"".join(parts)
 
 
 def make_dest(dest):
@@ -31,40 +70,6 @@ def make_dest(dest):
         raise Refused("cannot make %s: %s" % (dec(dest), error.strerror), "choose another folder with --to") from None
     if not os.access(dest, os.W_OK | os.X_OK):
         raise Refused("%s is not writable" % dec(dest), "choose another folder with --to, or mend its mode")
-
-
-def meta_dir(dest):
-    parent, name = os.path.split(dest)
-    beside = os.path.join(parent, b"." + name + b".fleet-sync")
-    same_device = os.lstat(dest).st_dev == os.lstat(parent).st_dev
-    inside = os.path.join(dest, b".fleet-sync")
-    meta = beside if same_device and os.access(parent, os.W_OK) and not os.path.isdir(inside) else inside
-    if not os.path.isdir(meta):
-        os.makedirs(meta, 0o700)
-    found = os.lstat(meta)
-    # below /tmp anybody may have made it before us, to put other files into the stage behind our back
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), os.lstat(dest).st_uid):
-        raise Refused("%s was made by somebody else" % dec(meta), "remove it, or choose another folder with --to")
-    return meta
-
-
-def load_state(meta):
-    try:
-        with open(os.path.join(meta, b"state"), "rb") as f:
-            state = json.loads(zlib.decompress(f.read()).decode())
-        return state["digest"], {e[0]: e for e in state["entries"]}
-    except (OSError, ValueError, KeyError, zlib.error):
-        return None, {}
-
-
-def save_state(meta, digest, entries):
-    """Atomic. digest None marks a switch under way: what is listed may or may not be there."""
-    path = os.path.join(meta, b"state")
-    with open(path + b".new", "wb") as f:
-        f.write(zlib.compress(json.dumps({"digest": digest, "entries": entries}).encode(), 1))
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(path + b".new", path)
 
 
 def matches(entry, st):
@@ -150,16 +155,33 @@ def delete_stale(dest, old, entries):
     return deleted, kept
 
 
-def read_manifest(known):
-    for message in control_lines():
-        if message.get("op") == "manifest":
-            data = sys.stdin.buffer.read(message["size"])
-            if not message["size"]:
-                return message["digest"], list(known.values())
-            if hashlib.sha256(data).hexdigest() != message["sha256"]:
-                raise Refused("the list of files arrived damaged", "run the sync again")
-            return message["digest"], json.loads(zlib.decompress(data).decode())
-    return None, None
+def read_manifest(head, hello, known):
+    """(digest, entries); (None, None) when the head is gone."""
+    message = head.ask(hello, "manifest")
+    if message is None:
+        return None, None
+    if not message["size"]:
+        return message["digest"], known
+    data = head.read(message["size"])
+    if hashlib.sha256(data).hexdigest() != message["sha256"]:
+        raise Refused("the list of files arrived damaged", "run the sync again")
+    return message["digest"], json.loads(zlib.decompress(data).decode())
+
+
+def what_is_needed(dest, entries, known):
+    """The entries of the files that the head is to send, all others being there already."""
+    needed = []
+    for entry in entries:
+        check_place(dest, entry, known)
+        st = lstat(os.path.join(dest, enc(entry[0])))
+        if entry[1] == "f" and (st is None or not matches(entry, st)):
+            needed.append(entry)
+    size, space = sum(e[3] for e in needed), os.statvfs(dest)
+    free = space.f_bavail * space.f_frsize
+    if size > free:
+        raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest), free),
+                      "free some space there, or exclude large files with .fleetignore")
+    return needed
 
 
 def mirror(spec):
@@ -167,38 +189,28 @@ def mirror(spec):
     if dest == b"/":
         raise Refused("'/' cannot be a destination", "name a folder with --to")
     make_dest(dest)
-    meta = meta_dir(dest)
-    fd, holder = take_lock(meta, spec)
+    meta = state_folder(dest, SYNC_STATE)
+    fd, holder = take_lock(meta, spec, lambda run: send_json({"event": "waiting", "run": run}))
     if fd is None:
         return {"event": "shared", "with": holder}
+    head = Head(spec["patience"])
     stage = os.path.join(meta, b"stage")
-    known_digest, known = load_state(meta)
-    space = os.statvfs(dest)
-    send_json({"event": "hello", "dest": dec(dest), "known": known_digest, "rsync": shutil.which("rsync")})
-    digest, entries = read_manifest(known)
+    state = read_state(meta) or {"digest": None, "entries": []}
+    known = {e[0]: e for e in state["entries"]}
+    digest, entries = read_manifest(
+        head, {"event": "hello", "dest": dec(dest), "known": state["digest"], "rsync": shutil.which("rsync")},
+        state["entries"])
     if entries is None:
         return None
-    needed = []
-    for entry in entries:
-        check_place(dest, entry, known)
-        st = lstat(os.path.join(dest, enc(entry[0])))
-        if entry[1] == "f" and (st is None or not matches(entry, st)):
-            needed.append(entry)
-    size = sum(e[3] for e in needed)
-    free = space.f_bavail * space.f_frsize
-    if size > free:
-        raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest), free),
-                      "free some space there, or exclude large files with .fleetignore")
+    needed = what_is_needed(dest, entries, known)
     os.makedirs(stage, 0o700, exist_ok=True)
-    send_json({"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage), "basis": dec(dest)})
-    for message in control_lines():
-        if message.get("op") == "switch":
-            break
-    else:
+    message = head.ask({"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage),
+                        "basis": dec(dest)}, "switch")
+    if message is None:
         return None
     verify(stage, needed, message["digests"])
     deleted, kept = 0, []
-    if needed or digest != known_digest:
+    if needed or digest != state["digest"]:
         union = dict(known)
         union.update((e[0], e) for e in entries)
         save_state(meta, None, list(union.values()))
@@ -206,8 +218,8 @@ def mirror(spec):
         switch(dest, stage, entries, needed)
         save_state(meta, digest, entries + [known[path] for path in kept if known[path][1] == "d"])
     shutil.rmtree(stage, ignore_errors=True)
-    return {"event": "done", "sent": len(needed), "bytes": size, "deleted": deleted, "kept": kept[:100],
-            "entries": len(entries)}
+    return {"event": "done", "sent": len(needed), "bytes": sum(e[3] for e in needed), "deleted": deleted,
+            "kept": kept[:100], "entries": len(entries)}
 
 
 def main():

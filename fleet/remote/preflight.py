@@ -10,18 +10,19 @@ J {"event": "facts", "facts": {...}}, then X. Facts:
     python                 {"path", "executable", "version", "error"}; torch, deepspeed: as in the probe
     modules                {name: version | null}, null: it cannot be imported. Nothing is imported to find out
     workdir                {"path", "exists", "type": file system}
+    code                   how what a sync delivered there stands, as delivered.py's delivery() tells it, or null
     script                 {"path", "exists", "size", "sha256" (below 16 MiB), "executable"}, or null
     gpus, gpu_error, gpu_processes   as in the probe; a process also has "run_id" and "command" where /proc shows them
     network, port          see meeting.py
     timed_out, failed      names of the steps that gave no answer in time, and {name: why} of those that broke
-Step names: activate, system, python, files, gpus, gpu processes, network, port. Control line {"op": "done"} ends
+Step names: activate, system, python, files, code, gpus, gpu processes, network, port. Control line {"op": "done"} ends
 the waiting for others. End of file on stdin ends everything.
 """
-# parts: steps listeners probe_system probe_network probe_tools meeting
-import hashlib
+# parts: steps listeners probe_system probe_network probe_tools meeting place delivered
 
 HASH_LIMIT = 16 << 20
 MARGIN = 0.3
+SYNC_WAIT = 5.0
 
 
 class Preflight:
@@ -29,13 +30,14 @@ class Preflight:
         self.spec = spec
         self.tools = Tools(spec)
         self.done = threading.Event()
+        self.settled = threading.Event()
         self.until = time.monotonic() + spec["deadline"]
 
     def steps(self):
         return [
             ("activate", self.tools.activate), ("system", self.system), ("python", self.python),
-            ("files", self.files), ("gpus", self.tools.gpus), ("gpu processes", self.gpu_processes),
-            ("network", lambda: network(self.spec)),
+            ("files", self.files), ("code", self.code), ("gpus", self.tools.gpus),
+            ("gpu processes", self.gpu_processes), ("network", lambda: network(self.spec)),
             ("port", lambda: meet(self.spec, self.until - MARGIN, self.done)),
         ]
 
@@ -51,6 +53,7 @@ class Preflight:
         return facts
 
     def files(self):
+        self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
         workdir = os.path.abspath(expand_user(self.spec.get("workdir") or "~"))
         facts = {"script": None, "workdir": {
             "path": workdir, "exists": os.path.isdir(workdir),
@@ -63,6 +66,19 @@ class Preflight:
                 path = self.tools.tool(script) or script
             facts["script"] = file_facts(path)
         return facts
+
+    def code(self):
+        """Of the workdir, or of the script where that came another way; what is wrong comes first."""
+        try:
+            workdir, first = os.path.abspath(expand_user(self.spec.get("workdir") or "~")), None
+            for path in (workdir, os.path.join(workdir, expand_user(self.spec.get("script") or ""))):
+                facts = delivery(path, SYNC_WAIT)
+                if facts and (facts["busy"] or facts["half"]):
+                    return {"code": facts}
+                first = first or facts
+            return {"code": first}
+        finally:
+            self.settled.set()
 
     def gpu_processes(self):
         facts = self.tools.gpu_processes()

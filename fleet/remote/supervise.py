@@ -1,8 +1,9 @@
 """Starts a run's engine on this node, detached, and keeps it: reaps, watches lease and stop requests, ends it whole.
 
 spec: {"run", "host", "node_rank", "argv": [...], "env": {}, "env_expand": {}, "cwd", "activate", "ranks": [],
-"files": {name: text}, "lease": s|null, "grace": s, "node_timeout": s, "time"}. An argv item is a string,
-{"run_dir": name} (a path in the run's folder) or {"python": true} (the interpreter that runs this).
+"files": {name: text}, "lease": s|null, "grace": s, "node_timeout": s, "time", "code": {"state", "digest", "settle": s}
+or null: what a sync delivered, to be held while the run begins}. An argv item is a string, {"run_dir": name} (a path
+in the run's folder) or {"python": true} (the interpreter that runs this).
 Answers J {"event": "started", "pid", "dir"} or {"event": "failed", "message", "hint"}, then X.
 
 Three processes: the foreground answers and ends; the guardian only waits for the supervisor, to clean up
@@ -10,7 +11,7 @@ if that is killed; the supervisor is the engine's parent. None of them carries t
 The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null,
 "reason", "time", "left": [pids], "disk_full": true where the disk is full}.
 """
-# parts: rundir engine
+# parts: rundir engine place delivered
 import shutil
 
 TICK, ENDING_TICK = 0.05, 0.02
@@ -40,8 +41,9 @@ class Signals:
 class Supervisor:
     """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
 
-    def __init__(self, spec, folder, engine, signals):
+    def __init__(self, spec, folder, engine, signals, beginning):
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
+        self.beginning = beginning
         self.ended = None
         self.ending = None
         self.reason = None
@@ -93,6 +95,8 @@ class Supervisor:
             elif now - self.renewed > lease:
                 self.stop("lease", self.spec["grace"])
         self.ticked = now
+        if self.ending or self.beginning.over(now):
+            self.beginning.release()
 
     def stop(self, reason, grace):
         if self.ending is not None:
@@ -154,6 +158,7 @@ def supervise(spec, temporary, guardian, writer):
     try:
         write_json(os.path.join(temporary, "pid"), dict(identity(os.getpid()), guardian=guardian, boot=boot_id()))
         folder = publish_folder(temporary, spec["run"])
+        beginning = Beginning(spec, folder)
         engine = start_engine(spec, folder)
     except (Failed, OSError, ValueError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -165,7 +170,7 @@ def supervise(spec, temporary, guardian, writer):
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
     os.close(writer)
     try:
-        Supervisor(spec, folder, engine, signals).run()
+        Supervisor(spec, folder, engine, signals, beginning).run()
     except BaseException as error:
         with open(os.path.join(folder, "node.log"), "ab") as log:
             log.write(("fleet: the supervisor failed: %r\n" % error).encode("utf-8", "replace"))

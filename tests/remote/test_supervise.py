@@ -111,8 +111,10 @@ def test_neither_supervisor_nor_foreground_carries_the_mark(home: Path, run: str
 def test_it_outlives_its_session(home: Path, run: str) -> None:
     start(home, run, ["sleep", "60"])
     for pid, own_pipes in zip(owners(home, run), (1, 0), strict=True):
-        fds = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
-        assert len(fds - {"/dev/null"}) == own_pipes, fds
+        def pipes(of: int = pid) -> set[str]:
+            return {os.readlink(link) for link in Path(f"/proc/{of}/fd").iterdir()} - {"/dev/null"}
+
+        until(lambda wanted=own_pipes, open_=pipes: len(open_()) == wanted)  # it answers, then it closes that pipe
         os.kill(pid, signal.SIGHUP)
         assert os.getsid(pid) != os.getsid(0)
     time.sleep(0.2)

@@ -23,6 +23,7 @@ def good(**changed: Any) -> dict[str, Any]:
         "python": {"path": "/py", "version": "3.11.2", "error": None}, "modules": {"torch": "2.5", "deepspeed": "0.16"},
         "activate": None, "workdir": {"path": "/w", "exists": True},
         "script": {"path": "/w/t.py", "exists": True, "sha256": "a" * 64, "executable": True},
+        "code": {"folder": "/w", "state": "/.w.fleet-sync", "digest": "a" * 64, "half": False, "busy": None},
         "gpus": [], "gpu_error": None, "gpu_processes": [], "network": {"error": None}, "port": {"ok": True},
         "timed_out": [], "failed": {}, **changed,
     }
@@ -48,6 +49,9 @@ def test_all_well_finds_nothing() -> None:
     ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
     ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "python differs: 3.9, elsewhere 3.11"),
     ({"modules": {"torch": "2.4"}}, "torch differs: 2.4, elsewhere 2.5"),
+    ({"code": {"folder": "/w", "busy": "head (pid 7)", "half": False}}, "a sync to /w is under way, from head (pid 7)"),
+    ({"code": {"folder": "/w", "busy": None, "half": True}}, "was interrupted while it put files in place"),
+    ({"code": {"digest": "b" * 64}}, "the code that was synced differs: sha256 bbbb"),
     ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
     ({"gpu_error": "no devices"}, "nvidia-smi fails: no devices"),
 ])
@@ -55,6 +59,19 @@ def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, An
     found = judge(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
     assert [(f.severity, f.hosts) for f in found] == [("error", ("n2",))]
     assert said in found[0].message and found[0].hint
+
+
+def test_a_half_switched_tree_hides_what_it_makes_look_wrong() -> None:
+    half = {"code": {"folder": "/w", "half": True}, "script": {"path": "/w/t.py", "exists": False}}
+    assert len(findings(n1=good(**half))) == 1
+
+
+def test_code_that_came_another_way_is_a_warning() -> None:
+    assert findings(n1=good(code=None)) == [
+        ("warning", ("n1",), "the code there did not come by 'fleet sync', elsewhere it did")]
+    assert findings(n0=good(code=None), n1=good(code=None), n2=good(code=None)) == []
+    # one that cannot be looked at (another user's) says nothing
+    assert findings(n1=good(code={"folder": "/w", "digest": None, "half": False, "busy": None})) == []
 
 
 def test_the_same_fault_on_all_is_said_once() -> None:

@@ -67,6 +67,15 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
             if (raw.get("modules") or {}).get(module) is None:
                 yield "error", f"{module} is not installed for {python.get('path')}", \
                     "install it there ('fleet sync --wheels'), or set 'python' to the interpreter that has it"
+    code = raw.get("code") or {}
+    if code.get("busy"):
+        yield "error", f"a sync to {code.get('folder')} is under way, from {code['busy']}", \
+            "launch again when it has ended"
+        return
+    if code.get("half"):
+        yield "error", f"a sync to {code.get('folder')} was interrupted while it put files in place: " \
+            "old and new ones are mixed", "run 'fleet sync' again"
+        return
     if "files" in stuck:
         return
     if not workdir.get("exists"):
@@ -133,6 +142,8 @@ def _differences(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
     modules = engine(plan.job.engine).modules
     checks: list[tuple[str, Severity, Callable[[Raw], Any], str]] = [
         ("the script's content", "error", lambda r: (r.get("script") or {}).get("sha256"), _SYNC),
+        ("the code that was synced", "error", lambda r: (r.get("code") or {}).get("digest"),
+         "an earlier sync reached some of them only: run 'fleet sync' again, to all"),
     ]
     if modules:
         checks.append(("python", "error", lambda r: _minor((r.get("python") or {}).get("version")),
@@ -153,6 +164,11 @@ def _differences(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
                 if value != most:
                     found.append(Finding(severity, tuple(names), f"{what} differs: {_short(value)}, "
                                          f"elsewhere {_short(most)}", hint))
+    synced = [name for name, facts in raw.items() if facts.get("code")]
+    others = [name for name, facts in raw.items() if "code" in facts and name not in synced]
+    if synced and others:
+        found.append(Finding("warning", tuple(others), "the code there did not come by 'fleet sync', elsewhere it did",
+                             "run 'fleet sync', so that it is the same everywhere"))
     return found
 
 

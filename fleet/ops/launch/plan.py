@@ -21,7 +21,7 @@ PORTS = range(15000, 29500)  # below every system's ephemeral range, and not tor
 class Facts:
     """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master.
 
-    clock_offset: node clock minus the head's, seconds.
+    clock_offset: node clock minus the head's, seconds. code: state folder and digest of what a sync delivered there.
     """
 
     python: str | None = None
@@ -30,6 +30,7 @@ class Facts:
     address: str | None = None
     interface: str | None = None
     clock_offset: float = 0.0
+    code: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

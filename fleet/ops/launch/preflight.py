@@ -128,12 +128,13 @@ def _text(said: Any) -> str | None:
 
 
 def facts_of(raw: Raw) -> Facts:
-    python, network = raw.get("python") or {}, raw.get("network") or {}
+    python, network, code = raw.get("python") or {}, raw.get("network") or {}, raw.get("code") or {}
     return Facts(
         python=_text(python.get("path")), gpus=len(raw.get("gpus") or ()),
         cpus=min(int(raw.get("cpus") or 1), MAX_CPUS),
         address=_text(network.get("address")), interface=_text(network.get("interface")),
         clock_offset=float(raw.get("time") or 0) - float(raw.get("heard") or 0),
+        code=(str(code["state"]), str(code["digest"])) if code.get("digest") else None,
     )
 
 

@@ -20,6 +20,7 @@ from fleet.transport.program import call
 T = TypeVar("T")
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
+SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 
 
 class Sessions:
@@ -70,6 +71,8 @@ class Sessions:
 def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
     """What fleet/remote/supervise.py is fed. Values of variables travel here and nowhere else."""
     remote = files("fleet") / "remote"
+    facts = plan.facts.get(node.node.host.name)
+    code = facts.code if facts is not None and plan.options.preflight else None
     return {
         "run": plan.run_id,
         "host": node.node.host.name,
@@ -84,6 +87,7 @@ def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
         "grace": plan.options.grace,
         "node_timeout": plan.options.node_timeout,
         "time": time.time(),
+        "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
         "files": {
             COMMAND_FILE: node.start.command_file(),
             **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},

@@ -10,22 +10,24 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import ConnectError, HostFailed, UsageError
-from fleet.events import Progress
+from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.ops.sync.tree import Tree, scan
 from fleet.transport.base import Session
-from fleet.transport.program import Frame, Nonsense, Program
+from fleet.transport.program import PING_SECONDS, Frame, Nonsense, Program
 from fleet.transport.rsh import rsync
 
 SILENCE_SECONDS = 30.0
 LOCK_WAIT_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
          "--timeout=60")
@@ -81,19 +83,39 @@ class _Conversation:
     """The J frames of remote/mirror.py, one question at a time."""
 
     def __init__(self, program: Program, runtime: Runtime) -> None:
-        self._program = program
+        self._program, self._runtime = program, runtime
         self._frames: Iterator[Frame] = program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel)
 
     def answer(self) -> dict[str, Any]:
         for frame in self._frames:
             if frame.kind == "J":
-                message = frame.json()
+                message, name = frame.json(), self._program.host.name
+                if message["event"] == "waiting":
+                    said = f"waits until run {message['run']} has begun, which uses this folder"
+                    self._runtime.emit(Notice("info", said, name))
+                    continue
                 if message["event"] == "failed":
-                    name = self._program.host.name
                     hint = message["hint"]
                     raise HostFailed(str(message["message"]), hint=hint and str(hint), host=name, kind="sync")
                 return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")
+
+    @contextmanager
+    def while_busy(self) -> Iterator[None]:
+        """Tells the node that we live, while nobody reads its answers."""
+        done = threading.Event()
+
+        def ping() -> None:
+            while not done.wait(PING_SECONDS):
+                self._program.send({"op": "ping"})
+
+        thread = threading.Thread(target=ping, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
@@ -105,8 +127,8 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
     sync_id = uuid.uuid4().hex
 
     def task(session: Session, host: Host) -> Result:
-        spec = {"dest": plan.dests[host.name], "sync": sync_id, "host": host.name, "head": socket.gethostname(),
-                "wait": LOCK_WAIT_SECONDS}
+        spec = {"dest": plan.dests[host.name], "sync": sync_id, "host": host.name, "wait": LOCK_WAIT_SECONDS,
+                "head": f"{socket.gethostname()} (pid {os.getpid()})", "patience": PATIENCE_SECONDS}
         with Program(session, "mirror", spec) as program:
             talk = _Conversation(program, runtime)
             hello = talk.answer()
@@ -118,9 +140,11 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
             if not tree.files.issuperset(paths):
                 # a node may name anything here: ignored files, or what a link in the tree leads to
                 raise Nonsense("it asks for files that are not in the source", host.name)
-            if paths:
-                _send_files(session, host, tree, need, hello, runtime)
-            program.send({"op": "switch", "digests": digests.of(paths)})
+            with talk.while_busy():
+                if paths:
+                    _send_files(session, host, tree, need, hello, runtime)
+                wanted = digests.of(paths)
+            program.send({"op": "switch", "digests": wanted})
             done = checked(talk.answer(), host.name)
             done.pop("event")
         return Result(host.name, True, 0, data={"to": str(hello["dest"]), **done})
