@@ -14,7 +14,7 @@ import pytest
 
 from fleet.errors import ConnectError, FleetError, HostFailed
 from fleet.model import Host, Inventory
-from fleet.ops import kill_port, sync
+from fleet.ops import broadcast, kill_port, sync
 from fleet.ops.check import CheckOptions, check
 from fleet.ops.execute import ExecOptions, execute
 from fleet.ops.execute import make_plan as exec_plan
@@ -114,6 +114,24 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     need = {"event": "need", "files": [[path, 1]], "stage": "/d/s", "basis": "/d"}
     report = sync.execute(inventory, sync.make_plan(inventory, source, "/d"), Runtime(said(hello, need)))
     assert isinstance(report.results[0].error, Nonsense), report.results[0].error
+
+
+NEED = {"event": "need", "wants": [[0, 4]], "files": [[0, 1]], "unsure": {}, "bytes": 4, "address": "198.18.0.9",
+        "port": 9, "stages": ["/d/s"]}
+
+
+@pytest.mark.parametrize("change", [
+    {"unsure": {"7": "00"}}, {"unsure": {"-1": "00"}}, {"unsure": []}, {"wants": [[0, 5]]}, {"wants": [[3, 1]]},
+    {"files": [[0, 1], [0, 1]]}, {"files": [[0, 1 << 70]]}, {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
+    {"port": 1 << 16}, {"address": 5}, {"stages": []}, {"stages": [None]},
+])
+def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    inventory = Inventory((HOST,))
+    plan = broadcast.make_plan(inventory, [f"{tmp_path}/x:/d/x"])
+    report = broadcast.execute(inventory, plan, Runtime(said({"event": "hello"}, {**NEED, **change})))
+    error = report.results[0].error
+    assert isinstance(error, Nonsense) and error.host == "gpu1", error
 
 
 @pytest.mark.parametrize("facts", [

@@ -92,17 +92,21 @@ class Coordinator:
 
     def _on_hello(self, member: Member, message: Mapping[str, Any]) -> None:
         self._first_is_through(member.host.name)
-        if member.outbox is not None:
+        if member.outbox is not None and not member.greeted:
+            member.greeted = True
             member.outbox.put(self.manifest.message)
 
     def _on_shared(self, member: Member, message: Mapping[str, Any]) -> None:
+        if member.state != "starting":
+            return
         member.state = "shared"
         member.data["shared_with"] = str(message["with"])
         self._maybe_go()
 
     def _on_need(self, member: Member, message: Mapping[str, Any]) -> None:
-        member.take_need(message, self.manifest)
-        self._maybe_go()
+        if member.state == "starting":
+            member.take_need(message, self.manifest)
+            self._maybe_go()
 
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
         error = HostFailed(str(message["message"]), hint=message["hint"], host=member.host.name, kind="sync")

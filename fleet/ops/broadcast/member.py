@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError
+from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import Program
+from fleet.transport.program import MISFITS, Nonsense, Program
 
 SILENCE_SECONDS = 20.0
 Handle = Callable[[str, Mapping[str, Any]], None]
@@ -55,6 +55,7 @@ class Member:
     token: str
     state: str = "starting"
     outbox: Outbox | None = None
+    greeted: bool = False
     need: Mapping[str, Any] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     received: int = 0
@@ -74,13 +75,17 @@ class Member:
         return [[address, port] for address in dict.fromkeys(found) if address]
 
     def take_need(self, message: Mapping[str, Any], manifest: Manifest) -> None:
-        """What it says it lacks. ValueError, KeyError, TypeError for what is no such message."""
-        count = len(manifest.files)
+        """What it says it lacks. One of program.MISFITS for what is no such message."""
+        unsure = {int(k): str(v) for k, v in message["unsure"].items()}
+        address, port, stages = message["address"], message["port"], message["stages"]
+        rest = [*(0 <= i < len(manifest.files) for i in unsure), isinstance(address, str | None),
+                len(stages) == len(self.dests), *(isinstance(stage, str) for stage in stages)]
+        if not all(rest) or (port is not None and not (type(port) is int and 0 < port < 1 << 16)):
+            raise ValueError("what it needs makes no sense")
         self.need = {
-            "wants": [(int(a), int(b)) for a, b in message["wants"]], "bytes": int(message["bytes"]),
-            "files": [range(max(0, int(a)), min(count, int(b))) for a, b in message["files"]],
-            "unsure": {int(k): str(v) for k, v in message["unsure"].items()},
-            "address": message["address"], "port": message["port"], "stages": message["stages"],
+            "wants": _ranges(message["wants"], manifest.size), "bytes": int(message["bytes"]),
+            "files": [range(a, b) for a, b in _ranges(message["files"], len(manifest.files))],
+            "unsure": unsure, "address": address, "port": port, "stages": stages,
         }
         self.state = "ready"
 
@@ -105,6 +110,15 @@ class Member:
         self.error = self.error or error
 
 
+def _ranges(pairs: Any, end: int) -> list[tuple[int, int]]:
+    """[(from, to)] as a node gave them: in order, apart, between 0 and end."""
+    found = [(int(a), int(b)) for a, b in pairs]
+    flat = [0, *(n for pair in found for n in pair), end]
+    if flat != sorted(flat):
+        raise ValueError("ranges that are none")
+    return found
+
+
 def converse(
     session: Session, spec: Mapping[str, Any], cancel: Cancel, opened: Callable[[Outbox], None], handle: Handle
 ) -> None:
@@ -117,8 +131,8 @@ def converse(
                 if frame.kind == "J":
                     try:
                         handle(session.host.name, frame.json())
-                    except (ValueError, KeyError, TypeError) as error:
-                        raise ConnectError(f"it does not speak the protocol ({type(error).__name__}: {error})",
-                                           host=session.host.name, kind="protocol") from error
+                    except MISFITS as error:
+                        what = f"{type(error).__name__} in {frame.payload[:60]!r}"
+                        raise Nonsense(what, session.host.name) from error
         finally:
             outbox.close()
