@@ -65,7 +65,8 @@ def make_dest(dest):
     try:
         os.makedirs(dest, exist_ok=True)
     except FileExistsError:
-        raise Refused("%s is a file" % dec(dest), "name a folder with --to") from None
+        what = "link that leads nowhere" if os.path.islink(dest) else "file"
+        raise Refused("%s is a %s" % (dec(dest), what), "name a folder with --to") from None
     except OSError as error:
         raise Refused("cannot make %s: %s" % (dec(dest), error.strerror), "choose another folder with --to") from None
     if not os.access(dest, os.W_OK | os.X_OK):
@@ -185,7 +186,10 @@ def what_is_needed(dest, entries, known):
 
 
 def mirror(spec):
-    dest = os.path.realpath(enc(expand_user(spec["dest"])))
+    path = expand_user(spec["dest"])
+    if path.startswith("~"):
+        raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
+    dest = os.path.realpath(enc(path))
     if dest == b"/":
         raise Refused("'/' cannot be a destination", "name a folder with --to")
     make_dest(dest)

@@ -54,6 +54,8 @@ def state_folder(target, suffix, folder=True):
         return meta
     except FileExistsError:
         found = os.lstat(meta)
+    except OSError as error:
+        raise Refused("cannot make %s: %s" % (dec(meta), error.strerror), "choose another folder") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), own_uid(os.path.dirname(meta))):
         raise Refused("%s was made by somebody else (user id %d)" % (dec(meta), found.st_uid),
                       "do this as that user, remove it there, or choose another folder")

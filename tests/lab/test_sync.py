@@ -76,6 +76,24 @@ def test_no_room_is_said_before_anything_is_sent(breakable: VirtualLab, source: 
     assert breakable.sh(breakable.names[0], "find /root/full -type f") == ""
 
 
+def test_a_file_system_that_takes_nothing(breakable: VirtualLab, source: Path) -> None:
+    closed, *others = breakable.names
+    breakable.sh(closed, "mkdir -p /mnt/closed && mount -t tmpfs -o ro none /mnt/closed")
+    for to, said in (("/mnt/closed", "/mnt/closed is not writable"), ("/mnt/closed/in", "cannot make /mnt/closed/in")):
+        done = breakable.fleet("-i", "lab", "--json", "sync", str(source), "--to", to)
+        hosts = json.loads(done.stdout)["hosts"]
+        assert done.returncode == 1 and said in hosts[closed]["error"]["message"] and hosts[closed]["error"]["hint"]
+        assert all(hosts[name]["ok"] for name in others)
+
+
+def test_an_empty_source_says_what_it_does(breakable: VirtualLab, source: Path) -> None:
+    breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/emptied", check=True)
+    (source / ".gitignore").write_text("*\n")
+    done = breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/emptied", check=True)
+    assert "holds nothing to carry" in done.stderr and "4 deleted" in done.stdout
+    assert breakable.sh(breakable.names[0], "ls -A /root/emptied") == ""
+
+
 def test_a_host_without_rsync(breakable: VirtualLab, source: Path) -> None:
     bare = breakable.names[1]
     breakable.sh(bare, "mv /usr/bin/rsync /usr/bin/rsync.off")

@@ -177,5 +177,12 @@ def _send_files(
 
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path, _size in need["files"])
     options = [*RSYNC, "--compare-dest=" + os.fsdecode(need["basis"].encode("utf-8", "surrogateescape"))]
-    rsync(session, options, tree.root, os.fsdecode(need["stage"].encode("utf-8", "surrogateescape")), names,
-          cancel=runtime.cancel, moved=moved)
+    try:
+        rsync(session, options, tree.root, os.fsdecode(need["stage"].encode("utf-8", "surrogateescape")), names,
+              cancel=runtime.cancel, moved=moved)
+    except HostFailed:
+        for path, _size in need["files"]:
+            if not tree.local(path).is_file():
+                raise HostFailed(f"{path} vanished while it was sent", kind="sync",
+                                 hint="run the sync again; nothing was switched in") from None
+        raise

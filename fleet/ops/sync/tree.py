@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from fleet.errors import UsageError
+from fleet.errors import HostFailed, UsageError
 
 IGNORE_FILES = (".gitignore", ".fleetignore")
 
@@ -46,12 +48,20 @@ class Tree:
         return frozenset(path for path, kind, *_ in self.entries if kind == "f")
 
     def file_digest(self, path: str) -> str:
-        """sha256 of one file's bytes now."""
+        """sha256 of one file's bytes now. HostFailed when it cannot be read any more."""
         digest = hashlib.sha256()
-        with (self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))).open("rb") as f:
-            while block := f.read(1 << 20):
-                digest.update(block)
+        try:
+            with self.local(path).open("rb") as f:
+                while block := f.read(1 << 20):
+                    digest.update(block)
+        except OSError as error:
+            raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind="sync",
+                             hint="run the sync again; nothing was switched in") from error
         return digest.hexdigest()
+
+    def local(self, path: str) -> Path:
+        """Where the entry `path` lies on this machine."""
+        return self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
 class Ignore:
@@ -62,18 +72,10 @@ class Ignore:
 
     def enter(self, folder: Path, prefix: str) -> Ignore:
         """The rules inside `folder`, whose paths start with `prefix` ("" or "a/b/")."""
-        lines: list[str] = []
-        for name in IGNORE_FILES:
-            path = folder / name
-            try:
-                lines += path.read_text("utf-8", "surrogateescape").splitlines()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        if not lines:
+        patterns = [pattern for name in IGNORE_FILES for pattern in _patterns(folder / name)]
+        if not patterns:
             return self
-        return Ignore(((prefix, GitIgnoreSpec.from_lines(lines)), *self._levels))
+        return Ignore(((prefix, GitIgnoreSpec(patterns)), *self._levels))
 
     def drops(self, path: str, folder: bool) -> bool:
         for prefix, spec in self._levels:
@@ -81,6 +83,24 @@ class Ignore:
             if verdict is not None:
                 return verdict
         return False
+
+
+def _patterns(path: Path) -> list[Any]:
+    """Those of one ignore file, in its order; none where there is no such file."""
+    try:
+        lines = path.read_text("utf-8", "surrogateescape").splitlines()
+    except (FileNotFoundError, IsADirectoryError):
+        return []
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    found: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found += GitIgnoreSpec.from_lines([line]).patterns
+        except (ValueError, re.error) as error:
+            raise UsageError(f"not a pattern: {line!r}", where=f"{path}:{number}",
+                             hint="correct it; a literal ! or \\ at its beginning needs a \\ before it") from error
+    return found
 
 
 class Everything(Ignore):

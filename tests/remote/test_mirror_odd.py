@@ -1,0 +1,177 @@
+"""Code sync with sources and destinations that are not as they should be: a clear error, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from test_mirror import mirror, ok, snapshot
+
+from fleet.errors import FleetError, UsageError
+from fleet.ops.sync import code
+from fleet.ops.sync.tree import scan
+from fleet.transport.rsh import rsync
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.py").write_text("a")
+    return folder
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "node" / "work"
+
+
+def error_of(source: Path, dest: Path) -> FleetError:
+    report = mirror(source, dest)
+    error = report.results[0].error
+    assert report.exit_code == 1 and error is not None and error.kind != "internal", error
+    return error
+
+
+# -- sources ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_an_unreadable_part_of_the_source(
+    source: Path, dest: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = source / "secret"
+    if what == "file":
+        bad.touch()
+        real = os.access  # root may read all
+        monkeypatch.setattr(os, "access", lambda path, mode: os.fspath(path) != str(bad) and real(path, mode))
+    else:
+        bad.mkdir()
+        real_scan = os.scandir
+
+        def closed(path: Path) -> object:
+            if Path(path) == bad:
+                raise PermissionError(13, "Permission denied", str(bad))
+            return real_scan(path)
+
+        monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(UsageError, match="secret: Permission denied") as caught:
+        mirror(source, dest)
+    assert caught.value.hint and ".fleetignore" in caught.value.hint and not dest.exists()
+
+
+@pytest.mark.parametrize("when", ["before it is sent", "after it was sent"])
+def test_a_file_that_vanishes(source: Path, dest: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok(source, dest)
+    (source / "b.py").write_text("b")
+
+    def send(*args: object, **more: object) -> None:
+        if when == "before it is sent":
+            (source / "b.py").unlink()
+        rsync(*args, **more)  # type: ignore[arg-type]
+        if when == "after it was sent":
+            (source / "b.py").unlink()
+
+    monkeypatch.setattr(code, "rsync", send)
+    error = error_of(source, dest)
+    assert "b.py" in error.message and "while it was" in error.message and "nothing was switched in" in str(error.hint)
+    assert snapshot(dest).keys() == {b"a.py"}
+
+
+def test_a_file_that_grows_while_it_is_sent(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok(source, dest)
+    (source / "a.py").write_text("longer")
+
+    def send(*args: object, **more: object) -> None:
+        rsync(*args, **more)  # type: ignore[arg-type]
+        with (source / "a.py").open("a") as f:
+            f.write(", and longer still")
+
+    monkeypatch.setattr(code, "rsync", send)
+    assert "changed while it was read" in error_of(source, dest).message
+    assert (dest / "a.py").read_text() == "a"
+
+
+def test_what_is_neither_file_folder_nor_link_is_left_out_and_told(source: Path, dest: Path) -> None:
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(source / "sock"))
+        report = mirror(source, dest)
+    assert report.ok and report.data["skipped"] == ["pipe", "sock"]
+    assert snapshot(dest).keys() == {b"a.py"}
+
+
+def test_links_that_loop_or_lead_out_are_carried_as_links(source: Path, dest: Path, tmp_path: Path) -> None:
+    (source / "self").symlink_to("self")
+    (source / "up").symlink_to("..")
+    (source / "out").symlink_to(tmp_path)
+    (source / "ring").mkdir()
+    (source / "ring/back").symlink_to("../ring")
+    ok(source, dest)
+    assert snapshot(dest) == snapshot(source)
+    assert ok(source, dest)["sent"] == 0
+
+
+def test_an_empty_source_takes_away_what_was_delivered_and_only_that(source: Path, dest: Path) -> None:
+    ok(source, dest)
+    (dest / "model.pt").write_text("precious")
+    (source / "a.py").unlink()
+    data = ok(source, dest)
+    assert data["deleted"] == 1 and snapshot(dest).keys() == {b"model.pt"}
+
+
+@pytest.mark.parametrize("line", ["!", "\\", "a\\", "[z-a]"])
+def test_an_ignore_line_that_is_no_pattern_is_named(source: Path, line: str) -> None:
+    (source / ".gitignore").write_text(f"*.pt\n{line}\n")
+    with pytest.raises(UsageError) as caught:
+        scan(source)
+    assert str(caught.value).startswith(f"{source}/.gitignore:2: not a pattern") and caught.value.hint
+
+
+def test_ignore_files_as_git_reads_them(source: Path) -> None:
+    (source / ".gitignore").write_text("# a comment\n\n*.log\n!keep.log\nbuild/\n/top\n**/deep/x\n\\#odd\ntrail \n")
+    (source / ".fleetignore").mkdir()  # a folder of that name is none of ours
+    for name in ("a.log", "keep.log", "build/x", "sub/build", "top", "sub/top", "sub/deep/x", "#odd", "trail"):
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert {e[0] for e in scan(source).entries} == {
+        ".gitignore", ".fleetignore", "a.py", "keep.log", "sub", "sub/build", "sub/top", "sub/deep"}
+
+
+# -- destinations -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["with space", "new\nline", "q'u\"o$te;", "-rf", "*", "latin-\udce9"])
+def test_awkward_names_of_the_destination(source: Path, dest: Path, name: str) -> None:
+    ok(source, dest / name)
+    assert (dest / name / "a.py").read_text() == "a" and ok(source, dest / name)["sent"] == 0
+
+
+def test_dots_in_the_destination_mean_what_they_mean(source: Path, dest: Path) -> None:
+    (dest / "x").mkdir(parents=True)
+    ok(source, dest / "x/../y/.")
+    assert (dest / "y/a.py").read_text() == "a" and sorted(p.name for p in (dest / "x").iterdir()) == []
+
+
+@pytest.mark.parametrize("to, said", [
+    ("~nobody-of-that-name/x", "there is no user ~nobody-of-that-name"),
+    ("/proc/fleet", "cannot make /proc/fleet"),
+    ("/sys/kernel", "cannot make /sys/.kernel.fleet-sync"),
+    ("/dev/null/x", "cannot make /dev/null/x"),
+])
+def test_places_where_nothing_can_be_written(source: Path, to: str, said: str) -> None:
+    error = error_of(source, Path(to))
+    assert said in error.message and error.hint
+
+
+def test_a_destination_that_is_a_ring_of_links(source: Path, dest: Path) -> None:
+    dest.parent.mkdir()
+    dest.symlink_to(dest.name)
+    assert "is a link that leads nowhere" in error_of(source, dest).message
+
+
+def test_a_destination_behind_a_link_is_the_folder_it_leads_to(source: Path, dest: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    dest.parent.mkdir()
+    dest.symlink_to(tmp_path / "real")
+    ok(source, dest)
+    assert dest.is_symlink() and (tmp_path / "real/a.py").read_text() == "a"
