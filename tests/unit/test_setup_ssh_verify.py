@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from fleet.ops.setup_ssh.verify import Pair, as_error, parse, text
+from fleet.ops.runtime import Runtime
+from fleet.ops.setup_ssh.verify import Pair, as_error, from_head, parse, text
+from fleet.transport.local import LocalTransport
 
 STUB = """#!/bin/sh
 [ "$1" = -Q ] && { echo curve25519-sha256; echo sntrup761x25519-sha512@openssh.com; exit 0; }
@@ -59,6 +65,40 @@ def test_after_three_silent_ones_the_rest_is_not_waited_for(stub: Path) -> None:
     answer = verify(stub, ["dead1", "dead2", "dead3", "dead4", "dead5"], lanes=1)
     assert "timed out" in str(answer["dead3"]) and str(answer["dead4"]).startswith("not tried")
     assert verify(stub, ["dead1", "dead2", "good1", "dead3", "good2"], lanes=1)["good2"] is None
+
+
+def test_an_interrupt_leaves_no_ssh_behind(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.write_text('#!/bin/sh\n[ "$1" = -Q ] && exit 0\necho $$ >>"$0.pids"\nexec sleep 60\n')
+    monkeypatch.setenv("PATH", f"{stub.parent}:/usr/bin:/bin")
+    pids = Path(f"{stub}.pids")
+    runtime = Runtime(LocalTransport())
+
+    def interrupt() -> None:
+        until = time.monotonic() + 20
+        while not (pids.exists() and len(pids.read_text().split()) == 3) and time.monotonic() < until:
+            time.sleep(0.02)
+        runtime.cancel.set()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    pairs = from_head(["a", "b", "c"], stub.parent, 5, runtime)
+    thread.join()
+    assert time.monotonic() - began < 25, "not the time that ssh itself takes"
+    assert [pair.reason for pair in pairs] == ["no answer"] * 3
+    until = time.monotonic() + 5
+    while (left := [pid for pid in pids.read_text().split() if cmdline(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert left == []
+
+
+def cmdline(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def test_what_is_not_answered_failed() -> None:

@@ -8,7 +8,11 @@ set -- -n -T -x -o BatchMode=yes -o ConnectTimeout="$LIMIT" -o ServerAliveInterv
 if [ -n "$CONFIG" ]; then set -- -F "$CONFIG" "$@"; fi
 # the default post-quantum exchange costs 60 ms of CPU a connection; it stays allowed, behind a cheap one
 case $(ssh -Q kex 2>/dev/null) in *761*) set -- "$@" -o KexAlgorithms=^curve25519-sha256 ;; esac
-if command -v timeout >/dev/null 2>&1; then set -- timeout $((LIMIT + 20)) ssh "$@"; else set -- ssh "$@"; fi
+# --foreground: in our process group, so that what ends us ends its ssh too (busybox knows no such option, or group)
+for limited in 'timeout --foreground' timeout ''; do
+    if [ -z "$limited" ]; then set -- ssh "$@"
+    elif $limited 1 true 2>/dev/null; then set -- $limited $((LIMIT + 20)) ssh "$@"; break; fi
+done
 
 lane() {   # NUMBER SSH...: every LANES-th target, beginning with that one
     mine=$1; shift
