@@ -8,7 +8,7 @@ import click
 
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, groups_by, talk
+from fleet.cli.output import clean, fold, groups_by
 from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
@@ -23,7 +23,9 @@ class Talk(ProgressLine):
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Notice) and self._talks:
-            talk(f"{'warning: ' if event.level == 'warning' else ''}{clean(event.message)}")
+            level = "" if event.level == "info" else f"{event.level}: "
+            host = f"host {event.host}: " if event.host else ""
+            self.say(f"{level}{host}{clean(event.message)}")
         super().__call__(event)
 
 
@@ -42,20 +44,26 @@ def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_tim
     return Part("wheels", plan.describe(), run, show_wheels)
 
 
+# state -> how the table says it of a host that is not done
+WORDS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
+
+
 def show_wheels(report: Report) -> None:
-    """One line per group of hosts that have the same now."""
+    """Who has what: one line per group of hosts that have the same now."""
     versions = {w["name"]: w["version"] for w in report.data["wheels"]}
 
     def line(result: Result) -> str:
-        states = result.data.get("wheels", {})
-        new = [f"{n} {versions[n]}" for n, state in states.items() if state == "installed"]
-        old = len(states) - len(new)
+        states = result.data["wheels"]
+        named = {state: [f"{n} {versions[n]}" for n, s in states.items() if s == state] for state in states.values()}
+        if not result.ok:
+            return ", ".join(f"{WORDS[state]} {_short(named[state])}" for state in WORDS if state in named)
+        new, old = named.get("installed", []), len(named.get("there", []))
         parts = [f"installed {_short(new)}"] if new else []
         there = "it is there" if old == 1 else f"all {old} are there"
         parts += [f"{old} already there" if new else f"nothing to do, {there}"] if old else []
         return f"{', '.join(parts)}, in {result.data.get('python')}"
 
-    for text, names in groups_by([r for r in report.results if r.ok and "wheels" in r.data], line).items():
+    for text, names in groups_by([r for r in report.results if r.data.get("wheels")], line).items():
         click.echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
 

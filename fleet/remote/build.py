@@ -7,13 +7,11 @@ the log, stream 1 the wheel's bytes. J frames:
 The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
 ends the build with every process it started; nothing of it stays.
 """
-# parts: steps probe_system probe_tools wheel_states
+# parts: steps probe_system probe_tools wheel_states marked
 import fcntl
 import hashlib
 import select
 import shutil
-
-stopped = threading.Event()
 
 
 def room(spec):
@@ -113,36 +111,14 @@ def bring(path):
 
 
 def main():
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    spec = start()
-    start_heartbeat()
-
-    def listen():
-        for _message in control_lines():
-            pass
-        stopped.set()
-
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
+    spec = begin_marked()
     work = None
     try:
-        try:
-            work = room(spec)
-            answer = build(spec, work)
-        except Trouble as trouble:
-            answer = {"event": "failed", "status": 1, "message": trouble.args[0], "hint": trouble.args[1]}
-        except (OSError, shutil.Error) as error:
-            name = getattr(error, "filename", None) or "copying the source"
-            answer = {"event": "failed", "status": 1, "hint": None,
-                      "message": "%s: %s" % (name, getattr(error, "strerror", None) or error)}
-        if answer:
-            send_json(answer)
-        send_exit(answer["status"] if answer else 0)
-    except OSError:
-        pass  # the head is gone
-    end_marked("FLEET_EXEC_ID", spec["mark"], 0.0 if not stopped.is_set() else spec.get("grace", 2.0))
+        work = room(spec)
+        answer = build(spec, work)
+    except (Trouble, OSError) as error:
+        answer = dict(refusal_of(error), status=1)
+    finish_marked(spec, answer, answer["status"] if answer else 0)
     if work:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -7,11 +7,9 @@ J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "failed", "message", "hint", "wheels": {name: state}}
 Two installs into one interpreter wait for each other. End of file on stdin: pip is interrupted, rolls back, and goes.
 """
-# parts: steps probe_system probe_tools wheel_states
-import errno
+# parts: steps probe_system probe_tools wheel_states marked wheel_undo
 import fcntl
 import hashlib
-import shutil
 
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-index", "--no-deps",
        "--force-reinstall", "--no-warn-script-location", "--progress-bar", "off", "--quiet")
@@ -24,7 +22,6 @@ for name in json.loads(sys.stdin.read()):
     sys.stderr.flush()
     importlib.import_module(name)
 """
-stopped = threading.Event()
 importing = threading.Event()
 
 
@@ -75,24 +72,6 @@ def check_files(spec, todo):
                 block = f.read(1 << 20)
         if digest.hexdigest() != wheel["sha256"]:
             raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
-
-
-def sweep(answer, wheels, states):
-    """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
-    for wheel in wheels:
-        info = states[wheel["name"]].get("info")
-        if info and os.path.dirname(info) == answer["target"]:
-            shutil.rmtree(info, ignore_errors=True)
-    try:
-        names = os.listdir(answer["target"])
-    except OSError:
-        return
-    ours = set()
-    for wheel in wheels:
-        ours.update(module[1:] for module in wheel["modules"])
-    for name in names:
-        if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
-            shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
 
 
 def pip_install(path, tools, spec, todo):
@@ -150,40 +129,53 @@ def import_all(path, tools, spec, answer, wheels):
         open(mark, "w").close()
 
 
+def install(path, tools, spec, answer, states, look, ask):
+    """pip, and nothing half done behind it; what the interpreter sees then."""
+    todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
+    send_json({"event": "doing", "what": "installing"})
+    check_files(spec, todo)
+    note_additions(answer, spec["folder"], todo)
+    try:
+        pip_install(path, tools, spec, todo)
+    finally:
+        answer, states = look()
+        sweep(answer, todo, states)
+        take_back(answer, ask)
+    for wheel in todo:
+        state = states[wheel["name"]]
+        if state["state"] != "there":
+            raise Trouble("pip says that it installed %s %s, %s" % (
+                wheel["name"], wheel["version"], {
+                    "absent": "but the interpreter does not see it",
+                    "other": "but %s from elsewhere on sys.path hides it" % state.get("version")}.get(
+                        state["state"], state.get("why"))),
+                "see sys.path there: PYTHONPATH or a user site may come first")
+    return todo
+
+
 def work(spec, seen):
     tools = Tools(spec)
     path = training_python(tools)
     wheels = spec["wheels"]
     spec["folder"] = expand_user(spec["folder"])
 
-    def look():
+    def ask(wheels):
         answer = wheel_answer(path, tools, wheels, False, spec["deadline"])
-        states = {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
+        return answer, {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
+
+    def look():
+        answer, states = ask(wheels)
         seen.update((name, state["state"]) for name, state in states.items())
         return answer, states
 
     answer = look()[0]
     take_lock(answer, spec["wait"])
+    take_back(answer, ask)
     answer, states = look()
-    todo = [wheel for wheel in wheels if states[wheel["name"]]["state"] != "there"]
     sweep(answer, wheels, states)
-    if todo:
-        send_json({"event": "doing", "what": "installing"})
-        check_files(spec, todo)
-        try:
-            pip_install(path, tools, spec, todo)
-        finally:
-            if not stopped.is_set():
-                answer, states = look()
-        for wheel in todo:
-            state = states[wheel["name"]]
-            if state["state"] != "there":
-                raise Trouble("pip says that it installed %s %s, %s" % (
-                    wheel["name"], wheel["version"], {
-                        "absent": "but the interpreter does not see it",
-                        "other": "but %s from elsewhere on sys.path hides it" % state.get("version")}.get(
-                            state["state"], state.get("why"))),
-                    "see sys.path there: PYTHONPATH or a user site may come first")
+    todo = []
+    if set(seen.values()) != {"there"}:
+        todo = install(path, tools, spec, answer, states, look, ask)
     send_json({"event": "doing", "what": "importing"})
     fresh = [wheel for wheel in wheels if wheel in todo or not os.path.exists(verified_file(answer, wheel))]
     import_all(path, tools, spec, answer, fresh)
@@ -191,38 +183,21 @@ def work(spec, seen):
     return {"event": "done", "executable": answer["executable"], "wheels": done}
 
 
+def end_imports(spec):
+    """Unlike pip, an import has nothing to put back."""
+    while importing.is_set():
+        signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)
+        time.sleep(0.2)
+
+
 def main():
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    spec = start()
-    start_heartbeat()
-
-    def listen():
-        for _message in control_lines():
-            pass
-        stopped.set()
-        while importing.is_set():  # unlike pip, it has nothing to put back
-            signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)
-            time.sleep(0.2)
-
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
+    spec = begin_marked(end_imports)
     seen = {}
     try:
         answer = work(spec, seen)
-    except Trouble as trouble:
-        answer = {"event": "failed", "message": trouble.args[0], "hint": trouble.args[1], "wheels": seen}
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        answer = {"event": "failed", "message": "%s: %s" % (error.filename, error.strerror), "wheels": seen,
-                  "hint": "free some space there" if full else None}
-    try:
-        send_json(answer)
-        send_exit(0)
-    except OSError:
-        pass
-    end_marked("FLEET_EXEC_ID", spec["mark"], 0.0)
+    except (Trouble, OSError) as error:
+        answer = dict(refusal_of(error), wheels=seen)
+    finish_marked(spec, answer)
 
 
 main()

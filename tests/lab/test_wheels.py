@@ -126,11 +126,10 @@ def test_one_host_down_and_all_stay_as_they_were(lab3: VirtualLab, inventory: Pa
 def test_large_wheels_are_broadcast_and_where_that_cannot_be_each_host_gets_a_copy(
     lab3: VirtualLab, inventory: Path, tmp_path: Path
 ) -> None:
-    large = {f"largepkg/{i}.txt": base64.b64encode(os.urandom(1 << 20)).decode() for i in range(34)}
-    make_wheel(tmp_path / "w", "largepkg", "1.0", files={"largepkg/__init__.py": "", **large})
+    large_wheel(tmp_path / "w")
     done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"), check=True)
     assert "installed largepkg 1.0" in done.stdout and "each gets its own copy" not in done.stderr
-    lab3.fleet("-i", str(inventory), "exec", "--", PYTHON, "-m", "pip", "uninstall", "-y", "largepkg", check=True)
+    uninstall(lab3, inventory, "largepkg")
     try:
         for name in lab3.names:
             for other in set(lab3.names) - {name}:
@@ -139,7 +138,38 @@ def test_large_wheels_are_broadcast_and_where_that_cannot_be_each_host_gets_a_co
     finally:
         for name in lab3.names:
             lab3.sh(name, "ip route | grep blackhole | while read line; do ip route del $line; done")
-    assert "installed largepkg 1.0" in star.stdout and "hosts: each gets its own copy" in star.stderr
+    assert "installed largepkg 1.0" in star.stdout and ": each gets its own copy" in star.stderr
+    uninstall(lab3, inventory, "largepkg")
+
+
+def large_wheel(folder: Path, name: str = "largepkg", mib: int = 34) -> Path:
+    """A folder with one wheel that is worth a broadcast, of random text."""
+    parts = {f"{name}/{i}.txt": base64.b64encode(os.urandom(1 << 20)).decode() for i in range(mib)}
+    make_wheel(folder, name, files={f"{name}/__init__.py": "", **parts})
+    return folder
+
+
+def uninstall(lab: VirtualLab, inventory: Path, name: str) -> None:
+    lab.fleet("-i", str(inventory), "exec", "--", PYTHON, "-m", "pip", "uninstall", "-y", name, check=True)
+
+
+@pytest.mark.parametrize("second", ["same head", "another head", "another set"])
+def test_two_at_once(lab3: VirtualLab, inventory: Path, tmp_path: Path, second: str) -> None:
+    folders = [large_wheel(tmp_path / "w")] * 2
+    if second == "another set":
+        folders[1] = large_wheel(tmp_path / "v", "otherpkg", 2)
+    # another user's head has another cache
+    envs = [{"XDG_CACHE_HOME": str(tmp_path / ("c2" if n and second == "another head" else "c1"))} for n in (0, 1)]
+    both = [lab3.popen("-i", str(inventory), "--json", "sync", "--wheels", str(folder), env=env)
+            for folder, env in zip(folders, envs, strict=True)]
+    said = [process.communicate(timeout=120) for process in both]
+    hosts = [json.loads(out)["hosts"] for out, _err in said]
+    assert [process.returncode for process in both] == [0, 0], said
+    states = [{state for host in one.values() for state in host["wheels"].values()} for one in hosts]
+    assert states == [{"installed"}] * 2 if second == "another set" else {"installed"} in states
+    for name in lab3.names:
+        assert lab3.sh(name, "ls -A ~/.fleet/wheels") == "verified"
+    uninstall(lab3, inventory, "largepkg")
 
 
 def test_requirements_are_collected_for_the_hosts(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:

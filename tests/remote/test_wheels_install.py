@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 from nodes import alive, until
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Interrupted
 from fleet.model import Host, Inventory, Report
 from fleet.ops import wheels
 from fleet.ops.runtime import Runtime
+from fleet.ops.wheels.cache import claimed
+from fleet.ops.wheels.carry import digest_of_set
+from fleet.ops.wheels.wheel import read_wheel
 from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_env, make_wheel
 
@@ -251,8 +254,61 @@ def test_an_install_that_is_interrupted_heals_on_the_next_run(python: Path, fold
     report = sync(folder, python, runtime=runtime)
     thread.join()
     assert not report.ok and report.exit_code == (130 if how == "cancel" else 1)
+    # nothing of it stays; pip may have been through just then
+    until(lambda: len(list(site(python).glob("tinypkg/m*.py"))) in (0, 400) and not pips("FLEET_EXEC_ID=wheels-"))
     # pip may have been through just then, yet nothing was imported: the next run does what is left
     states(sync(folder, python))
     assert says(python, "import tinypkg.m399; print(tinypkg.m399.x399)") == "1"
     assert states(sync(folder, python)) == [{"tinypkg": "there"}]
     assert not list(site(python).glob("~*")) and len(list(site(python).glob("tinypkg-*.dist-info"))) == 1
+
+
+def test_a_host_that_goes_down_in_the_middle_leaves_nothing_to_the_next_install(python: Path, folder: Path) -> None:
+    files = {"tinypkg/__init__.py": "", **{f"tinypkg/m{i}.py": f"x{i} = 1\n" * 200 for i in range(400)}}
+    make_wheel(folder, "tinypkg", "1.0", files=files)
+    target = site(python) / "tinypkg" / "m100.py"
+
+    def power_off() -> None:
+        until(target.exists)
+        mark = f"{folder.parent}".encode()
+        for pid in pips("FLEET_EXEC_ID=wheels-"):
+            if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                os.kill(parent, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=power_off)
+    thread.start()
+    report = sync(folder, python)
+    thread.join()
+    assert not report.ok and report.results[0].data["wheels"] == {"tinypkg": "unknown"}
+    assert list(site(python).glob("tinypkg/m*.py"))
+    # another wheel altogether: what was left of the first one is gone all the same
+    other = make_wheel(folder.parent / "other", "userpkg")
+    assert states(sync(other, python)) == [{"userpkg": "installed"}]
+    assert not (site(python) / "tinypkg").exists() and not list(site(python).glob("tinypkg*"))
+
+
+def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Path, folder: Path) -> None:
+    path = make_wheel(folder)
+    notices: list[str] = []
+    runtime = Runtime(LocalTransport(), emit=lambda event: notices.append(getattr(event, "message", "")))
+    reports: list[Report] = []
+    second = threading.Thread(target=lambda: reports.append(sync(folder, python, runtime=runtime)))
+    with claimed(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())) as waited:
+        second.start()
+        until(lambda: any("another sync of these wheels is under way" in notice for notice in notices))
+        assert not waited and not list((Path.home() / ".fleet").glob("wheels/*-*"))
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", path], check=True)
+    second.join()
+    assert states(reports[0]) == [{"tinypkg": "there"}]
+    assert not list((Path.home() / ".cache/fleet/locks").iterdir())
+
+
+def test_ctrl_c_ends_the_waiting_for_another_sync(python: Path, folder: Path) -> None:
+    path = make_wheel(folder)
+    runtime = Runtime(LocalTransport())
+    with claimed(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())):
+        threading.Timer(1.0, runtime.cancel.set).start()
+        with pytest.raises(Interrupted):
+            sync(folder, python, runtime=runtime)

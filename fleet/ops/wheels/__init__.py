@@ -120,7 +120,7 @@ def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> None
 
 def _held(name: str, bad: Sequence[str], what: str, have: Mapping[str, str]) -> Result:
     error = HostFailed(f"{what}: {fold(bad)} could not", host=name, kind="held",
-                       hint="all or none: mend it, or leave it out with -x")
+                       hint=f"all or none: mend it, or leave it out: -x {fold(bad)}")
     return Result(name, False, error=error, data={"wheels": have})
 
 
@@ -155,8 +155,7 @@ def _bring(
             else:
                 results |= {r.host: r for r in node.install(there, wheels, facts, folder, runtime,
                                                             options.import_seconds)}
-                if all(r.ok for r in results.values()):
-                    forget(there, hosts, folder, runtime)
+                forget(there, [h for h in hosts if results[h.name].ok], folder, runtime)
     return tuple(results[host] for host in inventory.names)
 
 

@@ -6,10 +6,11 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from fleet.errors import ConnectError, Interrupted
 from fleet.events import Notice
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Result
 from fleet.ops import broadcast, sync
 from fleet.ops.broadcast.plan import BroadcastPlan, Item
@@ -20,6 +21,8 @@ from fleet.ops.runtime import Runtime
 from fleet.ops.wheels.cache import cache, head_id
 from fleet.ops.wheels.wheel import Wheel
 
+# what a broadcast says of a host that its neighbours did not serve, and the head may
+CHAIN_KINDS = ("unreachable", "slow", "stalled")
 FOLDER = "~/.fleet/wheels"
 # From here on hosts hand it on to each other; below it, starting that costs more than it saves.
 BROADCAST_BYTES = 32 << 20
@@ -54,25 +57,27 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
 
 
 def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Runtime) -> tuple[Result, ...]:
-    """By broadcast where it pays, and to each host on its own what that way did not reach."""
+    """By broadcast where it pays, and to each host on its own where hosts do not reach each other. A host that
+    failed for itself ends it: nothing is installed on the others either."""
     done: dict[str, Result] = {}
     if total >= BROADCAST_BYTES and len(inventory.hosts) > 1:
         item = Item(stage, {h.name: there for h in inventory.hosts})
         done = {r.host: r for r in broadcast.execute(inventory, BroadcastPlan((item,)), runtime).results}
-    left = tuple(h for h in inventory.hosts if h.name not in done or not (
-        done[h.name].ok or isinstance(done[h.name].error, ConnectError | Interrupted)))
-    if left and not runtime.cancel.is_set():
+    failed = {r.host: r.error for r in done.values() if r.error is not None}
+    left = tuple(h for h in inventory.hosts if h.name not in done or h.name in failed)
+    if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
         if done:
-            runtime.emit(Notice("warning", f"the broadcast did not reach {len(left)} hosts: each gets its own copy"))
+            runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
         plan = sync.SyncPlan(stage, {h.name: there for h in left}, whole=True)
-        some = Inventory(left, env=inventory.env, unselected=inventory.hosts + inventory.unselected)
+        some = replace(inventory, hosts=left, unselected=inventory.hosts + inventory.unselected)
         done |= {r.host: r for r in sync.execute(some, plan, runtime).results}
     return tuple(done[h.name] for h in inventory.hosts)
 
 
 def forget(inventory: Inventory, hosts: Sequence[Host], folder: str, runtime: Runtime) -> None:
     """Take the carried files away again where they were installed; what fails is left to the next time."""
-    there = Inventory(tuple(hosts), env=inventory.env)
-    options = ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
-    quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
-    execute_line(there, plan_line(there, options), options, quiet)
+    if hosts and not runtime.cancel.is_set():
+        there = replace(inventory, hosts=tuple(hosts), unselected=inventory.hosts + inventory.unselected)
+        options = ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
+        quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
+        execute_line(there, plan_line(there, options), options, quiet)

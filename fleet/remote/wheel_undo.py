@@ -1,0 +1,92 @@
+"""Part of install: takes back what a pip that was cut off, at whatever moment, had put into the interpreter.
+
+pip restores what it replaces, yet leaves what it had already added. So the paths that it is about to add are noted
+before, in ~/.fleet/wheels, and the note is worked off as soon as pip is through, or by the next install.
+"""
+import hashlib
+import shutil
+import zipfile
+
+
+def note_of(answer):
+    key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
+    return os.path.join(expand_user("~"), ".fleet", "wheels", "adding-" + key)
+
+
+def places(answer, inside):
+    """Where a file of a wheel goes; scripts, headers and data are not looked after."""
+    first, _, rest = inside.partition("/")
+    if first.endswith(".data"):
+        scheme, _, inside = rest.partition("/")
+        if scheme not in ("purelib", "platlib"):
+            return []
+    roots = sorted({answer["target"], answer["platlib"]})
+    found = [os.path.normpath(os.path.join(root, inside)) for root in roots]
+    return [path for path, root in zip(found, roots) if path.startswith(root + os.sep)]
+
+
+def note_additions(answer, folder, todo):
+    """Before pip: which wheels, and {wheel's name: [path that is not there yet]}, safe on disk."""
+    paths = {}
+    for wheel in todo:
+        with zipfile.ZipFile(os.path.join(folder, wheel["file"])) as archive:
+            inside = [name for name in archive.namelist() if not name.endswith("/")]
+        paths[wheel["name"]] = [path for name in inside for path in places(answer, name) if not os.path.lexists(path)]
+    path = note_of(answer)
+    with open(path + ".new", "w") as f:
+        json.dump({"wheels": todo, "paths": paths}, f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.rename(path + ".new", path)
+
+
+def take_back(answer, ask):
+    """After pip: of every noted wheel that is not there now, what was added; then the note is of no more use.
+    ask: wheels -> (answer, {name: state})."""
+    try:
+        with open(note_of(answer)) as f:
+            note = json.load(f)
+    except (OSError, ValueError):
+        return
+    roots = (answer["target"], answer["platlib"])
+    states = ask(note["wheels"])[1]
+    for name, paths in note["paths"].items():
+        for path in paths if states[name]["state"] != "there" else []:
+            folder, base = os.path.split(path)
+            cached = os.path.join(folder, "__pycache__")
+            stem = base[:-3] + "." if base.endswith(".py") else None
+            beside = [os.path.join(cached, c) for c in listing(cached) if stem and c.startswith(stem)]
+            for gone in [path] + beside:
+                try:
+                    os.unlink(gone)
+                except OSError:
+                    pass
+            for empty in [cached, folder]:
+                while empty not in roots:
+                    try:
+                        os.rmdir(empty)
+                    except OSError:
+                        break
+                    empty = os.path.dirname(empty)
+    os.unlink(note_of(answer))
+
+
+def sweep(answer, wheels, states):
+    """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
+    for wheel in wheels:
+        info = states[wheel["name"]].get("info")
+        if info and os.path.dirname(info) == answer["target"]:
+            shutil.rmtree(info, ignore_errors=True)
+    ours = set()
+    for wheel in wheels:
+        ours.update(module[1:] for module in wheel["modules"])
+    for name in listing(answer["target"]):
+        if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
+            shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
+
+
+def listing(folder):
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
