@@ -47,6 +47,7 @@ class Receiver:
         self.listener = listen_on(wanted)
         self.strangers = threading.BoundedSemaphore(STRANGERS_AT_ONCE)
         self.epoch, self.link = 0, None
+        self.slow = True
 
     def accept_forever(self):
         while True:
@@ -99,11 +100,12 @@ class Receiver:
                 link.sock.close()
 
     def serve(self, link, epoch, buffer):
-        link.sock.settimeout(None)
         while True:
             wants = self.next_wants(epoch)
             with lost():
+                link.sock.settimeout(None)
                 link.send_line({"wants": wants})
+                link.sock.settimeout(0.0)
             if not wants:
                 return
             for begin, end in wants:
@@ -111,26 +113,27 @@ class Receiver:
                     begin += self.fill(link, begin, buffer[:min(CHUNK, end - begin)])
 
     def fill(self, link, position, room):
-        """Receive for a few milliseconds, a chunk at most, and store it; the bytes received.
+        """Receive what there is, a chunk at most, and store it; the bytes received.
 
-        A TLS record is 16 KiB. On a slow link each would come alone, and cost a write and a wake-up here and further
-        on; but whatever is waited for, the whole chain behind waits for as well, at every hop.
+        On a slow link each packet would wake us, and each TLS record of 16 KiB cost a write and a wake-up here and
+        further on: so it is looked at a few milliseconds after the first packet. But whatever is waited for, the whole
+        chain behind waits for as well, at every hop.
         """
-        count, until = 0, 0.0
-        while count < len(room):
-            if count:
-                left = until - time.monotonic()
-                if left <= 0:
+        count = 0
+        with lost():
+            if not link.sock.pending():
+                select.select([link.sock], [], [])
+                if self.slow:
+                    time.sleep(GATHER_SECONDS)
+            while count < len(room):
+                try:
+                    got = link.sock.recv_into(room[count:])
+                except ssl.SSLWantReadError:
                     break
-                if not link.sock.pending() and not select.select([link.sock], [], [], 0)[0]:
-                    time.sleep(min(left, GATHER_SECONDS / 2))
-                    continue
-            with lost():
-                got = link.sock.recv_into(room[count:])
-            if not got:
-                raise Lost("closed")
-            until = until or time.monotonic() + GATHER_SECONDS
-            count += got
+                if not got:
+                    raise Lost("closed")
+                count += got
+        self.slow = count < CHUNK // 4
         self.store.put(position, room[:count])
         return count
 
