@@ -110,7 +110,7 @@ def sync_code(inventory: Inventory, source: Path, to: str | None) -> Part:
 
             def emit(event: Event) -> None:
                 if isinstance(event, Notice) and not quiet:
-                    line.say(f"note: host {event.host}: {clean(event.message)}")
+                    line.say(f"{event.level}: {clean(event.message)}")
                 line(event)
 
             with runtime(inventory, emit) as rt:

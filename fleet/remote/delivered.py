@@ -1,12 +1,15 @@
 """What code syncs have put on this node, for those who start runs from it: preflight and supervise.
 
-A sync keeps in its state folder (place.py) "state": zlib JSON {"digest": of the manifest, null while files are being
-put in place, "entries": [[path, kind, ...]]}. It holds "lock" alone from its first question to its end; who begins a
-run holds it together with others like it, so that no sync replaces the code in that time.
+In the state folder of a sync (place.py) lie
+    state    zlib JSON {"digest": of the manifest, null while files are being put in place, "entries": [[path, ...]]}
+    lock     held by a sync from its first question to its end
+    begins   held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts files
+             in place: so no run begins from a mixture, and what has been imported so far fits what is imported next
 """
 import zlib
 
 SYNC_STATE = b".fleet-sync"
+BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
 def read_state(meta):
@@ -45,17 +48,23 @@ def find_delivery(path):
     return None
 
 
-def shared_lock(meta, seconds):
-    """(descriptor, None), or (None, who) when a sync from `who` holds the lock for so long; OSError."""
-    fd = os.open(os.path.join(meta, b"lock"), os.O_RDONLY)
+def wait_for(fd, kind, seconds):
+    """Whether we got this lock in that time."""
     until = time.monotonic() + seconds
-    while not try_lock(fd, fcntl.LOCK_SH):
+    while not try_lock(fd, kind):
         if time.monotonic() >= until:
-            who = str(holder_of(fd).get("head", "?"))
-            os.close(fd)
-            return None, who
+            return False
         time.sleep(0.05)
-    return fd, None
+    return True
+
+
+def last_holder(meta):
+    """Who has synced last, or does so now."""
+    fd = os.open(os.path.join(meta, b"lock"), os.O_RDONLY)
+    try:
+        return str(holder_of(fd).get("head", "?"))
+    finally:
+        os.close(fd)
 
 
 def delivery(path, seconds):
@@ -68,36 +77,54 @@ def delivery(path, seconds):
     dest, meta = found
     facts = {"folder": dec(dest), "state": dec(meta), "digest": None, "half": False, "busy": None}
     try:
-        fd, facts["busy"] = shared_lock(meta, seconds)
+        fd = os.open(os.path.join(meta, b"lock"), os.O_RDONLY)
+        try:
+            idle = wait_for(fd, fcntl.LOCK_SH, seconds)
+            state = read_state(meta)
+        finally:
+            os.close(fd)
+        facts["busy"] = None if idle else last_holder(meta)
     except OSError:
         return facts  # another user's, or a file system without locks
-    state = read_state(meta)
-    if fd is not None:
-        os.close(fd)
-    elif path == dest:
+    if facts["busy"] and path == dest:
         return facts  # also when its first files are on their way
     inside = dec(os.path.relpath(path, dest))
     if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"]):
         return None
-    facts.update(digest=state["digest"], half=state["digest"] is None and fd is not None)
+    facts.update(digest=state["digest"], half=state["digest"] is None and idle)
     return facts
+
+
+def open_begins(meta):
+    return os.open(os.path.join(meta, b"begins"), os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def begin_from(code, run, seconds):
     """Hold the code as preflight saw it, {"state", "digest"}, while a run begins: a descriptor to close when it has,
-    None where nothing can be held. Refused when a sync holds it or has replaced it."""
+    None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
     meta = enc(code["state"])
     try:
-        fd, holder = shared_lock(meta, seconds)
+        fd = open_begins(meta)
+        held = wait_for(fd, fcntl.LOCK_SH, seconds)
     except OSError:
         return None  # the folder has gone, or its file system knows no locks: no reason not to train
-    if fd is None:
-        raise Refused("a sync from %s is replacing the code" % holder, "launch again when it has ended")
+    if not held:
+        raise Refused("a sync from %s is replacing the code" % last_holder(meta), "launch again when it has ended")
     if (read_state(meta) or {}).get("digest") != code["digest"]:
-        raise Refused("a sync replaced the code while the run began", "launch again")
+        raise Refused("a sync from %s replaced the code while the run began" % last_holder(meta), "launch again")
     try:
-        with open(os.path.join(meta, b"begins"), "w") as f:
-            f.write(run)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, run.encode(), 0)
     except OSError:
-        pass  # the one whom it keeps waiting will not read for whom
+        pass  # a full disk: a sync that waits will not know for whom
     return fd
+
+
+def wait_for_runs(meta, waiting):
+    """Keep runs from beginning, until this program ends; waiting(run) is told of one that has to end that first."""
+    fd = open_begins(meta)
+    if not try_lock(fd, fcntl.LOCK_EX):
+        run = os.pread(fd, 256, 0).decode("utf-8", "replace")
+        waiting(run)
+        if not wait_for(fd, fcntl.LOCK_EX, BEGIN_SECONDS + 15):
+            raise Refused("run %s is still beginning from this folder" % run, "run the sync again when it has begun")

@@ -2,12 +2,12 @@
 
 Conversation (J frames out, control lines in):
     spec {"dest", "sync", "host", "head", "wait": s, "patience": s}
-    -> {"event": "waiting", "run": id}: before the hello, when a run is beginning from DEST
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
     <- {"op": "manifest", "digest", "size": n} and n bytes (zlib JSON), or size 0 where "known" is that digest
     -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
     <- {"op": "switch", "digests": {path: sha256}}
+    -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "entries"}
 Any refusal is {"event": "failed", "message", "hint"}. A head that says nothing (not even ping) for `patience`
 seconds while it is asked something is gone: the program ends, and its lock with it.
@@ -194,7 +194,7 @@ def mirror(spec):
         raise Refused("'/' cannot be a destination", "name a folder with --to")
     make_dest(dest)
     meta = state_folder(dest, SYNC_STATE)
-    fd, holder = take_lock(meta, spec, lambda run: send_json({"event": "waiting", "run": run}))
+    fd, holder = take_lock(meta, spec)
     if fd is None:
         return {"event": "shared", "with": holder}
     head = Head(spec["patience"])
@@ -215,6 +215,7 @@ def mirror(spec):
     verify(stage, needed, message["digests"])
     deleted, kept = 0, []
     if needed or digest != state["digest"]:
+        wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
         union = dict(known)
         union.update((e[0], e) for e in entries)
         save_state(meta, None, list(union.values()))

@@ -7,8 +7,6 @@ import fcntl
 import hashlib
 import stat
 
-RUN_WAIT_SECONDS = 75.0  # a run that begins lets go of the lock earlier than that
-
 
 class Refused(Exception):
     """message, hint"""
@@ -64,29 +62,15 @@ def state_folder(target, suffix, folder=True):
     return meta
 
 
-def take_lock(meta, spec, waiting=None):
-    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes.
-
-    Waits spec["wait"] seconds for another sync, and until a run has begun that begins from there: waiting(run) says so.
-    """
+def take_lock(meta, spec):
+    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
     fd = os.open(os.path.join(meta, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    began, told = time.monotonic(), False
+    until = time.monotonic() + spec.get("wait", 0)
     while not try_lock(fd, fcntl.LOCK_EX):
         holder = holder_of(fd)
         if holder.get("sync") == spec["sync"]:
             return None, holder.get("host")
-        # those that begin a run hold it together, and would let us join them
-        begins = try_lock(fd, fcntl.LOCK_SH)
-        waited = time.monotonic() - began
-        if begins:
-            fcntl.lockf(fd, fcntl.LOCK_UN)
-            run = read_file(os.path.join(meta, b"begins"), 256).decode("utf-8", "replace")
-            if waiting is not None and not told:
-                waiting(run)
-                told = True
-            if waited >= RUN_WAIT_SECONDS:
-                raise Refused("run %s is beginning from this folder" % run, "run the sync again when it has begun")
-        elif waited >= spec.get("wait", 0):
+        if time.monotonic() >= until:
             raise Refused("another sync to the same folder is under way, from %s" % holder.get("head", "?"),
                           "wait for it to end, then run this again")
         time.sleep(0.1)

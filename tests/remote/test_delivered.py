@@ -195,7 +195,16 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
     assert (home / ".fleet/runs" / run / "rank0.out").read_text() == "oldold"
     assert marked(run), "the run goes on, and did not have to end first"
     said = [n.message for n in notices if hasattr(n, "level")]
-    assert said == [f"waits until run {run} has begun, which uses this folder"]
+    assert said == [f"waiting until run {run} has begun, which uses the same folder"]
+
+
+def test_a_sync_that_changes_nothing_waits_for_nobody(home: Path, run: str, source: Path, dest: Path) -> None:
+    assert mirror(source, dest).ok
+    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 50.0, "sleep 60")["event"] == "started"
+    began = time.monotonic()
+    assert mirror(source, dest).ok and time.monotonic() - began < 40
+    again = code(home, dest)
+    assert again and not again["busy"], "and another run may begin"
 
 
 def test_a_run_that_ends_while_it_begins_lets_syncs_in_at_once(home: Path, run: str, source: Path, dest: Path) -> None:
@@ -215,10 +224,11 @@ def test_code_that_was_replaced_since_preflight_does_not_run(home: Path, run: st
     assert not marked(run)
 
 
-def test_a_sync_under_way_keeps_a_run_from_its_start(home: Path, run: str, source: Path, dest: Path) -> None:
+def test_no_run_starts_while_a_sync_puts_files_in_place(home: Path, run: str, source: Path, dest: Path) -> None:
     assert mirror(source, dest).ok
     digest = (code(home, dest) or {})["digest"]
-    with held(state_of(dest) / "lock"):
+    (state_of(dest) / "lock").write_text('{"head": "elsewhere (pid 7)"}')
+    with held(state_of(dest) / "begins"):
         said = begin(home, run, dest, digest, 1.0, "sleep 60")
     assert said["event"] == "failed" and "a sync from elsewhere (pid 7)" in said["message"]
     assert not marked(run)

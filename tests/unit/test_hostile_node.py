@@ -218,12 +218,22 @@ def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -
     assert isinstance(scanned.results[0].error, Nonsense) is bool(change)
 
 
-@pytest.mark.parametrize("change", [{}, {"sent": "1"}, {"deleted": None}, {"kept": [1]}])
-def test_a_sync_that_ends_in_other_words_is_that_hosts_error(tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("which, change", [
+    ("done", {}), ("done", {"sent": "1"}), ("done", {"deleted": None}), ("done", {"kept": [1]}),
+    ("done", {"bytes": True}), ("hello", {"event": []}), ("hello", {"known": 5}), ("hello", {"dest": None}),
+    ("need", {"files": None}), ("need", {"files": [7]}), ("need", {"files": [["f", "1"]]}), ("need", {"stage": 0}),
+])
+def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, change: dict[str, Any]) -> None:
     inventory = Inventory((HOST,))
-    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": None}
-    need = {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"}
-    done = {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, **change}
+    messages: dict[str, dict[str, Any]] = {
+        "hello": {"event": "hello", "dest": "/d", "known": None, "rsync": None},
+        "need": {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
+        "done": {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0},
+    }
+    messages[which].update(change)
+    if change == {"event": []}:
+        messages["hello"] = change
+    hello, need, done = messages.values()
     report = sync.execute(inventory, sync.make_plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
     assert isinstance(report.results[0].error, Nonsense) is bool(change)
 

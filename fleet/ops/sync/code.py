@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,18 +28,18 @@ from fleet.transport.rsh import rsync
 SILENCE_SECONDS = 30.0
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
+DONE: dict[str, type] = {"sent": int, "bytes": int, "deleted": int, "kept": list, "entries": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
          "--timeout=60")
 
 
-def checked(done: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """What a node says it did; Nonsense when something in it is of another type than it must be."""
-    kept = done.get("kept")
-    if not (all(type(done.get(name)) is int for name in ("sent", "bytes", "deleted", "entries"))
-            and isinstance(kept, list) and all(isinstance(path, str) for path in kept)):
-        raise Nonsense("what it did is told in another way", host)
-    return dict(done)
+def told(message: Mapping[str, Any], host: str, **kinds: type | tuple[type, ...]) -> Mapping[str, Any]:
+    """The message of a node; Nonsense when something in it is of another type than it must be."""
+    for name, kind in kinds.items():
+        if not isinstance(message.get(name), kind) or isinstance(message.get(name), bool):
+            raise Nonsense(f"{name!r} is told in another way", host)
+    return message
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,21 @@ class Digests:
 class _Conversation:
     """The J frames of remote/mirror.py, one question at a time."""
 
-    def __init__(self, program: Program, runtime: Runtime) -> None:
-        self._program, self._runtime = program, runtime
+    def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
+        self._program, self._waiting = program, waiting
         self._frames: Iterator[Frame] = program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel)
 
     def answer(self) -> dict[str, Any]:
         for frame in self._frames:
             if frame.kind == "J":
                 message, name = frame.json(), self._program.host.name
-                if message["event"] == "waiting":
-                    said = f"waits until run {message['run']} has begun, which uses this folder"
-                    self._runtime.emit(Notice("info", said, name))
-                    continue
-                if message["event"] == "failed":
-                    hint = message["hint"]
-                    raise HostFailed(str(message["message"]), hint=hint and str(hint), host=name, kind="sync")
-                return message
+                if message.get("event") == "waiting":
+                    self._waiting(str(message.get("run")))
+                elif message.get("event") == "failed":
+                    hint = message.get("hint")
+                    raise HostFailed(str(message.get("message")), hint=hint and str(hint), host=name, kind="sync")
+                else:
+                    return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")
 
     @contextmanager
@@ -115,7 +114,7 @@ class _Conversation:
             yield
         finally:
             done.set()
-            thread.join()
+            thread.join(PING_SECONDS)
 
 
 def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
@@ -125,33 +124,50 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
     tree = scan(plan.source, whole=plan.whole)
     digests = Digests(tree)
     sync_id = uuid.uuid4().hex
+    runs: set[str] = set()
+
+    def waiting(run: str) -> None:
+        if run not in runs:  # one word for all its hosts
+            runs.add(run)
+            runtime.emit(Notice("warning", f"waiting until run {run} has begun, which uses the same folder"))
 
     def task(session: Session, host: Host) -> Result:
-        spec = {"dest": plan.dests[host.name], "sync": sync_id, "host": host.name, "wait": LOCK_WAIT_SECONDS,
+        name, text = host.name, (str, type(None))
+        spec = {"dest": plan.dests[name], "sync": sync_id, "host": name, "wait": LOCK_WAIT_SECONDS,
                 "head": f"{socket.gethostname()} (pid {os.getpid()})", "patience": PATIENCE_SECONDS}
         with Program(session, "mirror", spec) as program:
-            talk = _Conversation(program, runtime)
+            talk = _Conversation(program, runtime, waiting)
             hello = talk.answer()
-            if hello["event"] == "shared":
-                return Result(host.name, True, 0, data={"to": spec["dest"], "shared_with": hello["with"]})
+            if hello.get("event") == "shared":
+                return Result(name, True, 0, data={"to": spec["dest"], "shared_with": str(hello.get("with"))})
+            told(hello, name, dest=str, known=text, rsync=text)
             program.send_bytes(_manifest(tree, hello["known"]))
-            need = talk.answer()
-            paths = [path for path, _size in need["files"]]
-            if not tree.files.issuperset(paths):
-                # a node may name anything here: ignored files, or what a link in the tree leads to
-                raise Nonsense("it asks for files that are not in the source", host.name)
+            need = told(talk.answer(), name, files=list, stage=str, basis=str)
+            paths = _wanted(tree, need["files"], name)
             with talk.while_busy():
                 if paths:
                     _send_files(session, host, tree, need, hello, runtime)
                 wanted = digests.of(paths)
             program.send({"op": "switch", "digests": wanted})
-            done = checked(talk.answer(), host.name)
-            done.pop("event")
-        return Result(host.name, True, 0, data={"to": str(hello["dest"]), **done})
+            done = told(talk.answer(), name, **DONE)
+            if not all(isinstance(path, str) for path in done["kept"]):
+                raise Nonsense("what it kept is told in another way", name)
+        return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
 
     results = on_each(inventory.hosts, runtime, task)
     data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
     return Report("sync", results, exit_code_of(results), data)
+
+
+def _wanted(tree: Tree, files: list[Any], host: str) -> list[str]:
+    """The paths that a node asks for. It may name anything here: ignored files, or what a link in the tree leads to."""
+    try:
+        paths = [path for path, size in files if isinstance(size, int)]
+        if len(paths) == len(files) and tree.files.issuperset(paths):
+            return paths
+    except (TypeError, ValueError):
+        pass
+    raise Nonsense("it asks for files that are not in the source", host)
 
 
 def _manifest(tree: Tree, known: str | None) -> bytes:
