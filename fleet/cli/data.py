@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import click
@@ -15,8 +16,17 @@ from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
 
 
+FEW = 6
+RATE_SECONDS = 5.0
+
+
 class DataLine(ProgressLine):
-    """How far the nodes are: percent of all bytes, a node's mean rate, who is behind, and the time it will take."""
+    """How far the nodes are: percent of all bytes, a node's rate lately, the time it will take, and each node's state:
+    its percentage, or what else is to be said of it; of many nodes, how many are in which state."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        super().__init__(what, quiet=quiet)
+        self._seen: deque[tuple[float, float]] = deque()
 
     def words(self, seconds: float) -> list[str]:
         receiving = {name: total for name, total in self._total.items() if total}
@@ -24,13 +34,35 @@ class DataLine(ProgressLine):
             return []
         shares = {name: min(1.0, self._done[name] / total) for name, total in receiving.items()}
         share = sum(shares.values()) / len(shares)
-        rate = sum(self._done[name] for name in receiving) / len(receiving) / max(seconds, 0.001)
+        parts = [f"{100 * share:.0f}% of {size_text(max(receiving.values()))} each"]
+        rate = self._rate(seconds, sum(self._done[name] for name in receiving) / len(receiving))
+        if rate:
+            parts.append(f"{size_text(rate)}/s")
+            left = max((total - self._done[name] for name, total in receiving.items() if self._state[name] != "away"),
+                       default=0.0)
+            parts += [f"{left / rate:.0f} s left"] if left else []
+        return parts + self._states(shares)
+
+    def _rate(self, seconds: float, done: float) -> float:
+        """Bytes a second over the last few seconds."""
+        self._seen.append((seconds, done))
+        while len(self._seen) > 2 and seconds - self._seen[0][0] > RATE_SECONDS:
+            self._seen.popleft()
+        (t0, d0), (t1, d1) = self._seen[0], self._seen[-1]
+        return (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
+
+    def _states(self, shares: Mapping[str, float]) -> list[str]:
+        if len(shares) <= FEW:
+            return [f"{clean(name)} " + (f"{100 * share:.0f}%" if self._state[name] == "receiving"
+                                         else self._state[name]) for name, share in sorted(shares.items())]
+        groups: dict[str, list[str]] = {}
+        for name in shares:
+            groups.setdefault(self._state[name], []).append(name)
+        parts = [f"{len(names)} {state}" + (f" ({fold(names)})" if state == "away" else "")
+                 for state, names in groups.items()]
         last = min(shares, key=lambda name: shares[name])
-        parts = [f"{100 * share:.0f}% of {size_text(max(receiving.values()))} each", f"{size_text(rate)}/s"]
-        if shares[last] < share - 0.05:
+        if shares[last] < sum(shares.values()) / len(shares) - 0.05:
             parts.append(f"behind: {clean(last)} {100 * shares[last]:.0f}%")
-        if 0 < shares[last] < 1:
-            parts.append(f"{seconds / shares[last] * (1 - shares[last]):.0f} s left")
         return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ class ProgressLine:
         self._lock = threading.Lock()
         self._done: dict[str, float] = {}
         self._total: dict[str, float] = {}
+        self._state: dict[str, str] = {}
         self._hosts: set[str] = set()
         self._through: set[str] = set()
         self._drawn = 0.0
@@ -42,6 +44,7 @@ class ProgressLine:
                 name = event.host or ""
                 self._done[name] = event.done
                 self._total[name] = event.total or 0
+                self._state[name] = event.what
             elif isinstance(event, Started):
                 self._hosts.add(event.host)
             elif isinstance(event, Finished):
@@ -59,7 +62,8 @@ class ProgressLine:
 
     def _draw(self, now: float) -> None:
         parts = [f"{len(self._through)}/{len(self._hosts)} hosts", *self.words(now - self._begun)]
-        sys.stderr.write("\r\x1b[K" + "  ".join(parts))
+        # a line that wraps could not be drawn over
+        sys.stderr.write("\r\x1b[K" + "  ".join(parts)[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
 
     def words(self, seconds: float) -> list[str]:

@@ -28,7 +28,7 @@ The source answers {"op": "digest", "files": [...]} with {"event": "digests", "f
 import signal
 import zlib
 
-PLACERS = 3
+PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
 
 
 def fail(error):

@@ -73,6 +73,7 @@ class Coordinator:
 
     def _out(self, member: Member, error: FleetError) -> None:
         member.fail(error)
+        self._emit(Progress(member.host.name, "out", 0))
         if self._steering is not None:
             if not isinstance(error, Interrupted):
                 self._emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
@@ -117,7 +118,8 @@ class Coordinator:
     def _on_at(self, member: Member, message: Mapping[str, Any]) -> None:
         if self._steering is not None and member.state != "out":
             member.received = int(message["received"])
-            self._emit(Progress(member.host.name, "receiving", member.received, member.need["bytes"]))
+            state = "done" if member.state == "done" else "receiving"
+            self._emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
             self._steering.heard(member.host.name, message)
 
     def _on_link(self, member: Member, message: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import FleetError, HostFailed
-from fleet.events import Emit, Notice
+from fleet.events import Emit, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Order
 from fleet.ops.broadcast.judge import Judge, Verdict
 from fleet.ops.broadcast.losses import Losses
@@ -66,6 +66,8 @@ class Steering:
                 self._fail(self._members[name], HostFailed(
                     verdict.reason, hint=verdict.hint, host=name, kind=verdict.kind))
         elif verdict.action == "aside":
+            member = self._members[name]
+            self._emit(Progress(name, "away", member.received, member.need["bytes"]))
             self._emit(Notice("warning", f"{verdict.reason}: the others go on without it", name))
             self._mend(name, self.chain.set_aside(name))
         elif verdict.kind == "trial":
