@@ -15,7 +15,6 @@ from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
 
-
 FEW = 6
 RATE_SECONDS = 5.0
 
