@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-RUN_LIMIT = 180.0  # seconds after which one run counts as failed
+RUN_LIMIT = 600.0  # seconds after which one run counts as failed; a star of 256 MiB to 16 nodes takes half of it
 
 
 @dataclass(frozen=True)
