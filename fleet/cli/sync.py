@@ -20,9 +20,11 @@ def _line(result: Result) -> str:
     data = result.data
     if "shared_with" in data:
         return f"the same folder as on {data['shared_with']}: written once"
-    if not data["sent"] and not data["deleted"]:
+    if not data["changed"] and not data["deleted"]:
         return f"nothing to change, {data['entries']} entries in {data['to']}"
     deleted = f", {data['deleted']} deleted" if data["deleted"] else ""
+    if data["changed"] and not data["sent"]:
+        return f"{data['changed']} folders, links or modes set{deleted}, in {data['to']}"
     return f"{data['sent']} files sent ({size_text(data['bytes'])}), verified{deleted}, in {data['to']}"
 
 

@@ -39,10 +39,9 @@ def find_delivery(path):
     while folder != b"/":
         around, name = os.path.split(folder)
         for meta in (os.path.join(folder, SYNC_STATE), os.path.join(around, b"." + name + SYNC_STATE)):
-            found = lstat(meta)
+            found, of = lstat(meta), lstat(folder)
             # anybody may have put a folder of that name below /tmp, to be in the way of runs
-            if found is not None and stat.S_ISDIR(found.st_mode) \
-                    and found.st_uid in (os.geteuid(), os.lstat(folder).st_uid):
+            if found and of and stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), of.st_uid):
                 return folder, meta
         folder = around
     return None

@@ -8,7 +8,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
     <- {"op": "switch", "digests": {path: sha256}}
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
-    -> {"event": "done", "sent", "deleted", "kept": [...], "entries"}
+    -> {"event": "done", "sent", "deleted", "kept": [...], "entries", "changed"}
 Any refusal is {"event": "failed", "message", "hint"}. A head that says nothing (not even ping) for `patience`
 seconds while it is asked something is gone: the program ends, and its lock with it.
 
@@ -169,20 +169,27 @@ def read_manifest(head, hello, known):
     return message["digest"], json.loads(zlib.decompress(data).decode())
 
 
-def what_is_needed(dest, entries, known):
-    """The entries of the files that the head is to send, all others being there already."""
-    needed = []
+def compare(dest, entries, known):
+    """(entries of the files that the head is to send, how many entries are not as in the source)."""
+    needed, changed = [], 0
     for entry in entries:
         check_place(dest, entry, known)
-        st = lstat(os.path.join(dest, enc(entry[0])))
-        if entry[1] == "f" and (st is None or not matches(entry, st)):
+        full = os.path.join(dest, enc(entry[0]))
+        st = lstat(full)
+        same = st is not None and matches(entry, st)
+        if not same and entry[1] == "f":
             needed.append(entry)
+        if same and entry[1] == "l":
+            same = os.readlink(full) == enc(entry[5])
+        elif same:
+            same = (st.st_mode ^ entry[2]) & 0o777 == 0
+        changed += not same
     size, space = sum(e[3] for e in needed), os.statvfs(dest)
     free = space.f_bavail * space.f_frsize
     if size > free:
         raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest), free),
                       "free some space there, or exclude large files with .fleetignore")
-    return needed
+    return needed, changed
 
 
 def mirror(spec):
@@ -206,7 +213,7 @@ def mirror(spec):
         state["entries"])
     if entries is None:
         return None
-    needed = what_is_needed(dest, entries, known)
+    needed, changed = compare(dest, entries, known)
     os.makedirs(stage, 0o700, exist_ok=True)
     message = head.ask({"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage),
                         "basis": dec(dest)}, "switch")
@@ -214,7 +221,7 @@ def mirror(spec):
         return None
     verify(stage, needed, message["digests"])
     deleted, kept = 0, []
-    if needed or digest != state["digest"]:
+    if changed or digest != state["digest"]:
         wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
         union = dict(known)
         union.update((e[0], e) for e in entries)
@@ -224,7 +231,7 @@ def mirror(spec):
         save_state(meta, digest, entries + [known[path] for path in kept if known[path][1] == "d"])
     shutil.rmtree(stage, ignore_errors=True)
     return {"event": "done", "sent": len(needed), "bytes": sum(e[3] for e in needed), "deleted": deleted,
-            "kept": kept[:100], "entries": len(entries)}
+            "kept": kept[:100], "entries": len(entries), "changed": changed}
 
 
 def main():

@@ -131,6 +131,13 @@ def test_a_folder_that_no_sync_knows(home: Path, source: Path, dest: Path) -> No
     assert inside and inside["digest"] == (code(home, dest) or {})["digest"] and inside["folder"] == str(dest)
 
 
+def test_a_folder_that_was_removed_by_hand(home: Path, source: Path, dest: Path) -> None:
+    assert mirror(source, dest).ok
+    subprocess.run(["rm", "-r", str(dest)], check=True)
+    found = facts(home, free_port(), workdir=str(dest))
+    assert found["code"] is None and not found["failed"] and not found["workdir"]["exists"]
+
+
 def test_the_script_leads_to_its_sync_from_another_folder(home: Path, source: Path, dest: Path) -> None:
     assert mirror(source, dest).ok
     found = code(home, home, script="work/pkg/c.py")

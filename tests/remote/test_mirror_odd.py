@@ -36,6 +36,16 @@ def error_of(source: Path, dest: Path) -> FleetError:
 
 
 # -- sources ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_bad_sources(tmp_path: Path, dest: Path, kind: str) -> None:
+    source = tmp_path / "s"
+    if kind == "file":
+        source.touch()
+    with pytest.raises(UsageError):
+        mirror(source, dest)
+    assert not dest.exists()
+
+
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_an_unreadable_part_of_the_source(
     source: Path, dest: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +102,18 @@ def test_a_file_that_grows_while_it_is_sent(source: Path, dest: Path, monkeypatc
     assert (dest / "a.py").read_text() == "a"
 
 
+def test_a_file_that_changes_while_it_is_read_never_gets_its_final_name(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "a").write_text("a")
+    from fleet.ops.sync import tree
+
+    monkeypatch.setattr(tree.Tree, "file_digest", lambda self, path: "0" * 64)
+    report = mirror(source, dest)
+    assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
+    assert not (dest / "a").exists()
+
+
 def test_what_is_neither_file_folder_nor_link_is_left_out_and_told(source: Path, dest: Path) -> None:
     os.mkfifo(source / "pipe")
     with socket.socket(socket.AF_UNIX) as sock:
@@ -140,6 +162,19 @@ def test_ignore_files_as_git_reads_them(source: Path) -> None:
 
 
 # -- destinations -----------------------------------------------------------------------------------------------
+def test_destination_is_a_file(source: Path, dest: Path) -> None:
+    dest.parent.mkdir()
+    dest.write_text("a file")
+    report = mirror(source, dest)
+    assert report.exit_code == 1 and "is a file" in str(report.results[0].error)
+    assert dest.read_text() == "a file"
+
+
+def test_root_is_refused_as_destination(source: Path) -> None:
+    report = mirror(source, Path("/"))
+    assert report.exit_code == 1 and "cannot be a destination" in str(report.results[0].error)
+
+
 @pytest.mark.parametrize("name", ["with space", "new\nline", "q'u\"o$te;", "-rf", "*", "latin-\udce9"])
 def test_awkward_names_of_the_destination(source: Path, dest: Path, name: str) -> None:
     ok(source, dest / name)

@@ -228,7 +228,7 @@ def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, c
     messages: dict[str, dict[str, Any]] = {
         "hello": {"event": "hello", "dest": "/d", "known": None, "rsync": None},
         "need": {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
-        "done": {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0},
+        "done": {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, "changed": 0},
     }
     messages[which].update(change)
     if change == {"event": []}:

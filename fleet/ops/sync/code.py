@@ -28,7 +28,7 @@ from fleet.transport.rsh import rsync
 SILENCE_SECONDS = 30.0
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
-DONE: dict[str, type] = {"sent": int, "bytes": int, "deleted": int, "kept": list, "entries": int}
+DONE: dict[str, type] = {"sent": int, "bytes": int, "deleted": int, "kept": list, "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
          "--timeout=60")
