@@ -80,10 +80,12 @@ def pip_install(path, tools, spec, todo):
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
     argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
     argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
-    log = open(os.path.join(spec["folder"], ".pip-%s.log" % spec["mark"]), "w+b")
-    os.unlink(log.name)
-    child = subprocess.Popen(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                             start_new_session=True)
+    child = subprocess.Popen(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, start_new_session=True)
+    said = []
+    reader = threading.Thread(target=lambda: said.extend(iter(lambda: child.stdout.read(1 << 16), b"")))
+    reader.daemon = True
+    reader.start()
     while child.poll() is None:
         if stopped.wait(0.05):
             child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
@@ -93,15 +95,14 @@ def pip_install(path, tools, spec, todo):
                 pass
             end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
             raise Trouble("interrupted", None)
-    log.seek(0)
-    out = log.read(OUTPUT_LIMIT).decode("utf-8", "replace")
-    log.close()
+    reader.join(1.0)
+    out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
     if child.returncode:
-        errors = [line for line in out.splitlines() if line.startswith("ERROR")]
+        errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
         said = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
         raise Trouble("pip: %s" % said[:300],
-                      "free some space there" if "No space left" in out else
-                      "run it by hand there: %s" % " ".join(argv[:4] + ["install", "..."]))
+                      "free some space there" if "No space left" in out else "run it by hand there: "
+                      "%s -m pip install --no-index --no-deps -f %s %s" % (path, spec["folder"], argv[-1]))
 
 
 def import_all(path, tools, spec, answer, wheels):
@@ -118,6 +119,8 @@ def import_all(path, tools, spec, answer, wheels):
         if last == "importing " + current[0]:
             last = "signal %d" % -status if status < 0 else "exit status %d" % status
         raise Trouble("installed, but 'import %s' fails: %s" % (current[0], last),
+                      "it needs a package that is not there, and does not say so: sync that one's wheel, too"
+                      if last.startswith("ModuleNotFoundError") else
                       "the wheel does not fit this host: a library or a driver that it needs is missing or too old")
     if status is None:
         current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]

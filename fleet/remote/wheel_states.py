@@ -79,9 +79,12 @@ if asked.get("judge"):
     given = {wheel["name"]: wheel["version"] for wheel in asked["wheels"]}
     for wheel in asked["wheels"] if Requirement else []:
         for text in wheel["requires"]:
-            need = Requirement(text)
-            if need.marker and not need.marker.evaluate({"extra": ""}):
-                continue
+            try:
+                need = Requirement(text)
+                if need.marker and not need.marker.evaluate({"extra": ""}):
+                    continue
+            except Exception:
+                continue  # nothing reads it, so it keeps nothing from working
             name = normal(need.name)
             has = given.get(name) or (installed[name][0][0] if name in installed else None)
             if has is None or not need.specifier.contains(has, prereleases=True):

@@ -17,6 +17,7 @@ import pytest
 from nodes import alive, until
 
 from fleet.errors import FleetError, Interrupted
+from fleet.events import Notice
 from fleet.model import Host, Inventory, Report
 from fleet.ops import wheels
 from fleet.ops.runtime import Runtime
@@ -307,8 +308,7 @@ def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Pat
 
 def test_ctrl_c_ends_the_waiting_for_another_sync(python: Path, folder: Path) -> None:
     path = make_wheel(folder)
-    runtime = Runtime(LocalTransport())
-    with claimed(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())):
-        threading.Timer(1.0, runtime.cancel.set).start()
-        with pytest.raises(Interrupted):
-            sync(folder, python, runtime=runtime)
+    runtime = Runtime(LocalTransport(), emit=lambda event: runtime.cancel.set() if isinstance(event, Notice) else None)
+    with (claimed(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())),
+          pytest.raises(Interrupted)):
+        sync(folder, python, runtime=runtime)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ from hypothesis import strategies as st
 
 from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
+from fleet.ops.runtime import Runtime
 from fleet.ops.sync.tree import scan
 from fleet.ops.wheels import make_plan
-from fleet.ops.wheels.collect import target_options
+from fleet.ops.wheels.collect import collect, target_options
 from fleet.ops.wheels.node import refusal
 from fleet.ops.wheels.tags import agree, choose, common_tags
 from fleet.ops.wheels.wheel import read_folder, read_wheel
+from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_wheel
 
 
@@ -118,6 +122,59 @@ def test_a_renamed_wheel(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, "a", "1.0")
     with pytest.raises(UsageError, match="not the name of a wheel"):
         read_wheel(path.rename(tmp_path / "latest.whl"))
+
+
+def edit(path: Path, change: dict[str, str | None]) -> Path:
+    """The wheel with files of other text, without those that are None, and with new ones."""
+    with zipfile.ZipFile(path) as archive:
+        texts: dict[str, str | None] = {name: archive.read(name).decode() for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**texts, **change}.items():
+            if text is not None:
+                archive.writestr(name, text)
+    return path
+
+
+INFO = "a-1.0.dist-info"
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({f"{INFO}/RECORD": None}, "damaged: a-1.0.dist-info/RECORD is missing"),
+    ({f"{INFO}/METADATA": None}, "damaged: a-1.0.dist-info/METADATA is missing"),
+    ({f"{INFO}/WHEEL": None}, "damaged: a-1.0.dist-info/WHEEL is missing"),
+    ({f"{INFO}/{n}": None for n in ("RECORD", "METADATA", "WHEEL")}, "no .dist-info folder of a in it, but none"),
+    ({f"{INFO}/RECORD": "a/__init__.py,sha256=x,7\n"}, "a/__init__.py is not what its RECORD says"),
+    ({f"{INFO}/RECORD": "a/gone.py,sha256=x,7\n"}, "a/gone.py is in its RECORD only"),
+    ({"../../evil.py": "x"}, r"../../evil.py leads out of the folder"),
+    ({"/etc/evil": "x"}, r"/etc/evil leads out of the folder"),
+    ({f"{INFO}/METADATA": "Name: torch\nVersion: 1.0\n", f"{INFO}/RECORD": ""}, "torch 1.0 is in it"),
+    ({f"{INFO}/METADATA": "Name: a\nVersion: 2\n", f"{INFO}/RECORD": ""}, "a 2 is in it"),
+    ({f"{INFO}/METADATA": "", f"{INFO}/RECORD": ""}, "nameless without version is in it"),
+])
+def test_a_wheel_that_contradicts_itself(tmp_path: Path, change: dict[str, str | None], says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)) as caught:
+        read_wheel(edit(make_wheel(tmp_path, "a"), change))
+    assert "a-1.0-py3-none-any.whl" in caught.value.message and caught.value.hint
+
+
+def test_a_wheel_under_anothers_name(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, "a")
+    with pytest.raises(UsageError, match=r"no .dist-info folder of b in it, but a-1\.0\.dist-info"):
+        read_wheel(path.rename(tmp_path / "b-1.0-py3-none-any.whl"))
+
+
+@pytest.mark.parametrize(("text", "says", "where"), [
+    (b"\xff\x00", "not UTF-8 text", None), (b"numpy\n-r nowhere.txt\n", "nowhere.txt: No such file", ":2"),
+    (b"# nothing\n", "asks for nothing", None), (b"this is == no requirement\n", "Invalid requirement", None),
+    (b"--frobnicate\n", "no such option: --frobnicate", None),
+])
+def test_requirements_that_are_none(tmp_path: Path, text: bytes, says: str, where: str | None) -> None:
+    path = tmp_path / "r.txt"
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        collect(path, {"h": facts()}, Runtime(LocalTransport()))
+    assert caught.value.hint and (caught.value.where or "").endswith(where or "")
+    assert not list(tmp_path.glob("cache/fleet/wheels/*"))
 
 
 def test_uneven_pythons_are_named() -> None:

@@ -14,7 +14,7 @@ from fleet.model import Inventory, Report, Result, exit_code_of
 from fleet.ops.runtime import Runtime
 from fleet.ops.wheels import node
 from fleet.ops.wheels.cache import claimed
-from fleet.ops.wheels.carry import carry, digest_of_set, forget
+from fleet.ops.wheels.carry import carry, digest_of_set, folder_of, forget
 from fleet.ops.wheels.collect import collect
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
@@ -139,24 +139,33 @@ def _bring(
             facts = _ask(inventory, wheels, runtime)
         _refuse(inventory, wheels, facts)
         results = {r.host: r for r in _there(inventory, wheels, facts)}
-        lacking = {host: node.lacking(found, wheels) for host, found in facts.items()}
-        hosts = tuple(h for h in inventory.hosts if lacking[h.name])
-        if hosts:
-            wanted = [w for w in wheels if any(w in some for some in lacking.values())]
-            runtime.emit(Notice("info",
-                f"to {len(hosts)} of {len(facts)} hosts: {size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
-            there = replace(inventory, hosts=hosts, unselected=inventory.hosts + inventory.unselected)
-            folder, carried = carry(there, wanted, name, runtime)
-            bad = [r.host for r in carried if not r.ok]
-            if bad:
-                have = {host: node.states(found, wheels) for host, found in facts.items()}
-                results |= {r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else
-                            replace(r, data={"wheels": have[r.host]}) for r in carried}
-            else:
-                results |= {r.host: r for r in node.install(there, wheels, facts, folder, runtime,
-                                                            options.import_seconds)}
-                forget(there, [h for h in hosts if results[h.name].ok], folder, runtime)
+        have = {host: node.states(found, wheels) for host, found in facts.items()}
+        wanted = [w for w in wheels if any(states[w.name] != "there" for states in have.values())]
+        failed = _send(inventory, wanted, name, have, runtime)
+        if failed:
+            return tuple((results | failed)[host] for host in inventory.names)
+        hosts, folder = tuple(h for h in inventory.hosts if node.lacking(facts[h.name], wheels)), folder_of(name)
+        some = replace(inventory, hosts=hosts, unselected=inventory.hosts + inventory.unselected)
+        results |= {r.host: r for r in node.install(some, wheels, facts, folder, runtime, options.import_seconds)}
+        through = [h for h in hosts if set(results[h.name].data["wheels"].values()) <= {"there", "installed"}]
+        forget(some, through, folder, runtime)
     return tuple(results[host] for host in inventory.names)
+
+
+def _send(
+    inventory: Inventory, wanted: Sequence[Wheel], name: str, have: Mapping[str, Mapping[str, str]], runtime: Runtime
+) -> dict[str, Result]:
+    """Carry the wheels to the hosts that lack some; the results of these hosts if any of them failed, else {}."""
+    lacking = tuple(h for h in inventory.hosts if any(have[h.name][w.name] != "there" for w in wanted))
+    if not lacking:
+        return {}
+    runtime.emit(Notice("info", f"to {len(lacking)} of {len(inventory.hosts)} hosts: "
+                                f"{size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
+    some = replace(inventory, hosts=lacking, unselected=inventory.hosts + inventory.unselected)
+    carried = carry(some, wanted, name, runtime)
+    bad = [r.host for r in carried if not r.ok]
+    return {r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else
+            replace(r, data={"wheels": have[r.host]}) for r in carried if bad}
 
 
 def _report(results: tuple[Result, ...], wheels: Sequence[Wheel]) -> Report:

@@ -23,10 +23,11 @@ from fleet.ops.wheels.wheel import Wheel
 
 # what a broadcast says of a host that its neighbours did not serve, and the head may
 CHAIN_KINDS = ("unreachable", "slow", "stalled")
-FOLDER = "~/.fleet/wheels"
 # From here on hosts hand it on to each other; below it, starting that costs more than it saves.
 BROADCAST_BYTES = 32 << 20
-CLEAN = 'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data"'
+# also what syncs left that were never brought to their end
+CLEAN = ('cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data" && '
+         f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +")
 
 
 def digest_of_set(wheels: Sequence[Wheel]) -> str:
@@ -35,11 +36,14 @@ def digest_of_set(wheels: Sequence[Wheel]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[str, tuple[Result, ...]]:
-    """Bring exactly these wheels to every host of the inventory: (folder there, results). A second call by the same
-    name sends what is missing; files are verified by digest before they have their name. The caller holds `name`
-    claimed; other heads' folders are others."""
-    there = f"{FOLDER}/{name}-{head_id()}"
+def folder_of(name: str) -> str:
+    """Where the wheels of that name lie on the hosts; other heads' folders are others."""
+    return f"~/.fleet/wheels/{name}-{head_id()}"
+
+
+def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
+    """Bring exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
+    sends what is missing; files are verified by digest before they have their name. The caller holds `name` claimed."""
     stage = cache() / "wheels" / f"send-{name}"
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True, mode=0o700)
@@ -50,10 +54,9 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
                 os.link(source, target)
             except OSError:
                 shutil.copy2(source, target)
-        results = _send(inventory, stage, there, sum(w.size for w in wheels), runtime)
+        return _send(inventory, stage, folder_of(name), sum(w.size for w in wheels), runtime)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return there, results
 
 
 def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Runtime) -> tuple[Result, ...]:

@@ -46,8 +46,8 @@ def target_options(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [*options, "--python-version", minor, "--implementation", own[0][:2], "--abi", own[1]]
 
 
-def _texts(path: Path, seen: dict[Path, str]) -> dict[Path, str]:
-    """This requirements file and all that it includes."""
+def _texts(path: Path, seen: dict[Path, str], where: str | None = None) -> dict[Path, str]:
+    """This requirements file and all that it includes. where: the FILE:LINE that names it."""
     path = path.resolve()
     if path in seen:
         return seen
@@ -55,11 +55,12 @@ def _texts(path: Path, seen: dict[Path, str]) -> dict[Path, str]:
         seen[path] = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"cannot read {path}: {reason}",
-                         hint="give a folder of wheels, or a requirements file") from error
-    for found in re.finditer(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)", seen[path], re.MULTILINE):
-        if "://" not in found[1]:
-            _texts(path.parent / found[1], seen)
+        hint = "correct that line" if where else "give a folder of wheels, or a requirements file"
+        raise UsageError(f"cannot read {path}: {reason}", where=where, hint=hint) from error
+    for number, line in enumerate(seen[path].splitlines(), 1):
+        found = re.match(r"\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)", line)
+        if found and "://" not in found[1]:
+            _texts(path.parent / found[1], seen, f"{path}:{number}")
     return seen
 
 
@@ -98,6 +99,8 @@ def collect(
         try:
             _download([*pip_command(), "download", "--only-binary=:all:", "--progress-bar", "off", *options,
                        "-d", str(work), "-r", str(requirements)], runtime)
+            if not any(work.glob("*.whl")):
+                raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
             (work / DONE).touch()
             shutil.rmtree(folder, ignore_errors=True)
             work.rename(folder)
@@ -110,8 +113,11 @@ def _download(argv: list[str], runtime: Runtime) -> None:
     out = run_pip(argv, runtime)
     if out is None:
         return
-    errors = [line.removeprefix("ERROR: ") for line in out.splitlines() if line.startswith("ERROR: ")]
+    errors = [line.partition("ERROR: ")[2] or line.partition("error: ")[2] for line in out.splitlines()
+              if line.startswith("ERROR: ") or ": error: " in line]
     said = errors[-1] if errors else (out.strip().splitlines() or ["pip failed"])[-1]
+    if said.startswith("Invalid requirement") or "no such option" in said:
+        raise UsageError(f"pip download: {said}", hint="correct that line of the requirements")
     raise HostFailed(f"pip download: {said}", kind="collect",
                      hint="no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
                           "pip an index that has it (PIP_EXTRA_INDEX_URL)")

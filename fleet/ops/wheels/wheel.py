@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from fleet.errors import UsageError
 from fleet.ops.wheels.cache import memo, recall, remember
 
 # counted up when a Wheel is read or noted in another way
-MEMO_VERSION = 2
+MEMO_VERSION = 3
 # a zip whose offsets are wrong shows as almost anything
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, KeyError, EOFError, ValueError, RuntimeError)
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
@@ -85,32 +86,62 @@ def _examine(path: Path) -> Wheel:
         raise UsageError(f"cannot read {path}: Permission denied")
     try:
         with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()
-            if bad is not None:
-                raise zipfile.BadZipFile(f"bad checksum of {bad}")
             names = archive.namelist()
             info = _dist_info(names, name)
             record = archive.read(f"{info}/RECORD").decode("utf-8")
+            rows = [row for row in csv.reader(io.StringIO(record)) if len(row) == 3]
             metadata = HeaderParser().parsestr(archive.read(f"{info}/METADATA").decode("utf-8", "replace"))
             top = f"{info}/top_level.txt"
             listed = archive.read(top).decode("utf-8", "replace").split() if top in names else []
+            _compare(archive, rows)
             unpacked = sum(item.file_size for item in archive.infolist())
     except DAMAGE as error:
-        raise UsageError(f"{path}: damaged: {error}", hint="download or build it again") from error
-    rows = [row for row in csv.reader(io.StringIO(record)) if len(row) == 3]
+        raise UsageError(f"{path}: damaged: {error.args[0] if error.args else error}",
+                         hint="download or build it again, and leave it its name") from error
+    inside = (canonicalize_name(metadata.get("Name") or ""), _version(metadata.get("Version")))
+    if inside != (name, version):
+        raise UsageError(f"{path}: {inside[0] or 'nameless'} {inside[1] or 'without version'} is in it",
+                         hint="a renamed wheel must get its name back")
     return Wheel(path, name, str(version), build, frozenset(map(str, tags)), digest_of(path), identity_of(rows, info),
                  tuple(metadata.get_all("Requires-Dist") or ()), metadata.get("Requires-Python") or "",
                  _modules(name, rows, listed), unpacked, path.stat().st_size)
 
 
+def _version(text: str | None) -> Version | None:
+    try:
+        return Version(text or "")
+    except InvalidVersion:
+        return None
+
+
+def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
+    """Read every byte; BadZipFile where a file is damaged, of another size than RECORD says, or would be put elsewhere
+    than it seems. (Digests in RECORD are wrong in wheels that pip takes without a word.)"""
+    bad = archive.testzip()
+    if bad is not None:
+        raise zipfile.BadZipFile(f"bad checksum of {bad}")
+    sizes = {item.filename: str(item.file_size) for item in archive.infolist()}
+    for path in sizes:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise zipfile.BadZipFile(f"{path} leads out of the folder that it is installed in")
+    for path, _digest, size in rows:
+        if size and sizes.get(path) != size and not path.endswith(".pyc"):
+            raise zipfile.BadZipFile(f"{path} is not what its RECORD says" if path in sizes else
+                                     f"{path} is in its RECORD only")
+
+
 def _dist_info(names: Iterable[str], name: str) -> str:
+    """The folder of what the wheel says about itself; BadZipFile unless there is one, complete."""
+    names = set(names)
     folders = {n.split("/")[0] for n in names if n.split("/")[0].endswith(".dist-info")}
-    for folder in folders:
-        if canonicalize_name(folder.rpartition("-")[0].rpartition("-")[0] or folder.split("-")[0]) == name:
-            return folder
-    if len(folders) == 1:
-        return folders.pop()
-    raise zipfile.BadZipFile("no .dist-info folder in it")
+    own = [f for f in folders if canonicalize_name(f[: -len(".dist-info")].rpartition("-")[0]) == name]
+    if len(own) != 1:
+        there = ", ".join(sorted(folders)) or "none"
+        raise zipfile.BadZipFile(f"no .dist-info folder of {name} in it, but {there}")
+    for part in ("METADATA", "RECORD", "WHEEL"):
+        if f"{own[0]}/{part}" not in names:
+            raise zipfile.BadZipFile(f"{own[0]}/{part} is missing")
+    return own[0]
 
 
 def digest_of(path: Path) -> str:
