@@ -1,10 +1,12 @@
 """What code syncs have put on this node, for those who start runs from it: preflight and supervise.
 
 In the state folder of a sync (place.py) lie
-    state    zlib JSON {"digest": of the manifest, null while files are being put in place, "entries": [[path, ...]]}
-    lock     held by a sync from its first question to its end
-    begins   held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts files
-             in place: so no run begins from a mixture, and what has been imported so far fits what is imported next
+    state      JSON {"digest": of the manifest, "also": [entry]: what of older ones is still there}, a line break, and
+               the manifest as the head packed it: zlib JSON [[path, ...]]
+    switching  zlib JSON [entry]: what is being put in place; there until the state says so, too
+    lock       held by a sync from its first question to its end
+    begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
+               files in place: so no run begins from a mixture, and what is imported later fits what was before
 """
 import zlib
 
@@ -12,25 +14,60 @@ SYNC_STATE = b".fleet-sync"
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
-def read_state(meta):
-    """None where no sync has come as far as putting files in place."""
-    try:
-        with open(os.path.join(meta, b"state"), "rb") as f:
-            state = json.loads(zlib.decompress(f.read()).decode())
-        state["digest"], state["entries"]
-        return state
-    except (OSError, ValueError, KeyError, TypeError, zlib.error):
-        return None
+BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
 
 
-def save_state(meta, digest, entries):
-    """Atomic. digest None marks a switch under way: what is listed may or may not be there."""
-    path = os.path.join(meta, b"state")
+def unpack(packed):
+    return json.loads(zlib.decompress(packed).decode())
+
+
+def replace_file(path, data):
+    """Atomic, and on the disk."""
     with open(path + b".new", "wb") as f:
-        f.write(zlib.compress(json.dumps({"digest": digest, "entries": entries}).encode(), 1))
+        f.write(data)
         f.flush()
         os.fsync(f.fileno())
     os.rename(path + b".new", path)
+
+
+def read_state(meta):
+    """What is delivered: {"digest", "entries", "also", "packed": the entries as they came}, or None where no sync has
+    come as far as putting files in place. digest None: a switch was cut short, what is listed may or may not be there.
+    """
+    try:
+        with open(os.path.join(meta, b"state"), "rb") as f:
+            state = json.loads(f.readline().decode())
+            state["packed"] = f.read()
+        state["entries"] = unpack(state["packed"])
+        state["digest"], state["also"]
+    except BROKEN:
+        state = None
+    try:
+        with open(os.path.join(meta, b"switching"), "rb") as f:
+            switching = unpack(f.read())
+    except FileNotFoundError:
+        return state
+    except BROKEN:
+        switching = []
+    state = state or {"entries": [], "also": [], "packed": b""}
+    entries = {entry[0]: entry for entry in state["entries"]}
+    entries.update((entry[0], entry) for entry in switching)
+    state.update(digest=None, entries=list(entries.values()))
+    return state
+
+
+def mark_switch(meta, entries):
+    """From here on what is there is a mixture, as far as anybody knows."""
+    replace_file(os.path.join(meta, b"switching"), zlib.compress(json.dumps(entries).encode(), 1))
+
+
+def save_state(meta, digest, packed, also):
+    """The switch is over."""
+    replace_file(os.path.join(meta, b"state"), json.dumps({"digest": digest, "also": also}).encode() + b"\n" + packed)
+    try:
+        os.unlink(os.path.join(meta, b"switching"))
+    except FileNotFoundError:
+        pass
 
 
 def find_delivery(path):

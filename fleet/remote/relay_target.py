@@ -41,7 +41,7 @@ class Target:
             raise Refused("%s is a folder" % dec(self.path), "to put the file inside it, end DEST with '/'")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise Refused("%s is not writable" % dec(folder), "choose another destination, or mend its mode")
-        self.meta = self.find_meta()
+        self.meta = state_folder(self.path, b".fleet-data", folder=self.kind == "d")
         self.parts = os.path.join(self.meta, b"parts")
         self.stage = os.path.join(self.meta, b"stage")
         self.lock, holder = take_lock(self.meta, spec)
@@ -50,23 +50,6 @@ class Target:
         for folder in (self.parts, self.stage):
             os.makedirs(folder, 0o700, exist_ok=True)
         return None
-
-    def find_meta(self):
-        around, name = os.path.split(self.path)
-        inside = os.path.join(self.path, b".fleet-data")
-        beside = os.path.join(around, b"." + name + b".fleet-data")
-        if self.kind == "d":
-            same_device = os.lstat(self.path).st_dev == os.lstat(around).st_dev
-            if os.path.isdir(inside) or not (same_device and os.access(around, os.W_OK)):
-                beside = inside
-        try:
-            os.mkdir(beside, 0o700)
-        except FileExistsError:
-            pass
-        st = os.lstat(beside)
-        if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
-            raise Refused("%s is not a folder of this user's own" % dec(beside), "remove it there")
-        return beside
 
     def load(self):
         """What earlier broadcasts delivered; a log that has grown far beyond that is written anew."""

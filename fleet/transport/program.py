@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -94,8 +95,9 @@ class Program:
     def __init__(self, session: Session, name: str, spec: Mapping[str, Any]) -> None:
         self.host = session.host
         self.name = name
-        self._channel: Channel = session.start(bootstrap(session.host))
         self._deaf = False
+        self._sending = threading.Lock()
+        self._channel: Channel = session.start(bootstrap(session.host))
         text = source(name)
         self._send_raw(b"%d\n" % len(text) + text + json.dumps(spec).encode() + b"\n")
 
@@ -109,17 +111,29 @@ class Program:
         self._channel.close()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one control line, a JSON object with "op"."""
+        """Send one control line, a JSON object with "op". From any thread, as send_bytes: each goes out whole."""
         self._send_raw(json.dumps(message).encode() + b"\n")
 
     def send_bytes(self, data: bytes) -> None:
         """Send raw bytes behind the spec, for programs that read a payload."""
         self._send_raw(data)
 
+    def ping(self) -> None:
+        """Let the program know that we live; what is being sent just now tells it as well."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self._transmit(b'{"op": "ping"}\n')
+            finally:
+                self._sending.release()
+
     def send_eof(self) -> None:
         self._channel.send_eof()
 
     def _send_raw(self, data: bytes) -> None:
+        with self._sending:
+            self._transmit(data)
+
+    def _transmit(self, data: bytes) -> None:
         # The node may have ended already (no python3): then reading tells why, better than this does.
         # What could not be sent once is not tried again: a ping must not wait for a node that reads nothing.
         try:
@@ -148,7 +162,7 @@ class Program:
                 raise DeadlineError("ran out of its time", host=self.host.name)
             if now - pinged >= PING_SECONDS:
                 pinged = now
-                self.send({"op": "ping"})
+                self.ping()
             if data is None:
                 if silence is not None and now - heard >= silence:
                     raise ConnectError(

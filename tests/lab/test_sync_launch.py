@@ -66,7 +66,8 @@ def launch(lab: VirtualLab, tmp_path: Path, workdir: str, *more: str) -> subproc
 
 
 def hang(lab: VirtualLab, source: Path, to: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A sync that holds its locks and comes no further."""
+    """A sync that holds its locks and comes no further, with a file that is large enough for rsync."""
+    (source / "large").write_bytes(os.urandom(2 << 20))
     process = lab.popen("-i", "lab", "sync", str(source), "--to", to, env=env)
     pids = Path(env["PATH"].split(":")[0], "rsync.pids")
     until = time.monotonic() + 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import uuid
@@ -26,4 +27,5 @@ def run() -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
     for pid in marked(name):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

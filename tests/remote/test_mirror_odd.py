@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from test_mirror import mirror, ok, snapshot
 
 from fleet.errors import FleetError, UsageError
-from fleet.ops.sync import code
+from fleet.ops.sync import code, parcels
 from fleet.ops.sync.tree import scan
 from fleet.transport.rsh import rsync
 
@@ -70,10 +71,13 @@ def test_an_unreadable_part_of_the_source(
     assert caught.value.hint and ".fleetignore" in caught.value.hint and not dest.exists()
 
 
+LARGE = code.SMALL_BYTES + 1  # goes by rsync
+
+
 @pytest.mark.parametrize("when", ["before it is sent", "after it was sent"])
-def test_a_file_that_vanishes(source: Path, dest: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_that_vanishes(source: Path, dest: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ok(source, dest)
-    (source / "b.py").write_text("b")
+    (source / "b.py").write_bytes(b"b" * LARGE)
 
     def send(*args: object, **more: object) -> None:
         if when == "before it is sent":
@@ -88,9 +92,9 @@ def test_a_file_that_vanishes(source: Path, dest: Path, when: str, monkeypatch: 
     assert snapshot(dest).keys() == {b"a.py"}
 
 
-def test_a_file_that_grows_while_it_is_sent(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_that_grows_while_it_is_sent(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok(source, dest)
-    (source / "a.py").write_text("longer")
+    (source / "a.py").write_bytes(b"b" * LARGE)
 
     def send(*args: object, **more: object) -> None:
         rsync(*args, **more)  # type: ignore[arg-type]
@@ -102,16 +106,71 @@ def test_a_file_that_grows_while_it_is_sent(source: Path, dest: Path, monkeypatc
     assert (dest / "a.py").read_text() == "a"
 
 
-def test_a_file_that_changes_while_it_is_read_never_gets_its_final_name(
+def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
     source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (source / "a").write_text("a")
+    (source / "a").write_bytes(b"a" * LARGE)
     from fleet.ops.sync import tree
 
     monkeypatch.setattr(tree.Tree, "file_digest", lambda self, path: "0" * 64)
     report = mirror(source, dest)
     assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
     assert not (dest / "a").exists()
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda path: path.unlink(), "b.py vanished while it was sent"),
+    (lambda path: path.write_text("longer"), "b.py changed while it was read"),
+    (lambda path: path.write_text("c"), "b.py changed while it was read"),
+    (lambda path: (path.unlink(), path.symlink_to("a.py")), "b.py changed while it was read"),
+    (lambda path: (path.unlink(), path.mkdir()), "b.py changed while it was read"),
+])
+def test_a_small_file_that_changes_before_it_is_sent(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], says: str
+) -> None:
+    ok(source, dest)
+    (source / "a.py").write_text("new")
+    (source / "b.py").write_text("b")
+    pack = parcels.Parcels._pack
+
+    def late(self: parcels.Parcels, items: Sequence[parcels.Item]) -> bytes:
+        change(source / "b.py")
+        return pack(self, items)
+
+    monkeypatch.setattr(parcels.Parcels, "_pack", late)
+    error = error_of(source, dest)
+    assert says in error.message and "nothing was switched in" in str(error.hint)
+    assert snapshot(dest).keys() == {b"a.py"} and (dest / "a.py").read_text() == "a"
+
+
+def test_without_rsync_large_files_come_in_parcels(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(3 * parcels.PARCEL_BYTES + 5)
+    (source / "large").write_bytes(content)
+    (source / "exactly").write_bytes(content[: parcels.PARCEL_BYTES])
+    (source / "new").mkdir()
+    (source / "new/large").write_bytes(content[::-1])
+    monkeypatch.setattr(code.shutil, "which", lambda name: None)
+    assert ok(source, dest)["sent"] == 4
+    assert snapshot(dest) == snapshot(source)
+    (source / "large").write_bytes(content[1:])
+    assert ok(source, dest)["sent"] == 1
+    assert snapshot(dest) == snapshot(source)
+
+
+def test_a_new_folder_of_small_and_large_files_links_and_folders(source: Path, dest: Path) -> None:
+    (source / "new/empty").mkdir(parents=True)
+    (source / "new/deep/er").mkdir(parents=True, mode=0o700)
+    (source / "new/deep/er/small").write_text("s")
+    (source / "new/only/large").mkdir(parents=True)
+    for name in ("new/deep/large", "new/only/large/file"):
+        (source / name).write_bytes(os.urandom(LARGE))
+    (source / "new/deep/link").symlink_to("er")
+    (source / "new/deep/er").chmod(0o750)
+    ok(source, dest)
+    assert snapshot(dest) == snapshot(source)
+    assert not (dest.parent / ".work.fleet-sync/parcels").exists()
 
 
 def test_what_is_neither_file_folder_nor_link_is_left_out_and_told(source: Path, dest: Path) -> None:

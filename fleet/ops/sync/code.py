@@ -1,4 +1,7 @@
-"""`fleet sync [SRC] [--to DEST]`: DEST on every host becomes what SRC is, by rsync over one warm session a host."""
+"""`fleet sync [SRC] [--to DEST]`: DEST on every host becomes what SRC is, over one warm session a host.
+
+Small files are packed once for all hosts; large ones go by rsync, which sends what has changed in them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,15 @@ from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
+from fleet.ops.sync.parcels import Parcels
 from fleet.ops.sync.tree import Tree, scan
-from fleet.transport.base import Session
-from fleet.transport.program import PING_SECONDS, Frame, Nonsense, Program
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import Frame, Nonsense, Program
 from fleet.transport.rsh import rsync
 
 SILENCE_SECONDS = 30.0
+JOIN_SECONDS = 5.0
+SMALL_BYTES = 1 << 20
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
 DONE: dict[str, type] = {"sent": int, "bytes": int, "deleted": int, "kept": list, "entries": int, "changed": int}
@@ -99,30 +104,41 @@ class _Conversation:
                     return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")
 
-    @contextmanager
-    def while_busy(self) -> Iterator[None]:
-        """Tells the node that we live, while nobody reads its answers."""
-        done = threading.Event()
 
-        def ping() -> None:
-            while not done.wait(PING_SECONDS):
-                self._program.send({"op": "ping"})
+class _Delivery(threading.Thread):
+    """Sends a host what it lacks, while its answers are listened to: it may fail or freeze meanwhile."""
 
-        thread = threading.Thread(target=ping, daemon=True)
-        thread.start()
+    def __init__(self, program: Program, deliver: Callable[[Cancel], None], cancel: Cancel) -> None:
+        super().__init__(name=f"delivery {program.host.name}", daemon=True)
+        self._program, self._deliver, self._cancel = program, deliver, Cancel()
+        self._forget = cancel.on_set(self._cancel.set)
+        self.error: Exception | None = None
+
+    def run(self) -> None:
         try:
-            yield
-        finally:
-            done.set()
-            thread.join(PING_SECONDS)
+            self._deliver(self._cancel)
+        except Exception as error:
+            self.error = error
+            self._program.close()
+
+    def __enter__(self) -> _Delivery:
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._forget()
+        if error is not None:
+            self._cancel.set()
+            self._program.close()  # what waits for the node to read ends, too
+        self.join(JOIN_SECONDS)
+        if self.error is not None and getattr(error, "kind", None) != "sync":  # that is the node's own word
+            raise self.error from None
 
 
 def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
     """Mirror the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}."""
-    if shutil.which("rsync") is None:
-        raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
     tree = scan(plan.source, whole=plan.whole)
-    digests = Digests(tree)
+    digests, parcels = Digests(tree), Parcels(tree)
     sync_id = uuid.uuid4().hex
     runs: set[str] = set()
 
@@ -144,12 +160,24 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
             program.send_bytes(_manifest(tree, hello["known"]))
             need = told(talk.answer(), name, files=list, stage=str, basis=str)
             paths = _wanted(tree, need["files"], name)
-            with talk.while_busy():
-                if paths:
-                    _send_files(session, host, tree, need, hello, runtime)
-                wanted = digests.of(paths)
-            program.send({"op": "switch", "digests": wanted})
-            done = told(talk.answer(), name, **DONE)
+            can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
+            large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
+            counter = _Counter(host, tree, paths, runtime)
+
+            def deliver(cancel: Cancel) -> None:
+                digests_of_large = {}
+                if large:
+                    _rsync(session, tree, large, need, cancel, counter)
+                    digests_of_large = digests.of(large)
+                for message, count in parcels.of(sorted(set(paths).difference(large))):
+                    if cancel.is_set():
+                        return
+                    program.send_bytes(message)
+                    counter.add(count)
+                program.send({"op": "switch", "digests": digests_of_large})
+
+            with _Delivery(program, deliver, runtime.cancel):
+                done = told(talk.answer(), name, **DONE)
             if not all(isinstance(path, str) for path in done["kept"]):
                 raise Nonsense("what it kept is told in another way", name)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
@@ -163,7 +191,7 @@ def _wanted(tree: Tree, files: list[Any], host: str) -> list[str]:
     """The paths that a node asks for. It may name anything here: ignored files, or what a link in the tree leads to."""
     try:
         paths = [path for path, size in files if isinstance(size, int)]
-        if len(paths) == len(files) and tree.files.issuperset(paths):
+        if len(paths) == len(files) and tree.by_path.keys() >= set(paths):
             return paths
     except (TypeError, ValueError):
         pass
@@ -177,27 +205,29 @@ def _manifest(tree: Tree, known: str | None) -> bytes:
     return json.dumps(line).encode() + b"\n" + packed
 
 
-def _send_files(
-    session: Session, host: Host, tree: Tree, need: Mapping[str, Any], hello: Mapping[str, Any], runtime: Runtime
+class _Counter:
+    """What one host has got so far, told to the view."""
+
+    def __init__(self, host: Host, tree: Tree, paths: Sequence[str], runtime: Runtime) -> None:
+        self._host, self._runtime = host, runtime
+        self._total = sum(tree.by_path[path][3] for path in paths)
+        self._sent = 0
+
+    def add(self, count: int) -> None:
+        self._sent = min(self._sent + count, self._total)
+        self._runtime.emit(Progress(self._host.name, "sending", self._sent, self._total))
+
+
+def _rsync(
+    session: Session, tree: Tree, paths: Sequence[str], need: Mapping[str, Any], cancel: Cancel, counter: _Counter
 ) -> None:
-    if hello["rsync"] is None:
-        raise HostFailed("rsync is not installed there", host=host.name, kind="sync",
-                         hint=f"fleet exec -w {host.name} -- apt-get install -y rsync")
-    total = sum(size for _path, size in need["files"])
-    sent = 0
-
-    def moved(count: int) -> None:
-        nonlocal sent
-        sent += count
-        runtime.emit(Progress(host.name, "sending", min(sent, total), total))
-
-    names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path, _size in need["files"])
+    names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
     options = [*RSYNC, "--compare-dest=" + os.fsdecode(need["basis"].encode("utf-8", "surrogateescape"))]
     try:
         rsync(session, options, tree.root, os.fsdecode(need["stage"].encode("utf-8", "surrogateescape")), names,
-              cancel=runtime.cancel, moved=moved)
+              cancel=cancel, moved=counter.add)
     except HostFailed:
-        for path, _size in need["files"]:
+        for path in paths:
             if not tree.local(path).is_file():
                 raise HostFailed(f"{path} vanished while it was sent", kind="sync",
                                  hint="run the sync again; nothing was switched in") from None

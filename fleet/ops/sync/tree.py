@@ -43,9 +43,9 @@ class Tree:
         return zlib.compress(json.dumps(self.entries).encode(), 1)
 
     @cached_property
-    def files(self) -> frozenset[str]:
-        """Paths of all its files."""
-        return frozenset(path for path, kind, *_ in self.entries if kind == "f")
+    def by_path(self) -> dict[str, Entry]:
+        """The entries of all its files."""
+        return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
 
     def file_digest(self, path: str) -> str:
         """sha256 of one file's bytes now. HostFailed when it cannot be read any more."""

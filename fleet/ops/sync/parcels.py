@@ -1,0 +1,85 @@
+"""Small files of a tree, many in one message: read and packed once, however many hosts lack them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+
+from fleet.errors import HostFailed
+from fleet.ops.sync.tree import Tree
+
+PARCEL_BYTES = 1 << 20
+KEEP_BYTES = 256 << 20
+Item = tuple[str, int, int]  # path, offset, length
+
+
+class Parcels:
+    """Control lines for remote/mirror.py with zlib data behind them; see remote/mirror_parcels.py."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._lock = threading.Lock()
+        self._made: dict[tuple[Item, ...], bytes] = {}
+        self._kept = 0
+
+    def of(self, paths: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+        """(message, bytes of the files in it), until all are in. HostFailed for a file that is not any more what the
+        tree says."""
+        for items in self._batches(paths):
+            with self._lock:
+                message = self._made.get(items)
+                if message is None:
+                    message = self._pack(items)
+                    if self._kept < KEEP_BYTES:
+                        self._made[items] = message
+                        self._kept += len(message)
+            yield message, sum(length for _path, _offset, length in items)
+
+    def _batches(self, paths: Sequence[str]) -> Iterator[tuple[Item, ...]]:
+        batch: list[Item] = []
+        room = PARCEL_BYTES
+        for path in paths:
+            offset, size = 0, self._tree.by_path[path][3]
+            while True:
+                length = min(size - offset, room)
+                batch.append((path, offset, length))
+                offset, room = offset + length, room - length
+                if room == 0:
+                    yield tuple(batch)
+                    batch, room = [], PARCEL_BYTES
+                if offset == size:
+                    break
+        if batch:
+            yield tuple(batch)
+
+    def _pack(self, items: Sequence[Item]) -> bytes:
+        parts = [json.dumps(items).encode() + b"\n", *(self._read(*item) for item in items)]
+        data = zlib.compress(b"".join(parts), 1)
+        line = {"op": "parcel", "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        return json.dumps(line).encode() + b"\n" + data
+
+    def _read(self, path: str, offset: int, length: int) -> bytes:
+        _path, _kind, _mode, size, mtime_ns, _link = self._tree.by_path[path]
+        try:
+            with open(self._tree.local(path), "rb", opener=_no_link) as file:
+                file.seek(offset)
+                data, info = file.read(length), os.fstat(file.fileno())
+        except FileNotFoundError:
+            raise _changed(f"{path} vanished while it was sent") from None
+        except OSError as error:
+            raise _changed(f"{path} changed while it was read: {error.strerror}") from error
+        if (info.st_size, info.st_mtime_ns) != (size, mtime_ns) or len(data) != length:
+            raise _changed(f"{path} changed while it was read")
+        return data
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def _changed(message: str) -> HostFailed:
+    return HostFailed(message, kind="sync", hint="run the sync again; nothing was switched in")
