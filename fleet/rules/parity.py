@@ -122,7 +122,8 @@ RULES: tuple[Rule, ...] = (
          "set /sys/kernel/mm/transparent_hugepage/enabled the same everywhere", "info"),
     Rule("hostname", "hostname", "distinct", "hostname",
          "set a hostname of its own on each (hostnamectl): NCCL takes hosts of one name for one machine", "warning"),
-    Rule("rsync-missing", "problems.rsync", "clear", "rsync", "install rsync: 'fleet sync' needs it", "warning"),
+    Rule("rsync-missing", "problems.rsync", "clear", "rsync",
+         "install rsync: with it 'fleet sync' sends only what has changed in large files", "info"),
     # -- room and limits
     Rule("disk-workdir", "disks.workdir.free", "minimum", "free in the workdir",
          "make room there, or set another 'workdir' in the inventory",
