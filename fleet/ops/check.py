@@ -16,7 +16,8 @@ from fleet.rules.judge import Finding, judge
 from fleet.rules.matrix import matrix
 from fleet.rules.view import View, view
 from fleet.transport.base import Session
-from fleet.transport.program import MISFITS, Nonsense, Program
+from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.program import Program
 
 CLOCK_SAMPLES = 4
 SILENCE_SECONDS = 15.0

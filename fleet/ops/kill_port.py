@@ -15,7 +15,8 @@ from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.program import MISFITS, Nonsense, call
+from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.program import call
 
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0

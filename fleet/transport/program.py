@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
-import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted
 from fleet.model import Host
-from fleet.transport.base import Cancel, Channel, Completed, Session
+from fleet.transport.base import Cancel, Channel, Session
+from fleet.transport.frames import Decoder, Frame
 
-PREAMBLE = b"\0FLEET1\n"
-HEADER = struct.Struct(">cII")
-NOISE_LIMIT = 64 * 1024
-# What a frame of each kind may hold: a node that announces more is broken, and must not fill this machine's memory.
-FRAME_LIMITS = {"O": 16 << 20, "J": 256 << 20, "H": 1024, "X": 1024}
-OUTPUT_LIMIT = 64 << 20
 POLL_SECONDS = 0.5
 PING_SECONDS = 2.0
 
@@ -56,37 +48,6 @@ def source(name: str) -> bytes:
     parts = ["wire", "common"] if named is None or named[1] == b"parts" else []
     parts += named[2].decode().split() if named else []
     return b"\n".join([*((root / f"{part}.py").read_bytes() for part in parts), text])
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One frame from the node; see fleet/remote/wire.py for the kinds."""
-
-    kind: str
-    stream: int
-    payload: bytes
-
-    def json(self) -> dict[str, Any]:
-        """The payload of a J or X frame. ConnectError(kind="protocol") when it is no JSON object."""
-        try:
-            value = json.loads(self.payload)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise Nonsense(f"{self.payload[:60]!r} where a JSON object belongs")
-        return value
-
-
-# what code that reads a node's JSON raises when something in it is not what it must be
-MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
-
-class Nonsense(ConnectError):
-    """A node that was reached and then said what no program of fleet says."""
-
-    def __init__(self, what: str, host: str | None = None) -> None:
-        super().__init__(f"the node does not keep to fleet's protocol: {what}", host=host, kind="protocol",
-                         hint="something else answers in place of fleet's program, or the node is broken")
 
 
 class Program:
@@ -150,8 +111,7 @@ class Program:
         silence: seconds without any byte after which the host counts as lost. deadline: a time.monotonic()
         value. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
         """
-        buffer = bytearray()
-        started = False
+        decoder = Decoder(self.host.name)
         heard = pinged = time.monotonic()
         while True:
             data = self._channel.recv(POLL_SECONDS)
@@ -172,39 +132,14 @@ class Program:
                 continue
             heard = now
             if data == b"":
-                raise self._ended(bytes(buffer), started)
-            buffer += data
-            if not started:
-                at = buffer.find(PREAMBLE)
-                if at < 0:
-                    if len(buffer) > NOISE_LIMIT:
-                        raise self._ended(bytes(buffer), started)
-                    continue
-                del buffer[: at + len(PREAMBLE)]
-                started = True
-            offset = 0
-            while len(buffer) - offset >= HEADER.size:
-                kind, stream, length = HEADER.unpack_from(buffer, offset)
-                name = kind.decode("latin-1")
-                if length > FRAME_LIMITS.get(name, -1):
-                    raise Nonsense(f"a frame of kind {name!r} with {length} bytes", self.host.name)
-                end = offset + HEADER.size + length
-                if len(buffer) < end:
-                    break
-                frame = Frame(name, stream, bytes(buffer[offset + HEADER.size : end]))
-                offset = end
-                if frame.kind == "X":
-                    self._check_exit(frame)
+                raise self._ended(decoder.rest, decoder.started)
+            for frame in decoder.feed(data):
                 if frame.kind != "H":
                     yield frame
                 if frame.kind == "X":
                     return
-            del buffer[:offset]
-
-    def _check_exit(self, frame: Frame) -> None:
-        status = frame.json().get("exit_status")
-        if type(status) is not int or not 0 <= status <= 255:
-            raise Nonsense(f"exit status {str(status)[:60]!r}", self.host.name)
+            if decoder.noisy:
+                raise self._ended(decoder.rest, False)
 
     def _ended(self, rest: bytes, started: bool) -> FleetError:
         """Why the stream ended before its X frame."""
@@ -246,36 +181,3 @@ def call(
             if frame.kind == "J":
                 answer = frame.json()
     return answer
-
-
-def run_line(
-    session: Session, command: str, stdin: bytes = b"", *, timeout: float = 60.0, cancel: Cancel | None = None
-) -> Completed:
-    """Run a constant (or shlex-quoted) shell line to its end; for nodes that have no python yet."""
-    deadline = time.monotonic() + timeout
-    channel = session.start(command)
-    out = bytearray()
-    try:
-        if stdin:
-            # it may have ended already (a nologin shell): then reading tells why, better than this does
-            with contextlib.suppress(ConnectError):
-                channel.send(stdin)
-        channel.send_eof()
-        while True:
-            if cancel is not None and cancel.is_set():
-                raise Interrupted("interrupted", host=session.host.name)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise DeadlineError(f"no answer within {timeout:g} s", host=session.host.name)
-            data = channel.recv(min(left, POLL_SECONDS))
-            if data == b"":
-                break
-            out += data or b""
-            if len(out) > OUTPUT_LIMIT:
-                raise Nonsense(f"output of more than {OUTPUT_LIMIT >> 20} MiB", session.host.name)
-        status = channel.wait(max(0.1, deadline - time.monotonic()))
-        if status is None:
-            raise ConnectError("the connection was lost", host=session.host.name, kind="lost")
-        return Completed(status, bytes(out), channel.recv_stderr())
-    finally:
-        channel.close()

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.transport.program import HEADER, PREAMBLE, Frame, source
+from fleet.transport.frames import HEADER, PREAMBLE, Frame
+from fleet.transport.program import source
 
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"

@@ -15,8 +15,9 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops.execute import ExecOptions, execute, make_plan
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, Completed
+from fleet.transport.line import run_line
 from fleet.transport.local import LocalTransport
-from fleet.transport.program import Program, call, run_line
+from fleet.transport.program import Program, call
 
 HOST = Host("n1", "127.0.0.1")
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]

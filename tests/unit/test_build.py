@@ -16,7 +16,7 @@ from fleet.ops.build.node import _Incoming, _told
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.compilers import gcc_bounds
 from fleet.rules.gpus import capability
-from fleet.transport.program import Nonsense
+from fleet.transport.frames import Nonsense
 
 INVENTORY = Inventory((Host("gpu01", "a"), Host("gpu02", "b")))
 

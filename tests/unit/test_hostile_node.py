@@ -25,7 +25,9 @@ from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
 from fleet.transport import ssh_channel
 from fleet.transport.base import Cancel
-from fleet.transport.program import OUTPUT_LIMIT, PREAMBLE, Nonsense, Program, call, run_line
+from fleet.transport.frames import PREAMBLE, Nonsense
+from fleet.transport.line import OUTPUT_LIMIT, run_line
+from fleet.transport.program import Program, call
 from fleet.transport.ssh_wire import Packets, paramiko
 
 HOST = Host("gpu1", "gpu1")

@@ -19,7 +19,7 @@ from fleet.ops.shape import fits
 from fleet.ops.wheels import node
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.transport.base import Cancel
-from fleet.transport.program import PREAMBLE, Nonsense
+from fleet.transport.frames import PREAMBLE, Nonsense
 from tests.unit.test_hostile_node import Node, frame, said
 from tests.wheelmaker import make_wheel
 

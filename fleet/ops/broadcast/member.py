@@ -14,7 +14,8 @@ from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import MISFITS, Nonsense, Program
+from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
 Handle = Callable[[str, Mapping[str, Any]], None]

@@ -19,7 +19,8 @@ from fleet.ops.shape import fits
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.gpus import ARCH
 from fleet.transport.base import Session
-from fleet.transport.program import Nonsense, Program, call
+from fleet.transport.frames import Nonsense
+from fleet.transport.program import Program, call
 
 LOOK_SECONDS = 30.0
 SILENCE_SECONDS = 30.0

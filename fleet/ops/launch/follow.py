@@ -18,7 +18,8 @@ from fleet.model import Host
 from fleet.ops.launch.gang import checked
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.program import MISFITS, Frame, Nonsense, Program
+from fleet.transport.frames import MISFITS, Frame, Nonsense
+from fleet.transport.program import Program
 
 RETRY_SECONDS = 0.5
 FULL_RETRY_SECONDS = 2.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError, UsageError
-from fleet.transport.program import Nonsense
+from fleet.transport.frames import Nonsense
 
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 _LOG_NAME = re.compile(r"(?:node\.log|rank(\d{1,9})\.(out|err))\Z")

@@ -17,7 +17,8 @@ from fleet.ops.launch.findings import Finding, folded, judge
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
 from fleet.ops.launch.start import Sessions
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.program import MISFITS, Nonsense, Program
+from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.program import Program
 from fleet.transport.ssh import SshTransport
 
 DEADLINE_SECONDS = 20.0

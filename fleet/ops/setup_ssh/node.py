@@ -16,7 +16,7 @@ from fleet.errors import ConnectError, HostFailed
 from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
 from fleet.ops.setup_ssh.keys import BITS
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import run_line
+from fleet.transport.line import run_line
 
 FILES = ("authorized_keys", "known_hosts", "config")
 COMMAND = "exec sh -c 'eval \"$(cat)\"'"

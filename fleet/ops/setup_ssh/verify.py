@@ -23,7 +23,7 @@ from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh.node import COMMAND
 from fleet.transport.base import Session
-from fleet.transport.program import run_line
+from fleet.transport.line import run_line
 
 HEAD = "head"
 # ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers

@@ -25,7 +25,8 @@ from fleet.ops.runtime import Runtime
 from fleet.ops.sync.parcels import Parcels
 from fleet.ops.sync.tree import Tree, scan
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import Frame, Nonsense, Program
+from fleet.transport.frames import Frame, Nonsense
+from fleet.transport.program import Program
 from fleet.transport.rsh import rsync
 
 SILENCE_SECONDS = 30.0

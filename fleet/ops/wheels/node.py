@@ -18,7 +18,8 @@ from fleet.ops.shape import fits
 from fleet.ops.wheels.wheel import Wheel
 from fleet.rules.units import size
 from fleet.transport.base import Session
-from fleet.transport.program import Nonsense, call
+from fleet.transport.frames import Nonsense
+from fleet.transport.program import call
 
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 15.0

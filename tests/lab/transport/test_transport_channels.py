@@ -12,7 +12,8 @@ from transport_tools import wait_until
 from fleet import fanout
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
-from fleet.transport.program import call, run_line
+from fleet.transport.line import run_line
+from fleet.transport.program import call
 from fleet.transport.ssh_channel import SshSession
 
 

@@ -15,7 +15,7 @@ from fleet import fanout
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.program import run_line
+from fleet.transport.line import run_line
 
 
 def test_a_killed_connection_is_lost_not_ended(tmp_path: Path, head: Head) -> None:

@@ -15,7 +15,7 @@ from fleet import fanout
 from fleet.errors import ConnectError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.program import run_line
+from fleet.transport.line import run_line
 
 
 def test_sixty_four_at_one_sshd_with_default_limits(head: Head, sshd: Sshd) -> None:
