@@ -167,10 +167,11 @@ def supervise(spec, temporary, guardian, writer):
             write_final(folder, final_status("stopped", str(failed), []))
         os.write(writer, json.dumps(failed.answer).encode())
         return
+    supervisor = Supervisor(spec, folder, engine, signals, beginning)  # its clock runs before anybody knows of it
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
     os.close(writer)
     try:
-        Supervisor(spec, folder, engine, signals, beginning).run()
+        supervisor.run()
     except BaseException as error:
         with open(os.path.join(folder, "node.log"), "ab") as log:
             log.write(("fleet: the supervisor failed: %r\n" % error).encode("utf-8", "replace"))
