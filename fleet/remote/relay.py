@@ -11,7 +11,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
         "stages"}
     <- {"op": "go", "held": [file]}        the unsure ones that are what the source has
-    <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to; no addresses: nobody
+    <- {"op": "next", "epoch", "addresses": [[address, port, name?]], "token"}     whom to send to
     <- {"op": "staged", "names"}    with --via rsync, instead: what was wanted lies in the "stages" of need
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these

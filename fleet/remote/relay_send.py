@@ -35,8 +35,6 @@ class Sender:
                         return
                 order = self.order
             done = order["epoch"]
-            if not order["addresses"]:
-                continue
             try:
                 self.send(order)
                 send_json({"event": "served", "epoch": done})
@@ -55,11 +53,11 @@ class Sender:
     def dial(self, order):
         """The first address that answers."""
         why = []
-        for address, port in order["addresses"]:
+        for address, port, *name in order["addresses"]:
             try:
                 return Link(socket.create_connection((address, port), DIAL_SECONDS), self.context, False, self.tls)
             except (OSError, ValueError) as error:
-                why.append("%s:%d: %s" % (address, port, reason_of(error)))
+                why.append("%s: %s" % (name[0] if name else "%s:%d" % (address, port), reason_of(error)))
                 if getattr(error, "errno", None) == errno.ECONNRESET or isinstance(error, ssl.SSLEOFError):
                     raise HungUp("; ".join(why)) from None
         raise Lost("; ".join(why))

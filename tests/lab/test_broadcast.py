@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -184,6 +185,27 @@ def test_a_node_that_no_other_reaches_and_the_way_around_it(fast: VirtualLab, bi
         for name in others:
             fast.sh(name, f"ip route del prohibit {fast.address(victim)}")
     assert code == 0 and sums(fast, fast.names) == {digest}
+
+
+def test_behind_a_bastion_the_data_still_leaves_the_head_once(
+    fast: VirtualLab, big: Path, digest: str, tmp_path: Path
+) -> None:
+    bastion, *inner = fast.names
+    inventory = tmp_path / "fleet.yaml"
+    inventory.write_text("defaults: {user: root}\nhosts:\n" + "".join(
+        f"  {name}: {{address: {fast.address(name)}, proxy_jump: root@{fast.address(bastion)}}}\n" for name in inner))
+    said = fast.fleet("-i", "lab", "-w", bastion, "exec", "--shell", "echo $SSH_CONNECTION", check=True).stdout
+    head = re.findall(r"198\.18\.[\d.]+", said)[0]
+    for name in inner:
+        fast.sh(name, f"ip route add prohibit {head}")
+    try:
+        began = time.monotonic()
+        code, document = end(fast.popen("-i", str(inventory), "--json", "sync", "--data", f"{big}:/data/"))
+    finally:
+        for name in inner:
+            fast.sh(name, f"ip route del prohibit {head}")
+    assert code == 0 and document["sent"] == SIZE and time.monotonic() - began < 60, document
+    assert sums(fast, inner) == {digest}
 
 
 def test_a_node_that_wakes_up_again_gets_the_rest_at_the_end_of_the_chain(

@@ -21,20 +21,21 @@ GOODBYE_SECONDS = 3.0
 
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    limited: whether the source's rate is limited by wish.
+    reach, limited: see steering.Steering.
 
     All methods may be called from any thread.
     """
 
     def __init__(self, members: Sequence[Member], manifest: Manifest, emit: Emit,
-                 star: Callable[[Member], None] | None = None, limited: bool = False) -> None:
+                 reach: Callable[[Member], list[list[Any]]], star: Callable[[Member], None] | None = None,
+                 limited: bool = False) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
         self.over = threading.Event()
         self.first_locked = threading.Event()
         self.sent = 0
         self.source = Source()
-        self._view, self._star, self._limited = emit, star, limited
+        self._view, self._star, self._reach, self._limited = emit, star, reach, limited
         self._lock = threading.RLock()
         self._steering: Steering | None = None
 
@@ -197,7 +198,7 @@ class Coordinator:
             self.source.pass_on(member, self.source.digests)
             self.source.warn(member, self.source.changed)
         chained = [] if self._star else lacking
-        self._steering = Steering(chained, self.source, self._emit, self._give_up, self._limited)
+        self._steering = Steering(chained, self.source, self._emit, self._give_up, self._reach, self._limited)
         for member in lacking if self._star else ():
             threading.Thread(target=self._star, args=(member,), daemon=True).start()
         self.source.ask(i for m in lacking for i in m.lacking())

@@ -22,6 +22,7 @@ from fleet.ops.broadcast.manifest import Manifest, scan
 from fleet.ops.broadcast.member import Member, converse
 from fleet.ops.broadcast.plan import BroadcastPlan
 from fleet.ops.broadcast.star import send
+from fleet.ops.broadcast.tunnel import Tunnels
 from fleet.ops.each import failed
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Session
@@ -57,6 +58,7 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
             runtime.emit(Finished(result))
     finally:
         coordinator.end()
+        transfer.tunnels.close()
     final = tuple(_with_shared(results[host.name], results) for host in inventory.hosts)
     data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
             "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped)}
@@ -77,9 +79,10 @@ class _Transfer:
 
     def __init__(self, plan: BroadcastPlan, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
-        self.coordinator = Coordinator(members, manifest, runtime.emit, self.star if plan.via == "rsync" else None,
-                                       plan.limit is not None)
         self._sessions: dict[str, Session] = {}
+        self.tunnels = Tunnels(self._sessions)
+        self.coordinator = Coordinator(members, manifest, runtime.emit, self.tunnels.addresses,
+                                       self.star if plan.via == "rsync" else None, plan.limit is not None)
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
         self._kinds = kinds

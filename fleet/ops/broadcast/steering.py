@@ -16,16 +16,18 @@ from fleet.ops.broadcast.source import Source
 
 
 class Steering:
-    """lacking: members to be served, in order. fail: called for one that is given up. The caller holds its lock."""
+    """lacking: members to be served, in order. fail: called for one that is given up. reach: where the source can dial
+    a member. limited: whether the source's rate is limited by wish. The caller holds its lock."""
 
     def __init__(self, lacking: Sequence[Member], source: Source, emit: Emit,
-                 fail: Callable[[Member, FleetError], None], limited: bool) -> None:
+                 fail: Callable[[Member, FleetError], None], reach: Callable[[Member], list[list[Any]]],
+                 limited: bool) -> None:
         now = time.monotonic()
         self.chain = Chain([(member.host.name, member.need["bytes"]) for member in lacking], now)
         self.losses = Losses()
         self._judge = Judge(self.chain, now, limited)
         self._members = {member.host.name: member for member in lacking}
-        self._source, self._emit, self._fail = source, emit, fail
+        self._source, self._emit, self._fail, self._reach = source, emit, fail, reach
         self._give(self.chain.orders())
 
     def heard(self, name: str, message: Mapping[str, Any]) -> None:
@@ -86,5 +88,8 @@ class Steering:
     def _give(self, orders: Iterable[Order]) -> None:
         for order in orders:
             receiver = self._members[order.receiver]
-            sender = self._source if order.sender == SOURCE else self._members[order.sender]
-            sender.tell(op="next", epoch=order.epoch, addresses=receiver.addresses, token=receiver.token)
+            message = {"op": "next", "epoch": order.epoch, "token": receiver.token}
+            if order.sender == SOURCE:
+                self._source.tell(**message, addresses=self._reach(receiver))
+            else:
+                self._members[order.sender].tell(**message, addresses=receiver.addresses)
