@@ -111,7 +111,8 @@ class Coordinator:
             self._maybe_go()
 
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
-        error = HostFailed(str(message["message"]), hint=message["hint"], host=member.host.name, kind="sync")
+        hint = message["hint"] and str(message["hint"])
+        error = HostFailed(str(message["message"]), hint=hint, host=member.host.name, kind="sync")
         self._out(member, error)
         self._first_is_through(member.host.name)
         self._maybe_go()
