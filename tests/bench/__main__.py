@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="rounds of each table [5]")
     parser.add_argument("--hosts", type=int, default=64, help="of the exec table [64]")
     parser.add_argument("--link", default="100mbit", help="of the broadcast table [100mbit]")
-    parser.add_argument("--size", type=int, default=64, help="of the broadcast table, MiB [64]")
+    parser.add_argument("--size", type=int, default=244, help="of the broadcast table, MiB [244: 256 MB]")
     parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
     parser.add_argument("--only", default="help,launch,exec,code,broadcast", help="tables, by comma")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
@@ -66,7 +66,6 @@ def main() -> int:
         with bench_lab(16, "--link", args.link, mesh=True) as lab:
             own, peers = broadcast_peers.contestants(lab, args.size << 20)
             title = f"{args.size} MiB to {len(lab.names)} nodes, every link {args.link}"
-            # a star takes its time
             tables.append(show(title, own, peers, broadcast_peers.AIMS, min(args.runs, 3)))
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps({"machine": machine, "rounds": args.runs, "tables": tables}, indent=1) + "\n")

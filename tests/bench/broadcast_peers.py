@@ -55,8 +55,8 @@ def contestants(lab: BenchLab, size: int) -> tuple[Contestant, list[Contestant]]
         argv = [FLEET, "-i", "lab", "-w", ",".join(nodes), "sync", "--data", f"{path}:{TO}"]
         return Contestant(name, command(argv, lab.env), arrived(lab, path, nodes))
 
-    def shell(name: str, line: str, missing: str | None = None, **env: str) -> Contestant:
-        return Contestant(name, command(["bash", "-c", line], {**lab.env, **env}), check, missing)
+    def shell(name: str, line: str, missing: str | None = None, once: bool = True, **env: str) -> Contestant:
+        return Contestant(name, command(["bash", "-c", line], {**lab.env, **env}), check, missing, once)
 
     quoted = shlex.quote(str(path))
     ssh = f"ssh -F {shlex.quote(config)}"
@@ -69,6 +69,6 @@ def contestants(lab: BenchLab, size: int) -> tuple[Contestant, list[Contestant]]
         shell("pdcp", f"pdcp -R ssh -f 64 -w {','.join(names)} {quoted} {TO}",
               None if shutil.which("pdcp") else "not installed",
               PDSH_SSH_ARGS_APPEND="", PDSH_SSH_ARGS=f"-F {config} -a -x -l%u %h"),
-        shell("ssh chain, nothing verified", chain),
+        shell("ssh chain, nothing verified", chain, once=False),
         shell("taktuk", taktuk, None if shutil.which("taktuk") else "not installed"),
     ]

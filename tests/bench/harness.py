@@ -28,13 +28,15 @@ class Done:
 class Contestant:
     """run() is timed. check(done) says what is wrong with its result, or None; it is not timed.
 
-    missing: why it cannot run here; it is then named in the table, not left out.
+    missing: why it cannot run here; it is then named in the table, not left out. once: it takes minutes, and has one
+    round, without the unmeasured one before it.
     """
 
     name: str
     run: Callable[[], Done]
     check: Callable[[Done], str | None]
     missing: str | None = None
+    once: bool = False
     seconds: list[float] = field(default_factory=list)
     failure: str | None = None
 
@@ -56,7 +58,7 @@ def command(argv: Sequence[str], env: dict[str, str] | None = None, cwd: str | N
 def race(title: str, contestants: Sequence[Contestant], rounds: int) -> None:
     """Fill in `seconds`; one unmeasured round first, in which files and caches get warm and mistakes show."""
     for turn in range(-1, rounds):
-        able = [c for c in contestants if not c.missing and not c.failure]
+        able = [c for c in contestants if not c.missing and not c.failure and (turn == 0 or not c.once)]
         shift = turn % len(able) if able else 0
         for contestant in able[shift:] + able[:shift]:
             if sys.stderr.isatty():
