@@ -116,8 +116,11 @@ def finish(store):
         full = store.targets[number].full(name)
         if kind == "l" and not (os.path.islink(full) and os.readlink(full) == enc(link)):
             store.targets[number].check_place(name, "l")
-            os.symlink(enc(link), full + b".fleet-new")
-            os.rename(full + b".fleet-new", full)
+            new = os.path.join(store.targets[number].meta, b"link.new")
+            if os.path.lexists(new):
+                os.unlink(new)
+            os.symlink(enc(link), new)
+            os.rename(new, full)
         elif kind == "d" and (name or store.targets[number].made):
             # a folder that was there, perhaps somebody's home, keeps its mode
             folders.append((full, mode))
@@ -182,7 +185,7 @@ def run_node(spec):
         elif op == "go":
             begin(store, message["held"], unsure)
             if receiver is not None:
-                for work in (receiver.accept_forever, receiver.receive_forever, sender.send_forever):
+                for work in (receiver.accept_forever, receiver.receive_forever):
                     worker(work)
             for _ in range(PLACERS):
                 worker(store.place_forever)

@@ -1,6 +1,7 @@
 """Links of the chain: TCP with mutual TLS 1.3, both ends holding the one certificate made for this transfer.
 
-The predecessor dials. It says {"token", "epoch"}, the successor answers {"wants": [[from, to], ...]}; then those
+The predecessor dials. It says {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
+secret, made by the head: good for this link only. The successor answers {"wants": [[from, to], ...]}; then those
 bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. A newer epoch takes the place of
 an older link; whoever does not know the token, or has another certificate, gets nothing.
 """

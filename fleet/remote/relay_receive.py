@@ -67,10 +67,11 @@ class Receiver:
         try:
             link = Link(plain, self.context, True, self.tls)
             hello = link.read_line(4096)
-            if not hmac.compare_digest(str(hello.get("token")), self.token):
+            epoch = int(hello["epoch"])
+            token = hmac.new(self.token.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
+            if not hmac.compare_digest(str(hello.get("token")), token):
                 raise OSError(errno.EACCES, "a wrong token")
             with self.store.ready:
-                epoch = int(hello["epoch"])
                 if epoch <= self.epoch:
                     raise OSError(errno.ESTALE, "an older link")
                 before, self.epoch, self.link = self.link, epoch, link
@@ -89,8 +90,6 @@ class Receiver:
             with self.store.ready:
                 while self.epoch == epoch:
                     self.store.ready.wait(1.0)
-                    if self.store.stopped:
-                        return
                 link, epoch = self.link, self.epoch
             try:
                 self.serve(link, epoch, buffer)
@@ -144,6 +143,6 @@ class Receiver:
                 wants = self.store.wants()
                 if wants or self.store.settled():
                     return wants
-                if self.store.stopped or self.epoch != epoch:
+                if self.epoch != epoch:
                     raise Stopped()
                 self.store.ready.wait(0.5)

@@ -11,8 +11,9 @@ class Sender:
     def __init__(self, store, tls, limit):
         self.store, self.tls, self.limit = store, tls, limit
         self.context = tls_context(False, tls)
-        self.order = {"epoch": 0, "addresses": []}
+        self.order = {"epoch": 0}
         self.link = None
+        self.turn = threading.Lock()
         self.sent = 0
         self.at = None  # position of the next byte to send, None when idle
 
@@ -24,31 +25,28 @@ class Sender:
             self.store.ready.notify_all()
         if link is not None:
             link.abort()
+        worker(self.follow, order)
 
-    def send_forever(self):
-        done = 0
-        while True:
-            with self.store.ready:
-                while self.order["epoch"] == done:
-                    self.store.ready.wait(1.0)
-                    if self.store.stopped:
-                        return
-                order = self.order
-            done = order["epoch"]
-            try:
-                self.send(order)
-                send_json({"event": "served", "epoch": done})
-            except Lost as error:
-                if self.order is order:
-                    send_json({"event": "link", "epoch": done, "connected": self.link is not None,
-                               "why": error.args[0]})
-            except Stopped:
-                pass
-            finally:
-                self.at = None
-                if self.link is not None:
-                    self.link.sock.close()
-                    self.link = None
+    def follow(self, order):
+        """Serve one order to its end, or until a newer one comes: that one need not wait while this one dials."""
+        link = None
+        try:
+            link = self.dial_patiently(order)
+            with self.turn:
+                try:
+                    self.send(order, link)
+                finally:
+                    self.at = None
+            send_json({"event": "served", "epoch": order["epoch"]})
+        except Lost as error:
+            if self.order is order:
+                send_json({"event": "link", "epoch": order["epoch"], "connected": link is not None,
+                           "why": error.args[0]})
+        except Stopped:
+            pass
+        finally:
+            if link is not None:
+                link.sock.close()
 
     def dial(self, order):
         """The first address that answers."""
@@ -57,7 +55,7 @@ class Sender:
             try:
                 return Link(socket.create_connection((address, port), DIAL_SECONDS), self.context, False, self.tls)
             except (OSError, ValueError) as error:
-                why.append("%s: %s" % (name[0] if name else "%s:%d" % (address, port), reason_of(error)))
+                why.append("%s: %s" % (name[0] if name else "%s:%s" % (address, port), reason_of(error)))
                 if getattr(error, "errno", None) == errno.ECONNRESET or isinstance(error, ssl.SSLEOFError):
                     raise HungUp("; ".join(why)) from None
         raise Lost("; ".join(why))
@@ -73,13 +71,12 @@ class Sender:
                     raise Lost(error.args[0]) from None
                 time.sleep(pauses.pop(0))
 
-    def send(self, order):
-        link = self.dial_patiently(order)
+    def send(self, order, link):
         cancelled = lambda: self.order is not order  # noqa: E731
         with self.store.ready:
-            self.link = link
             if cancelled():
                 raise Stopped()
+            self.link = link
         link.sock.settimeout(None)
         with lost():
             link.send_line({"token": order["token"], "epoch": order["epoch"]})
@@ -99,7 +96,7 @@ class Sender:
                         link.sock.sendall(data)
                     begin += len(data)
                     self.sent += len(data)
-            self.at = None
+            self.at = None  # while the other end verifies
 
 
 class Limit:

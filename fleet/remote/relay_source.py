@@ -39,7 +39,6 @@ def run_source(spec):
         if op == "manifest":
             store = Store(targets, read_manifest(message), True, changed)
             sender = Sender(store, spec["tls"], Limit(spec["limit"]) if spec["limit"] else None)
-            worker(sender.send_forever)
             worker(report_sent, sender, spec["every"])
         elif op == "digest":
             worker(digest_files, store, sender, message["files"],

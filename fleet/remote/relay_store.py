@@ -27,7 +27,6 @@ class Store:
         self.starts = [f.start for f in self.files]
         self.received, self.left, self.at_least = 0, 0, 0
         self.problems, self.folders = [], set()
-        self.stopped = False
         self.to_place = queue.Queue()
         self.writing = self.reading = None
         if source:
@@ -73,15 +72,6 @@ class Store:
 
     def settled(self):
         return self.left == 0
-
-    def stop(self):
-        with self.ready:
-            self.stopped = True
-            self.ready.notify_all()
-
-    def wake(self):
-        with self.ready:
-            self.ready.notify_all()
 
     # -- receiving -----------------------------------------------------------------------------------------
     def put(self, position, view):
@@ -138,7 +128,7 @@ class Store:
             offset = position - f.start
             with self.ready:
                 while f.have <= offset and f.state != "failed" and not count:
-                    if self.stopped or cancelled():
+                    if cancelled():
                         raise Stopped()
                     self.ready.wait(1.0)
                 here = f.size if f.state == "failed" else f.have

@@ -8,11 +8,14 @@ every transport. All calls block with a deadline; one thread per host is fanout'
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from fleet.model import Host
+
+HELD_UP_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,24 @@ class Cancel:
     def _forget(self, key: int) -> None:
         with self._lock:
             self._callbacks.pop(key, None)
+
+
+class Silence:
+    """How long nothing was heard; time in which this process itself was held up (Ctrl-Z, a suspended machine) is no
+    silence of anybody's. Ask often: `seconds` tells being held up from the time since it was asked last."""
+
+    def __init__(self) -> None:
+        self._heard = self._asked = time.monotonic()
+
+    def word(self) -> None:
+        self._heard = self._asked = time.monotonic()
+
+    def seconds(self) -> float:
+        now = time.monotonic()
+        if now - self._asked > HELD_UP_SECONDS:
+            self._heard += now - self._asked
+        self._asked = now
+        return now - self._heard
 
 
 class Channel(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted
 from fleet.model import Host
-from fleet.transport.base import Cancel, Channel, Session
+from fleet.transport.base import Cancel, Channel, Session, Silence
 from fleet.transport.frames import Decoder, Frame
 
 POLL_SECONDS = 0.5
@@ -112,7 +113,8 @@ class Program:
         value. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = Decoder(self.host.name)
-        heard = pinged = time.monotonic()
+        silent = Silence()
+        pinged = time.monotonic()
         while True:
             data = self._channel.recv(POLL_SECONDS)
             now = time.monotonic()
@@ -124,13 +126,13 @@ class Program:
                 pinged = now
                 self.ping()
             if data is None:
-                if silence is not None and now - heard >= silence:
+                if silent.seconds() >= (math.inf if silence is None else silence):
                     raise ConnectError(
                         f"silent for {silence:g} s", host=self.host.name, kind="lost",
                         hint="the host hangs, or the link to it is cut",
                     )
                 continue
-            heard = now
+            silent.word()
             if data == b"":
                 raise self._ended(decoder.rest, decoder.started)
             for frame in decoder.feed(data):

@@ -14,13 +14,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
-from fleet.transport.base import Cancel, Channel, Session
+from fleet.transport.base import Cancel, Channel, Session, Silence
 
 ACCEPT_SECONDS = 20.0
 SAID_BYTES = 64 * 1024
@@ -34,7 +33,7 @@ class _Bridge(threading.Thread):
         self._session, self._listener, self._moved = session, listener, moved
         self.error: FleetError | None = None
         self.remote_stderr = b""
-        self.heard = time.monotonic()
+        self.silent = Silence()
         self._client: socket.socket | None = None
         self._channel: Channel | None = None
 
@@ -60,7 +59,7 @@ class _Bridge(threading.Thread):
         while True:
             data = channel.recv(0.5)
             if data:
-                self.heard = time.monotonic()
+                self.silent.word()
                 client.sendall(data)
             elif data == b"":
                 break
@@ -78,7 +77,7 @@ class _Bridge(threading.Thread):
         try:
             while data := client.recv(1 << 17):
                 channel.send(data)
-                self.heard = time.monotonic()
+                self.silent.word()
                 self._moved(len(data))
             channel.send_eof()
         except (OSError, FleetError):
@@ -182,7 +181,7 @@ def _communicate(
         except subprocess.TimeoutExpired:
             if cancel.is_set():
                 raise Interrupted("interrupted", host=name) from None
-            if time.monotonic() - bridge.heard > silence:
+            if bridge.silent.seconds() > silence:
                 raise ConnectError(f"silent for {silence:g} s", host=name, kind="lost",
                                    hint="the host hangs, or the link to it is cut") from None
     threads[0].join(2.0)

@@ -171,6 +171,21 @@ def test_a_wall_between_two_nodes_is_gone_around(fast: VirtualLab, big: Path, di
     assert sums(fast, fast.names) == {digest}
 
 
+def test_a_first_node_cut_off_from_the_others_costs_nobody_else_its_data(
+    fast: VirtualLab, big: Path, digest: str
+) -> None:
+    first, *others = fast.names
+    for name in others:
+        fast.sh(first, f"ip route add unreachable {fast.address(name)}")
+    try:
+        code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
+    finally:
+        for name in others:
+            fast.sh(first, f"ip route del unreachable {fast.address(name)}")
+    error = check_rest(fast, first, code, document, digest)
+    assert error["kind"] == "unreachable" and f"host {others[-1]}" in error["message"]
+
+
 def test_a_node_that_no_other_reaches_and_the_way_around_it(fast: VirtualLab, big: Path, digest: str) -> None:
     victim, others = fast.names[1], [name for name in fast.names if name != fast.names[1]]
     for name in others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import socket
@@ -50,6 +51,7 @@ class Node:
     def dial(self, tls: dict[str, str] | None, token: str = "secret", epoch: int = 1) -> dict[str, Any]:
         """Be the predecessor: what the node asks for; OSError when it turns us away."""
         self.link = self.wrap(socket.create_connection(("127.0.0.1", self.port), 10), tls)
+        token = hmac.new(token.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
         self.link.sendall(json.dumps({"token": token, "epoch": epoch}).encode() + b"\n")
         line = self.link.makefile("rb").readline()
         if not line:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
 
 from fleet.ops.broadcast.chain import SOURCE, Chain, Order
 from fleet.ops.broadcast.judge import Judge, Verdict
@@ -144,6 +148,21 @@ def test_a_head_that_was_held_up_blames_nobody() -> None:
     assert story.judge.tick(9.0) == []
 
 
+def test_a_head_that_slept_blames_nobody_for_anything() -> None:
+    rates = {"a": 10 * MB, "b": 10 * MB}
+    story = Story("a", "b").run(6, rates)
+    story.now += 40
+    assert story.judge.tick(story.now) == []
+    assert story.run(20, rates).told == []
+
+
+def test_one_that_comes_back_late_has_time_to_receive() -> None:
+    rates = {"a": 10 * MB, "b": 10 * MB}
+    story = Story("a", "b").run(2, rates).run(17, rates, silent="b")
+    assert story.told == [("b", "aside", "lost")]
+    assert story.run(3, {**rates, "b": 0.0}).told == [("b", "aside", "lost")]
+
+
 def test_all_silent_at_once_is_the_heads_own_trouble() -> None:
     rates = {"a": MB, "b": MB, "c": MB}
     assert Story("a", "b", "c").run(2, rates).run(6, rates, silent="abc").told == []
@@ -222,33 +241,92 @@ def test_a_broken_link_is_dialled_again_then_its_end_gets_another_sender() -> No
     for epoch in (2, 4, 5):
         assert story.judge.broken("a", epoch, True, "reset") == "redial"
         story.chain.redial("a")
-    verdict = story.judge.broken("a", 6, True, "reset")
-    assert isinstance(verdict, Verdict) and (verdict.name, verdict.action) == ("b", "last")
-    assert "host a" in verdict.reason
+    [verdict] = verdicts(story, "a", 6, True, "reset")
+    assert (verdict.name, verdict.action) == ("b", "last") and "host a" in verdict.reason
 
 
 def test_a_wall_between_two_is_gone_around_and_at_the_end_named() -> None:
     story = Story("a", "b", "c")
     assert story.judge.broken("a", 2, False, "timed out") == "redial"
     story.chain.redial("a")
-    verdict = story.judge.broken("a", 4, False, "timed out")
-    assert isinstance(verdict, Verdict) and (verdict.action, verdict.kind) == ("last", "unreachable")
+    [verdict] = verdicts(story, "a", 4, False, "timed out")
+    assert (verdict.name, verdict.action, verdict.kind) == ("b", "last", "unreachable")
     assert story.chain.to_end("b") == [Order("a", "c", 5), Order("c", "b", 6)]
     assert story.judge.broken("c", 6, False, "refused") == "redial"
     story.chain.redial("c")
-    verdict = story.judge.broken("c", 7, False, "refused")
-    assert isinstance(verdict, Verdict) and verdict.action == "out" and verdict.hint and "--via rsync" in verdict.hint
+    [verdict] = verdicts(story, "c", 7, False, "refused")
+    assert verdict.action == "out" and verdict.hint and "--via rsync" in verdict.hint
     assert "host a and host c cannot reach it" in verdict.reason
+
+
+def walls(story: Story, shut: set[tuple[str, str]]) -> Story:
+    """Links between these two fail, until there is none left."""
+    change = {"last": story.chain.to_end, "out": story.chain.remove}
+    for _ in range(200):
+        order = next((o for o in story.chain.links.values() if (o.sender, o.receiver) in shut
+                      and o.receiver in story.chain.hops and not story.chain.hops[o.receiver].done), None)
+        if order is None:
+            return story
+        answer = story.judge.broken(order.sender, order.epoch, False, "no route")
+        if answer == "redial":
+            story.chain.redial(order.sender)
+            continue
+        for verdict in answer:
+            story.told.append((verdict.name, verdict.action, verdict.kind))
+            story.verdicts.append(verdict)
+            if verdict.name in story.chain.hops:
+                change[verdict.action](verdict.name)
+    raise AssertionError("it does not come to an end")
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 9])
+def test_one_that_cannot_dial_anybody_is_last_and_served(count: int) -> None:
+    names = [chr(ord("a") + n) for n in range(count)]
+    for bad in names:
+        story = walls(Story(*names), {(bad, other) for other in names})
+        assert not any(action == "out" for _, action, _ in story.told), story.told
+        assert len(story.chain.hops) == count
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 9])
+def test_one_that_nobody_can_dial_is_the_only_one_given_up(count: int) -> None:
+    names = [chr(ord("a") + n) for n in range(count)]
+    for bad in names:
+        story = walls(Story(*names), {(other, bad) for other in [SOURCE, *names]})
+        assert [name for name, action, _ in story.told if action == "out"] == [bad], story.told
+        assert "cannot reach it" in story.verdicts[-1].reason and len(story.chain.hops) == count - 1
+
+
+def test_a_source_that_reaches_nobody_says_so_soon() -> None:
+    names = [f"n{n}" for n in range(64)]
+    story = walls(Story(*names), {(SOURCE, name) for name in names})
+    assert len(story.told) < 64 + 8 and not story.chain.hops
+    assert "this machine cannot reach it, nor any other" in story.verdicts[-1].reason
+
+
+def test_walls_at_random_come_to_an_end() -> None:
+    names = list("abcdef")
+    for seed in range(300):
+        chance = random.Random(seed)
+        shut = {(s, r) for s in [SOURCE, *names] for r in names if chance.random() < chance.choice([0.1, 0.3, 0.6])}
+        story = walls(Story(*names), shut)
+        assert len(story.told) <= 60
+
+
+def verdicts(story: Story, *news: Any) -> list[Verdict]:
+    answer = story.judge.broken(*news)
+    assert answer != "redial"
+    return answer
 
 
 def test_news_of_an_old_link_is_no_news() -> None:
     story = Story("a", "b")
     story.chain.remove("b")
-    assert story.judge.broken("a", 2, True, "reset") is None
+    assert story.judge.broken("a", 2, True, "reset") == []
 
 
 def test_a_link_that_breaks_while_its_end_is_away_is_made_anew_when_it_is_back() -> None:
     story = Story("a", "b")
     story.chain.set_aside("b")
-    assert story.judge.broken("a", 2, True, "reset") is None
+    assert story.judge.broken("a", 2, True, "reset") == []
     assert story.chain.rejoin("b") == [Order("a", "b", 3)]

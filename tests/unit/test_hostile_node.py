@@ -23,7 +23,7 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
-from fleet.transport import ssh_channel
+from fleet.transport import base, ssh_channel
 from fleet.transport.base import Cancel
 from fleet.transport.frames import PREAMBLE, Nonsense
 from fleet.transport.line import OUTPUT_LIMIT, run_line
@@ -125,7 +125,8 @@ NEED = {"event": "need", "wants": [[0, 4]], "files": [[0, 1]], "unsure": {}, "by
 @pytest.mark.parametrize("change", [
     {"unsure": {"7": "00"}}, {"unsure": {"-1": "00"}}, {"unsure": []}, {"wants": [[0, 5]]}, {"wants": [[3, 1]]},
     {"files": [[0, 1], [0, 1]]}, {"files": [[0, 1 << 70]]}, {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
-    {"port": 1 << 16}, {"address": 5}, {"stages": []}, {"stages": [None]},
+    {"port": 1 << 16}, {"port": None}, {"bytes": 10**400}, {"bytes": -1}, {"address": 5}, {"stages": []},
+    {"stages": [None]},
 ])
 def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "x").write_bytes(b"data")
@@ -178,6 +179,22 @@ def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> No
     follower.give_up()
     follower.join(20.0)
     assert "broken" not in [h.what for h in heard]
+
+
+def test_time_in_which_we_were_held_up_is_nobodys_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(base.time, "monotonic", lambda: now)
+    silent = base.Silence()
+    for _ in range(20):
+        now += 0.5
+        waited = silent.seconds()
+    assert waited == 10.0
+    now += 3600
+    assert silent.seconds() == 10.0
+    now += 0.5
+    assert silent.seconds() == 10.5
+    silent.word()
+    assert silent.seconds() == 0.0
 
 
 def test_logs_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

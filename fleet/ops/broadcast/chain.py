@@ -30,7 +30,8 @@ class Hop:
     """What is known of a node. position: the first byte it lacks. received: bytes so far; todo: bytes in all.
 
     Times are monotonic seconds. heard: its last word; gap: how far apart its words lately were; grown: when bytes last
-    came; linked: when it last got another sender. failures: links to it that broke since then.
+    came; linked: when it last got another sender. failures: links to it that broke since then. moves: how
+    often it was sent to the end. crawlers: hops that crawled behind it.
     """
 
     name: str
@@ -46,7 +47,6 @@ class Hop:
     failures: int = 0
     moves: int = 0
     crawlers: int = 0
-    unreached: list[str] = field(default_factory=list)
     samples: deque[tuple[float, int]] = field(default_factory=deque)
 
     @property
@@ -119,6 +119,13 @@ class Chain:
         """When `sender` last got rid of something; 0.0 for never."""
         return self._sent.get(sender, (0, 0.0))[1]
 
+    def forgive(self, seconds: float) -> None:
+        """This machine was held up for so long: nobody is to blame for that time."""
+        for hop in [*self.hops.values(), *self.away.values()]:
+            hop.heard, hop.grown, hop.linked = hop.heard + seconds, hop.grown + seconds, hop.linked + seconds
+            hop.began = None if hop.began is None else hop.began + seconds
+            hop.samples.clear()
+
     def done(self, name: str) -> None:
         hop = self.hops.get(name) or self.away.get(name)
         if hop is not None:
@@ -169,14 +176,14 @@ class Chain:
         """One that was away is there again: at the end, where nobody depends on it."""
         hop = self.hops[name] = self.away.pop(name)
         hop.gap = hop.failures = 0
+        hop.linked = self.now
         return self.orders()
 
     def to_end(self, name: str) -> list[Order]:
-        """Have nobody depend on a hop."""
+        """Have nobody depend on a hop. The caller counts its moves."""
         hop = self.hops.pop(name)
         self.hops[name] = hop
         self.links.pop(name, None)
-        hop.moves += 1
         hop.crawlers = hop.failures = 0
         return self.orders()
 

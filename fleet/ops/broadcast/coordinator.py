@@ -11,7 +11,7 @@ from fleet.errors import FleetError, HostFailed, Interrupted
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.manifest import Manifest
-from fleet.ops.broadcast.member import Member, Outbox
+from fleet.ops.broadcast.member import Member, Outbox, count_of
 from fleet.ops.broadcast.source import Source
 from fleet.ops.broadcast.steering import Steering
 
@@ -107,7 +107,7 @@ class Coordinator:
 
     def _on_need(self, member: Member, message: Mapping[str, Any]) -> None:
         if member.state == "starting":
-            member.take_need(message, self.manifest)
+            member.take_need(message, self.manifest, self._star is None)
             self._maybe_go()
 
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ class Coordinator:
 
     def _on_at(self, member: Member, message: Mapping[str, Any]) -> None:
         if self._steering is not None and member.state != "out":
-            member.received = int(message["received"])
+            member.received = count_of(message["received"])
             state = "done" if member.state == "done" else "receiving"
             self._emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
             self._steering.heard(member.host.name, message)
@@ -132,7 +132,7 @@ class Coordinator:
         if self._steering is None or member.state != "receiving":
             return
         member.state = "done"
-        member.data |= {"files": int(message["files"]), "bytes": int(message["bytes"])}
+        member.data |= {"files": count_of(message["files"]), "bytes": count_of(message["bytes"])}
         problems = [(str(path), str(why)) for path, why in message["problems"]]
         if problems:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""

@@ -131,18 +131,23 @@ class _Transfer:
     def source(self) -> None:
         """This machine as the one that has everything."""
         coordinator = self.coordinator
-        session = LocalTransport().connect(Host(SOURCE, "localhost", python=sys.executable), self._runtime.cancel)
+        here = Host(SOURCE, "localhost", python=sys.executable)
         spec = {**self._spec, "role": "source", "limit": self._plan.limit,
                 "targets": [[str(item.source.resolve()), kind]
                             for item, kind in zip(self._plan.items, self._kinds, strict=True)]}
         try:
-            converse(session, spec, self._runtime.cancel, coordinator.source_opened, coordinator.handle)
+            session = LocalTransport().connect(here, self._runtime.cancel)
+            try:
+                converse(session, spec, self._runtime.cancel, coordinator.source_opened, coordinator.handle)
+            finally:
+                session.close()
         except Exception as error:  # whatever it is, nobody must wait for the source any longer
-            known = failed(Host(SOURCE, "localhost"), error).error or error
-            hint = known.hint if isinstance(known, FleetError) else None
-            coordinator.abort(HostFailed(f"sending from this machine failed: {known}", hint=hint, kind="source"))
-        finally:
-            session.close()
+            self._give_up("sending from this machine", here, error)
+
+    def _give_up(self, what: str, host: Host, error: Exception) -> None:
+        known = failed(host, error).error or error
+        hint = known.hint if isinstance(known, FleetError) else None
+        self.coordinator.abort(HostFailed(f"{what} failed: {known}", hint=hint, kind="source"))
 
     def star(self, member: Member) -> None:
         """Bring one member its files by rsync."""
@@ -159,5 +164,8 @@ class _Transfer:
             self.coordinator.give_up(name, result.error)
 
     def ticker(self) -> None:
-        while not self.coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
-            self.coordinator.tick()
+        try:
+            while not self.coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
+                self.coordinator.tick()
+        except Exception as error:  # unwatched, a broadcast may never end
+            self._give_up("watching the nodes", Host(SOURCE, "localhost"), error)

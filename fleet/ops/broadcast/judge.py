@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fleet.ops.broadcast.chain import Chain, Hop
+from fleet.ops.broadcast.chain import SOURCE, Chain, Hop
 
 SILENCE_SECONDS = 1.5  # of a node that takes no bytes either
 SILENCE_GAPS = 4.0  # on busy machines everyone's words come late
@@ -25,6 +25,7 @@ CRAWL_COST_SECONDS = 8.0
 LAG_BYTES = 8 << 20
 CRAWLERS_A_SENDER = 2  # when a second one crawls behind the same node, it is that node's own way out that is slow
 MOVES = 3
+SOURCE_TRIES = 3
 TRIAL_LEFT_SECONDS = 20.0
 
 LOOK_AT_HOST = "look at the host and at its link, then run this again"
@@ -46,6 +47,10 @@ class Verdict:
     kind: str = "lost"
 
 
+def _named(sender: str) -> str:
+    return f"host {sender}" if sender else "this machine"
+
+
 class Judge:
     """limited: the source sends at a rate that was asked for. Times are monotonic."""
 
@@ -54,6 +59,8 @@ class Judge:
         self._ticked = now
         self._tried = limited
         self._as_first: tuple[str, float] | None = None  # what another host reached straight from the source
+        self._shut: dict[str, set[str]] = {}  # sender -> whom it could not reach
+        self._unreached_by: dict[str, list[str]] = {}
 
     def tick(self, now: float) -> list[Verdict]:
         """What is to be done now. Called several times a second."""
@@ -61,9 +68,7 @@ class Judge:
         chain = self._chain
         chain.now = now
         if late > HELD_UP_SECONDS:
-            # it is this machine that was held up: nobody's silence counts meanwhile
-            for hop in [*chain.hops.values(), *chain.away.values()]:
-                hop.heard += late
+            chain.forgive(late)
         patience = self._patience()
         waited_for = all(hop.done for hop in chain.hops.values())
         dead = [self._dead(hop, now) for hop in chain.away.values()
@@ -80,20 +85,43 @@ class Judge:
             return [first]
         return self._trial()
 
-    def broken(self, sender: str, epoch: int, connected: bool, why: str) -> Verdict | Literal["redial"] | None:
-        """A link failed: dial again, or what becomes of its receiver. None when nobody waits for that link."""
+    def broken(self, sender: str, epoch: int, connected: bool, why: str) -> list[Verdict] | Literal["redial"]:
+        """A link failed: dial again, or what becomes of its ends. [] when nobody waits for that link."""
         hop = self._chain.broke(sender, epoch)
         if hop is None:
-            return None
+            return []
         hop.failures += 1
         if hop.failures <= (REDIALS if connected else 1):
             return "redial"
-        who = f"host {sender}" if sender else "this machine"
-        if connected:
-            return self._worse(hop, f"the link from {who} broke {hop.failures} times: {why}",
-                               "look at the network between the two", "lost")
-        hop.unreached.append(who)
-        return self._worse(hop, f"{' and '.join(hop.unreached)} cannot reach it: {why}", OPEN_PORTS, "unreachable")
+        if not connected:
+            return self._unreached(sender, hop, why)
+        return [self._worse(hop, f"the link from {_named(sender)} broke {hop.failures} times: {why}",
+                            "look at the network between the two", "lost")]
+
+    def _unreached(self, sender: str, hop: Hop, why: str) -> list[Verdict]:
+        """Is it the one that cannot dial, or the one that cannot be dialled? Another pair of each will tell."""
+        shut, unreached = self._shut.setdefault(sender, set()), self._unreached_by.setdefault(hop.name, [])
+        again = sender in unreached
+        shut.add(hop.name)
+        if sender == SOURCE and len(shut) > SOURCE_TRIES:
+            return [Verdict(name, "out", f"this machine cannot reach it, nor any other: {why}", OPEN_PORTS,
+                            "unreachable") for name, other in self._chain.hops.items() if not other.done]
+        own = self._chain.hops.get(sender)
+        movable = own is not None and own.moves < MOVES
+        if movable and len(shut) > 1 and not again:
+            return [self._move(sender, "it reaches no other host: nobody depends on it from here on", "unreachable")]
+        if not again:
+            unreached.append(sender)
+        reason = f"{' and '.join(map(_named, unreached))} cannot reach it: {why}"
+        if not again and len(unreached) < 2 and not self._chain.is_last(hop.name) and hop.moves < MOVES:
+            return [self._move(hop.name, reason, "unreachable")]
+        if not again and len(unreached) < 2 and movable:
+            return [self._move(sender, f"it does not reach host {hop.name}: {why}", "unreachable")]
+        return [Verdict(hop.name, "out", reason, OPEN_PORTS, "unreachable")]
+
+    def _move(self, name: str, reason: str, kind: str, hint: str | None = None) -> Verdict:
+        self._chain.hops[name].moves += 1
+        return Verdict(name, "last", reason, hint, kind)
 
     # -- silence -------------------------------------------------------------------------------------------
     def _patience(self) -> float:
@@ -143,7 +171,7 @@ class Judge:
         if sender is not None and not self._chain.is_last(hop.name):
             sender.crawlers += 1
             if sender.crawlers >= CRAWLERS_A_SENDER and sender.moves < MOVES:
-                return Verdict(sender.name, "last", "its way out is slow: the hosts behind it crawl", kind="slow")
+                return self._move(sender.name, "its way out is slow: the hosts behind it crawl", "slow")
         reason = f"it crawls: {rate / 1e6:.1f} MB/s, where host {who} has {usual / 1e6:.1f} MB/s"
         if sender is None:
             self._as_first = None  # everything may have become slower since that was measured
@@ -157,8 +185,9 @@ class Judge:
 
     def _worse(self, hop: Hop, reason: str, hint: str, kind: str, moves: int = MOVES) -> Verdict:
         """Another sender, with nobody behind it, if that may help; else it is given up."""
-        goes = not self._chain.is_last(hop.name) and hop.moves < moves
-        return Verdict(hop.name, "last" if goes else "out", reason, hint, kind)
+        if not self._chain.is_last(hop.name) and hop.moves < moves:
+            return self._move(hop.name, reason, kind, hint)
+        return Verdict(hop.name, "out", reason, hint, kind)
 
     def _trial(self) -> list[Verdict]:
         """Whether the first host's own link holds up all others cannot be seen from here: in a long transfer, let

@@ -75,16 +75,18 @@ class Member:
         found = [self.need["address"], self.host.data_address, self.host.address]
         return [[address, port] for address in dict.fromkeys(found) if address]
 
-    def take_need(self, message: Mapping[str, Any], manifest: Manifest) -> None:
-        """What it says it lacks. One of program.MISFITS for what is no such message."""
+    def take_need(self, message: Mapping[str, Any], manifest: Manifest, dialled: bool) -> None:
+        """What it says it lacks; dialled: others are to bring it. One of frames.MISFITS for what is no such message."""
         unsure = {int(k): str(v) for k, v in message["unsure"].items()}
         address, port, stages = message["address"], message["port"], message["stages"]
         rest = [*(0 <= i < len(manifest.files) for i in unsure), isinstance(address, str | None),
                 len(stages) == len(self.dests), *(isinstance(stage, str) for stage in stages)]
-        if not all(rest) or (port is not None and not (type(port) is int and 0 < port < 1 << 16)):
+        if dialled:
+            rest.append(type(port) is int and 0 < port < 1 << 16)
+        if not all(rest):
             raise ValueError("what it needs makes no sense")
         self.need = {
-            "wants": _ranges(message["wants"], manifest.size), "bytes": int(message["bytes"]),
+            "wants": _ranges(message["wants"], manifest.size), "bytes": count_of(message["bytes"]),
             "files": [range(a, b) for a, b in _ranges(message["files"], len(manifest.files))],
             "unsure": unsure, "address": address, "port": port, "stages": stages,
         }
@@ -109,6 +111,14 @@ class Member:
     def fail(self, error: FleetError) -> None:
         self.state = "out"
         self.error = self.error or error
+
+
+def count_of(value: Any) -> int:
+    """A number of bytes that a node told; ValueError for what is none."""
+    number = int(value)
+    if not 0 <= number < 1 << 62:
+        raise ValueError("no number of bytes")
+    return number
 
 
 def _ranges(pairs: Any, end: int) -> list[tuple[int, int]]:

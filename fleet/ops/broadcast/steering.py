@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +13,7 @@ from fleet.events import Emit, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Order
 from fleet.ops.broadcast.judge import Judge, Verdict
 from fleet.ops.broadcast.losses import Losses
-from fleet.ops.broadcast.member import Member
+from fleet.ops.broadcast.member import Member, count_of
 from fleet.ops.broadcast.source import Source
 
 
@@ -33,10 +35,10 @@ class Steering:
     def heard(self, name: str, message: Mapping[str, Any]) -> None:
         """A member's or the source's report of how far it is."""
         now = time.monotonic()
-        self.chain.sent(name, int(message["sent"]), now)
+        self.chain.sent(name, count_of(message["sent"]), now)
         if name == SOURCE:
             return
-        self.chain.heard(name, int(message["position"]), int(message["received"]), now)
+        self.chain.heard(name, count_of(message["position"]), count_of(message["received"]), now)
         if name in self.chain.away:
             self._emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
             self._give(self.chain.rejoin(name))
@@ -48,8 +50,9 @@ class Steering:
         answer = self._judge.broken(sender, epoch, connected, str(message["why"]))
         if answer == "redial":
             self._give(self.chain.redial(sender))
-        elif answer is not None:
-            self._carry_out(answer)
+        else:
+            for verdict in answer:
+                self._carry_out(verdict)
 
     def remove(self, name: str) -> None:
         """Close the gap that a host leaves behind."""
@@ -88,7 +91,9 @@ class Steering:
     def _give(self, orders: Iterable[Order]) -> None:
         for order in orders:
             receiver = self._members[order.receiver]
-            message = {"op": "next", "epoch": order.epoch, "token": receiver.token}
+            # of this link only: who was once told it must not come back in another's place
+            token = hmac.new(receiver.token.encode(), str(order.epoch).encode(), hashlib.sha256).hexdigest()
+            message = {"op": "next", "epoch": order.epoch, "token": token}
             if order.sender == SOURCE:
                 self._source.tell(**message, addresses=self._reach(receiver))
             else:

@@ -21,6 +21,7 @@ from fleet.transport.program import bootstrap, source
 
 POLL_SECONDS = 0.5
 BEGIN_POLLS = 40
+AT_ONCE = 4  # any user of this machine can knock here
 
 
 class Tunnels:
@@ -37,7 +38,10 @@ class Tunnels:
         if name not in self._sessions:
             return direct
         if name not in self._listeners:
-            listener = self._listeners[name] = socket.create_server(("127.0.0.1", 0))
+            try:
+                listener = self._listeners[name] = socket.create_server(("127.0.0.1", 0))
+            except OSError:
+                return direct
             threading.Thread(target=self._serve, args=(listener, member), daemon=True).start()
         tunnel = [*self._listeners[name].getsockname(), "over its SSH connection"]
         return [tunnel, *direct] if member.host.proxy_jump else [*direct, tunnel]
@@ -49,12 +53,16 @@ class Tunnels:
             listener.close()
 
     def _serve(self, listener: socket.socket, member: Member) -> None:
+        room = threading.BoundedSemaphore(AT_ONCE)
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                threading.Thread(target=self._carry, args=(client, member), daemon=True).start()
+                if room.acquire(blocking=False):
+                    threading.Thread(target=self._carry, args=(client, member, room), daemon=True).start()
+                else:
+                    client.close()
 
-    def _carry(self, client: socket.socket, member: Member) -> None:
+    def _carry(self, client: socket.socket, member: Member, room: threading.Semaphore) -> None:
         with client, contextlib.suppress(FleetError, OSError):
             session = self._sessions[member.host.name]
             channel = session.start(bootstrap(session.host))
@@ -69,6 +77,7 @@ class Tunnels:
                 client.shutdown(socket.SHUT_WR)
             finally:
                 channel.close()
+        room.release()
 
 
 def _begin(channel: Channel) -> bytes | None:
