@@ -3,8 +3,9 @@
 The head runs it, too, as the "source": the one that has everything and only sends.
 
 Conversation (J frames out, control lines in):
-    spec {"role": "node" | "source", "sync": id, "host", "head", "wait": s, "every": s, "via": "chain" | "rsync",
-          "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token", "limit": bytes/s | null}
+    spec {"role": "node" | "source", "sync": id, "host", "head", "wait": s, "every": s, "patience": s,
+          "via": "chain" | "rsync", "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token",
+          "limit": bytes/s | null}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256"} and n bytes: zlib JSON of
        [[target, path, kind, mode, size, mtime_ns, link]]
@@ -60,6 +61,32 @@ def worker(target, *args):
     start_thread(run)
 
 
+class Watch:
+    """Ends this program, and its locks with it, when it waits for a head that says nothing, not even ping."""
+
+    def __init__(self, seconds):
+        self.seconds, self.waits = seconds, None
+        start_thread(self.run)
+
+    def run(self):
+        while True:
+            time.sleep(1.0)
+            since = self.waits
+            if since is not None and time.monotonic() - since > self.seconds:
+                os._exit(1)
+
+    def lines(self):
+        """The control lines; watched while there is none."""
+        lines = control_lines()
+        while True:
+            self.waits = time.monotonic()
+            message = next(lines, None)
+            self.waits = None
+            if message is None:
+                return
+            yield message
+
+
 def read_manifest(message):
     data = sys.stdin.buffer.read(message["size"])
     if hashlib.sha256(data).hexdigest() != message["sha256"]:
@@ -101,7 +128,7 @@ def begin(store, held, unsure):
     for number, name, kind, _mode, _size, _mtime, _link in store.entries:
         full = store.targets[number].full(name)
         if kind == "d" and not os.path.isdir(full):
-            os.mkdir(full, 0o700)
+            writable(os.mkdir, full, 0o700)
     for f in store.files:
         if f.state == "wanted" and f.have == f.size:
             os.close(os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -120,7 +147,7 @@ def finish(store):
             if os.path.lexists(new):
                 os.unlink(new)
             os.symlink(enc(link), new)
-            os.rename(new, full)
+            writable(os.rename, new, full)
         elif kind == "d" and (name or store.targets[number].made):
             # a folder that was there, perhaps somebody's home, keeps its mode
             folders.append((full, mode))
@@ -157,6 +184,11 @@ def run_node(spec):
     if not ssl.HAS_TLSv1_3:
         raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
     targets = [Target(path, kind) for path, kind in spec["targets"]]
+    seen = set()
+    for target in targets:
+        if target.path in seen:
+            raise Refused("two sources go to %s" % dec(target.path), "end DEST with '/' to put them inside it")
+        seen.add(target.path)
     holders = [target.prepare(spec) for target in targets]
     if any(holders):
         if not all(holders):
@@ -169,7 +201,7 @@ def run_node(spec):
     send_json({"event": "hello"})
     store = receiver = sender = None
     unsure = {}
-    for message in control_lines():
+    for message in Watch(spec["patience"]).lines():
         op = message.get("op")
         if op == "manifest":
             store = Store(targets, read_manifest(message), False)

@@ -218,16 +218,17 @@ class Store:
         if f.tries >= TRIES:
             self.fail(index, "did not arrive as it was sent (changed while it was read?)")
             return
+        good = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
         with self.ready:
-            # asked for again: what is wrong may be this disk's copy only
-            f.have, self.at_least = 0, 0
+            # asked for again, where this disk's copy is not as it came; else from the start
+            f.have, self.at_least = good if good < f.size else 0, 0
             self.ready.notify_all()
 
     def enter(self, f):
         folder = os.path.dirname(f.final)
         if os.path.realpath(folder) != folder or (f.name and os.path.isdir(f.final)):
             raise Refused("%s changed on the node meanwhile" % dec(f.final), "run this again")
-        os.rename(f.part, f.final)
+        writable(os.rename, f.part, f.final)
         if os.path.lexists(f.part + b".blocks"):
             os.unlink(f.part + b".blocks")
         with self.ready:
@@ -236,3 +237,14 @@ class Store:
             self.left -= 1
             self.folders.add(folder)
             self.ready.notify_all()
+
+
+def writable(function, *args):
+    """Call what changes a folder; of one that is not writable in the source, and so not here, the mode is set again in
+    the end. The last path in args lies in it."""
+    try:
+        function(*args)
+    except PermissionError:
+        folder = os.path.dirname([arg for arg in args if isinstance(arg, bytes)][-1])
+        os.chmod(folder, stat.S_IMODE(os.lstat(folder).st_mode) | 0o700)
+        function(*args)

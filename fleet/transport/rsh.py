@@ -114,7 +114,7 @@ def rsync(
     options: Sequence[str],
     source: Path,
     target: str,
-    stdin: bytes,
+    names: bytes,
     *,
     cancel: Cancel,
     moved: Callable[[int], None],
@@ -122,10 +122,14 @@ def rsync(
 ) -> None:
     """Run `rsync OPTIONS SOURCE/ NODE:TARGET/` over the session; `moved` hears of bytes sent.
 
+    names: what --files-from=- reads, each ended by a NUL.
+
     TARGET travels inside rsync's protocol (--secluded-args), so no shell ever reads it. Raises HostFailed
     with what rsync said, ConnectError(lost) after `silence` seconds without a byte, Interrupted.
     """
     name = session.host.name
+    # to rsync a name that begins with # or ; is a comment
+    stdin = b"".join(b"./" + one + b"\0" for one in names.split(b"\0") if one)
     with tempfile.TemporaryDirectory(prefix="fleet-rsync-") as folder:
         address = f"{folder}/s"
         with socket.socket(socket.AF_UNIX) as listener:

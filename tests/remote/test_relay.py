@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -87,6 +88,10 @@ def tree(tmp_path: Path) -> Path:
     (folder / "run.sh").chmod(0o751)
     (folder / "a" / "b" / "space 'n\" $(id)\nnewline*").write_bytes(b"odd")
     Path(os.fsdecode(os.fsencode(folder) + b"/latin-\xe9")).write_bytes(b"\xff\x00")
+    (folder / "#autosave#").write_text("no comment")
+    (folder / ";").write_text("neither")
+    (folder / ".x.fleet-sync").mkdir()
+    (folder / ".x.fleet-sync/lock").touch()
     (folder / "link").symlink_to("a/b")
     (folder / "dangling").symlink_to("/nowhere/at all")
     (folder / ".git").mkdir()
@@ -103,6 +108,7 @@ def received(report: Report) -> list[int]:
 @pytest.mark.parametrize("via", ["chain", "rsync"])
 def test_a_tree_arrives_as_it_is_and_a_second_time_nothing_moves(fleet: Fleet, tree: Path, via: str) -> None:
     report = fleet.ok(tree, via=via)
+    shutil.rmtree(tree / ".x.fleet-sync")  # what fleet keeps for itself is no data
     for name in fleet.names:
         assert snapshot(fleet.path(name, "set")) == snapshot(tree)
     total = sum(p.lstat().st_size for p in tree.rglob("*") if p.is_file() and not p.is_symlink())
@@ -166,6 +172,40 @@ def flip(path: Path, offset: int) -> None:
 
 def part_of(fleet: Fleet, name: str) -> Path:
     return next(p for p in fleet.path(name, ".model.bin.fleet-data", "parts").iterdir() if "." not in p.name)
+
+
+def test_a_flipped_bit_costs_what_follows_it_and_not_the_whole_file(fleet: Fleet, big: Path) -> None:
+    report = fleet.while_sending(big, "8MB", lambda: flip(part_of(fleet, "n3"), 5 * MB))
+    assert report.exit_code == 0 and fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
+    size = big.stat().st_size
+    assert received(report)[2] == 2 * size - 4 * MB  # blocks are of 4 MiB
+
+
+def test_two_names_of_one_place_are_found_out_by_the_node(fleet: Fleet, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    for name in fleet.names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "way").symlink_to(".")
+    items = tuple(broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / n / to) for n in fleet.names})
+                  for source, to in (("one", "x"), ("two", "way/x")))
+    report = broadcast.execute(fleet.inventory, broadcast.BroadcastPlan(items, None, "chain"),
+                               Runtime(LocalTransport()))
+    assert report.exit_code == 1 and "two sources go to" in str(report.results[0].error)
+    assert not (tmp_path / "n1/x").exists()
+
+
+def test_what_a_kill_left_of_a_link_is_in_nobodys_way(fleet: Fleet, tree: Path) -> None:
+    long = "l" * 250
+    (tree / long).symlink_to("a")
+    fleet.ok(tree)
+    meta = fleet.path("n2", ".set.fleet-data")
+    (meta / "link.new").symlink_to("half")
+    fleet.path("n2", "set", "link.fleet-new").symlink_to("of an earlier version")
+    (tree / "link").unlink()
+    (tree / "link").symlink_to("a")
+    fleet.ok(tree)
+    assert os.readlink(fleet.path("n2", "set", "link")) == "a" == os.readlink(fleet.path("n2", "set", long))
 
 
 def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, big: Path) -> None:

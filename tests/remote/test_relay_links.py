@@ -25,11 +25,11 @@ DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of th
 class Node:
     """A relay that lacks one file of DATA."""
 
-    def __init__(self, home: Path, entries: list[list[Any]] | None = None) -> None:
+    def __init__(self, home: Path, entries: list[list[Any]] | None = None, patience: float = 60.0) -> None:
         self.tls = make_certificate()
         self.final = home / "data" / "f"
         spec = {"role": "node", "sync": "s1", "host": "n1", "head": "h", "wait": 0, "every": 0.1, "via": "chain",
-                "listen": "127.0.0.1", "tls": self.tls, "token": "secret", "limit": None,
+                "patience": patience, "listen": "127.0.0.1", "tls": self.tls, "token": "secret", "limit": None,
                 "targets": [[str(home / "data"), "d"]]}
         self.running = Running("relay", spec, home)
         self.frames = self.running.frames()
@@ -227,3 +227,17 @@ def test_a_successor_that_takes_nothing_holds_nobody_up(node: Node) -> None:
     # and finds all of it later, though the part file has its final name by now
     assert successor.read(len(DATA)) == DATA
     successor.link.close()
+
+
+def test_a_head_that_hangs_does_not_hold_the_lock_for_ever(home: Path) -> None:
+    node = Node(home, patience=2.0)
+    try:
+        node.go()
+        began = time.monotonic()
+        while time.monotonic() - began < 3.0:
+            node.running.send({"op": "ping"})
+            time.sleep(0.2)
+        assert node.running.process.poll() is None
+        assert node.running.process.wait(10) != 0
+    finally:
+        node.running.close()

@@ -77,3 +77,27 @@ def test_a_manifest_is_one_stream(tmp_path: Path) -> None:
     assert manifest.starts == [0, 3, 3] and manifest.size == 8
     assert manifest.overlap(2, [(0, 4), (6, 8)]) == 3
     assert scan([]).starts == [0] and scan([]).size == 0
+
+
+def test_a_user_who_is_not_there() -> None:
+    with pytest.raises(UsageError, match="no such user"):
+        make_plan(HOSTS, ["~nosuch-user/x:/y"])
+
+
+def test_a_long_name_with_a_destination() -> None:
+    name = "n" * 250
+    assert dests(f"{name}:destination") == ("destination", "destination")
+
+
+def test_folders_without_end(tmp_path: Path) -> None:
+    import os
+    here = os.getcwd()
+    try:
+        os.chdir(tmp_path)
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    with pytest.raises(UsageError, match="nested too deeply|File name too long"):
+        scan([tmp_path])

@@ -23,12 +23,13 @@ from fleet.ops.broadcast.member import Member, converse
 from fleet.ops.broadcast.plan import BroadcastPlan
 from fleet.ops.broadcast.star import send
 from fleet.ops.broadcast.tunnel import Tunnels
-from fleet.ops.each import failed
+from fleet.ops.each import failed, with_shared
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import LocalTransport
 
 LOCK_WAIT_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing, and its locks
 FDS_PER_HOST = 2
 
 
@@ -59,19 +60,10 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
     finally:
         coordinator.end()
         transfer.tunnels.close()
-    final = tuple(_with_shared(results[host.name], results) for host in inventory.hosts)
+    final = with_shared([results[host.name] for host in inventory.hosts])
     data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
             "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped)}
     return Report("sync", final, exit_code_of(final), data)
-
-
-def _with_shared(result: Result, results: dict[str, Result]) -> Result:
-    """A host that shares another's folder has what that one has."""
-    writer = results.get(str(result.data.get("shared_with")))
-    if writer is None or writer.ok or not result.ok:
-        return result
-    return Result(result.host, False, error=HostFailed(
-        f"shares its folder with host {writer.host}, which failed", host=result.host, kind="sync"), data=result.data)
 
 
 class _Transfer:
@@ -88,6 +80,7 @@ class _Transfer:
         self._kinds = kinds
         self._spec: dict[str, Any] = {
             "sync": uuid.uuid4().hex, "head": socket.gethostname(), "wait": LOCK_WAIT_SECONDS,
+            "patience": PATIENCE_SECONDS,
             "every": max(0.2, len(members) / 160), "tls": make_certificate(),
             "via": plan.via,
         }

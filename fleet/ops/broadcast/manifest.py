@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from fleet.errors import UsageError
+
+# what fleet itself keeps beside destinations: locks and parts of this machine, should it be a node, too
+STATE_FOLDERS = (".fleet-data", ".fleet-sync")
 
 # target number, path in it ("" is the target itself), kind "f" | "d" | "l", mode, size, mtime_ns, link target
 Entry = tuple[int, str, str, int, int, int, str]
@@ -69,7 +73,10 @@ def scan(sources: Sequence[Path]) -> Manifest:
             raise UsageError(f"{error.filename} does not exist", hint="--data PATH[:DEST] takes a path of this machine"
                              ) from error
         except OSError as error:
-            raise UsageError(f"cannot read {error.filename}: {error.strerror}", hint="mend its mode") from error
+            hint = "mend its mode" if error.errno == errno.EACCES else None
+            raise UsageError(f"cannot read {error.filename}: {error.strerror}", hint=hint) from error
+        except RecursionError as error:
+            raise UsageError(f"the folders in {source} are nested too deeply", hint="pack them: tar") from error
     return Manifest(tuple(entries), tuple(skipped))
 
 
@@ -91,6 +98,8 @@ def _walk(number: int, folder: str, inside: str, skipped: list[str]) -> Iterator
         path = inside + _travel(child.name)
         info = child.stat(follow_symlinks=False)
         if stat.S_ISDIR(info.st_mode):
+            if child.name.endswith(STATE_FOLDERS):
+                continue
             yield (number, path, "d", stat.S_IMODE(info.st_mode), 0, 0, "")
             yield from _walk(number, child.path, path + "/", skipped)
         elif stat.S_ISLNK(info.st_mode):

@@ -44,7 +44,10 @@ def make_plan(
     items = []
     for text in data:
         path, dest = _split(text)
-        source = Path(path).expanduser().absolute()
+        try:
+            source = Path(path).expanduser().absolute()
+        except RuntimeError as error:
+            raise UsageError(f"--data {path!r}: there is no such user", hint="'~/...' is your own home") from error
         items.append(Item(source, {host.name: _dest(host, path, source, dest) for host in inventory.hosts}))
     for host in inventory.hosts:
         seen: dict[str, Path] = {}
@@ -59,13 +62,20 @@ def make_plan(
 
 def _split(text: str) -> tuple[str, str | None]:
     path, colon, dest = text.rpartition(":")
-    if not colon or Path(text).expanduser().exists():
+    if not colon or _exists(text):
         path, dest_or_none = text, None
     else:
         dest_or_none = dest
     if not path or dest_or_none == "" or "\0" in text:
         raise UsageError(f"--data {text!r}: {'PATH' if not path else 'DEST'} is empty", hint="--data PATH[:DEST]")
     return path, dest_or_none
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, RuntimeError):  # too long a name, no such user
+        return False
 
 
 def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
