@@ -9,6 +9,8 @@ from typing import Any
 # no honest program of ours says more in one string, or lists more
 MAX_TEXT = 4096
 MAX_ITEMS = 100_000
+# what a program says in the end that could not do its work
+FAILED = {"event": re.compile("failed"), "message": str, "hint": (str, None)}
 
 
 def fits(value: Any, shape: Any) -> bool:

@@ -1,15 +1,13 @@
 """Builds one wheel from a source tree that was carried here, streams the log, brings the wheel back.
 
-spec: {"python", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s}. Stream 0 of the O frames is
-the log, stream 1 the wheel's bytes. J frames:
+spec: {"python", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s, "wait": s for a sync
+of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's bytes. J frames:
     {"event": "started", "argv"}   {"event": "built", "file", "size", "sha256"}, then its bytes
     {"event": "failed", "status", "message", "hint"}
 The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
 ends the build with every process it started; nothing of it stays.
 """
-# parts: steps probe_system probe_tools wheel_states marked
-import fcntl
-import hashlib
+# parts: steps probe_system probe_tools wheel_states place marked
 import select
 import shutil
 
@@ -58,24 +56,26 @@ def pump(child):
     return True
 
 
-def copy_tree(there, source):
-    """While no sync writes to it: its lock is that of remote/mirror.py."""
+def copy_tree(there, source, wait):
+    """While no sync writes to it: its lock is that of remote/mirror.py. Several builds copy it at once."""
     around, name = os.path.split(there)
-    lock = None
-    for meta in (os.path.join(around, "." + name + ".fleet-sync"), os.path.join(there, ".fleet-sync")):
-        if lock is None and os.path.exists(os.path.join(meta, "lock")):
-            lock = os.open(os.path.join(meta, "lock"), os.O_RDWR | os.O_CLOEXEC)
-            fcntl.lockf(lock, fcntl.LOCK_EX)
+    locks = [os.path.join(meta, "lock") for meta in (os.path.join(around, "." + name + ".fleet-sync"),
+                                                     os.path.join(there, ".fleet-sync"))]
+    held = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in locks if os.path.exists(path)]
+    for fd in held:
+        if not locked(fd, fcntl.LOCK_SH, wait):
+            raise Trouble("a sync to %s from %s is under way for more than %d s" % (
+                there, holder_of(fd).get("head", "?"), wait), "wait for it to end, then run this again")
     shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(".fleet-sync"))
-    if lock is not None:
-        os.close(lock)
+    for fd in held:
+        os.close(fd)
 
 
 def build(spec, work):
     tools = Tools(spec)
     path = training_python(tools)
     source = os.path.join(work, "src")
-    copy_tree(expand_user(spec["source"]), source)
+    copy_tree(expand_user(spec["source"]), source, spec["wait"])
     # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")
@@ -99,13 +99,9 @@ def build(spec, work):
 
 
 def bring(path):
-    digest = hashlib.sha256()
+    send_json({"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path),
+               "sha256": file_digest(path)})
     with open(path, "rb") as f:
-        for block in iter(lambda: f.read(1 << 20), b""):
-            digest.update(block)
-        send_json({"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path),
-                   "sha256": digest.hexdigest()})
-        f.seek(0)
         for block in iter(lambda: f.read(1 << 17), b""):
             frame(b"O", block, 1)
 

@@ -7,9 +7,7 @@ J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "failed", "message", "hint", "wheels": {name: state}}
 Two installs into one interpreter wait for each other. End of file on stdin: pip is interrupted, rolls back, and goes.
 """
-# parts: steps probe_system probe_tools wheel_states marked wheel_undo
-import fcntl
-import hashlib
+# parts: steps probe_system probe_tools wheel_states place marked wheel_undo
 
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-index", "--no-deps",
        "--force-reinstall", "--no-warn-script-location", "--progress-bar", "off", "--quiet")
@@ -25,7 +23,7 @@ for name in json.loads(sys.stdin.read()):
 importing = threading.Event()
 
 
-def take_lock(answer, wait):
+def claim(answer, wait):
     """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = os.path.join(expand_user("~"), ".fleet", "wheels")
@@ -39,38 +37,19 @@ def take_lock(answer, wait):
             continue
     if fd is None:
         raise Trouble("cannot write to %s" % home, "mend its mode, or free some space")
-    deadline = time.monotonic() + wait
-    told = False
-    while True:
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-        if time.monotonic() >= deadline:
-            raise Trouble("another install into %s is under way for more than %d s" % (answer["target"], wait),
-                          "wait for it to end, then run this again")
-        if not told:
-            told = True
-            send_json({"event": "doing", "what": "waiting for another install into the same interpreter"})
-        if stopped.wait(0.2):
-            raise Trouble("interrupted", None)
+    said = {"event": "doing", "what": "waiting for another install into the same interpreter"}
+    if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(said)):
+        raise Trouble("another install into %s is under way for more than %d s" % (answer["target"], wait),
+                      "wait for it to end, then run this again")
 
 
 def check_files(spec, todo):
     for wheel in todo:
-        digest = hashlib.sha256()
         try:
-            f = open(os.path.join(spec["folder"], wheel["file"]), "rb")
+            digest = file_digest(os.path.join(spec["folder"], wheel["file"]))
         except FileNotFoundError:
             raise Trouble("%s was taken away again, by another sync of it" % wheel["file"], "run this again") from None
-        with f:
-            block = f.read(1 << 20)
-            while block:
-                digest.update(block)
-                block = f.read(1 << 20)
-        if digest.hexdigest() != wheel["sha256"]:
+        if digest != wheel["sha256"]:
             raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
 
 
@@ -172,7 +151,7 @@ def work(spec, seen):
         return answer, states
 
     answer = look()[0]
-    take_lock(answer, spec["wait"])
+    claim(answer, spec["wait"])
     take_back(answer, ask)
     answer, states = look()
     sweep(answer, wheels, states)

@@ -1,9 +1,8 @@
-"""Part of install and build: programs that start others under a mark, and end them all when the head goes away.
+"""Part of install and build, behind place: they start others under a mark, and end them all when the head goes away.
 
 `spec["mark"]` is in the environment of everything they start, as FLEET_EXEC_ID; `spec["grace"]`: seconds between
 SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
-import errno
 import signal
 
 stopped = threading.Event()
@@ -27,6 +26,20 @@ def begin_marked(on_stop=None):
     thread.daemon = True
     thread.start()
     return spec
+
+
+def locked(fd, kind, seconds, waiting=None):
+    """Whether we got this lock (place.py) in that time; waiting() is called once if it is not to be had at once."""
+    until = time.monotonic() + seconds
+    while not try_lock(fd, kind):
+        if time.monotonic() >= until:
+            return False
+        if waiting is not None:
+            waiting()
+            waiting = None
+        if stopped.wait(0.2):
+            raise Trouble("interrupted", None)
+    return True
 
 
 def refusal_of(error):

@@ -3,7 +3,7 @@ import subprocess
 
 # Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
 # A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:
-# pip writes RECORD last, so an interrupted install never has one.
+# pip writes that RECORD last, over the wheel's own one, which names no INSTALLER: so an interrupted install has none.
 ASK_WHEELS = r"""
 import csv, hashlib, json, os, re, sys, sysconfig
 asked = json.loads(sys.stdin.read())
@@ -38,11 +38,13 @@ def state(wheel):
         return {"state": "other", "version": version}
     try:
         rows = rows_of(info)
-    except OSError:
+    except (OSError, ValueError, csv.Error):
         return {"state": "broken", "version": version, "why": "an interrupted install", "info": info}
     text = "\n".join(sorted("%s,%s,%s" % tuple(row) for row in rows if own(row[0])))
     if hashlib.sha256(text.encode("utf-8")).hexdigest() != wheel["identity"]:
         return {"state": "other", "version": version}
+    if not any(row[0].endswith(".dist-info/INSTALLER") for row in rows):
+        return {"state": "broken", "version": version, "why": "an interrupted install"}
     gone = []
     for path, digest, size in rows:
         try:

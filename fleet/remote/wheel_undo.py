@@ -1,8 +1,10 @@
 """Part of install: takes back what a pip that was cut off, at whatever moment, had put into the interpreter.
 
 pip restores what it replaces, yet leaves what it had already added. So the paths that it is about to add are noted
-before, in ~/.fleet/wheels, and the note is worked off as soon as pip is through, or by the next install.
+before, in ~/.fleet/wheels, and the note is worked off as soon as pip is through, or by the next install. By then
+somebody may have installed things by hand: what an installed distribution lists as its own is left alone.
 """
+import csv
 import hashlib
 import shutil
 import zipfile
@@ -40,8 +42,30 @@ def note_additions(answer, folder, todo):
     os.rename(path + ".new", path)
 
 
+def claimed(roots, noted):
+    """All paths that installed distributions list as their own, whoever installed them. The list is written last; what
+    was noted and names no INSTALLER is the wheel's own copy of it, of an install that did not get so far."""
+    found = set()
+    for root in roots:
+        for name in listing(root):
+            if not name.endswith("-info") or name.startswith("~"):
+                continue
+            info = os.path.join(root, name)
+            # the second is how pip told it of a setup.py
+            for base, told in ((root, "RECORD"), (info, "installed-files.txt")):
+                path = os.path.join(info, told)
+                try:
+                    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as f:
+                        listed = [row[0] for row in csv.reader(f) if row]
+                except (OSError, csv.Error):
+                    continue
+                if path not in noted or any(name.endswith(".dist-info/INSTALLER") for name in listed):
+                    found.update(os.path.normpath(os.path.join(base, name)) for name in listed)
+    return found
+
+
 def take_back(answer, ask):
-    """After pip: of every noted wheel that is not there now, what was added; then the note is of no more use.
+    """After pip: of every noted wheel that is not there now, what was added and is nobody's; then the note has done.
     ask: wheels -> (answer, {name: state})."""
     try:
         with open(note_of(answer)) as f:
@@ -50,15 +74,17 @@ def take_back(answer, ask):
         return
     roots = (answer["target"], answer["platlib"])
     states = ask(note["wheels"])[1]
-    for name, paths in note["paths"].items():
-        for path in paths if states[name]["state"] != "there" else []:
+    gone = [name for name in note["paths"] if states[name]["state"] != "there"]
+    kept = claimed(set(roots), {path for name in gone for path in note["paths"][name]}) if gone else set()
+    for name in gone:
+        for path in [path for path in note["paths"][name] if path not in kept]:
             folder, base = os.path.split(path)
             cached = os.path.join(folder, "__pycache__")
             stem = base[:-3] + "." if base.endswith(".py") else None
             beside = [os.path.join(cached, c) for c in listing(cached) if stem and c.startswith(stem)]
-            for gone in [path] + beside:
+            for left in [path] + beside:
                 try:
-                    os.unlink(gone)
+                    os.unlink(left)
                 except OSError:
                     pass
             for empty in [cached, folder]:

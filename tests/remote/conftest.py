@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installs import folder as folder
+from installs import python as python
 from nodes import marked
 
 

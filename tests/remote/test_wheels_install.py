@@ -6,20 +6,17 @@ import base64
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from installs import error, says, site, states, sync
 from nodes import alive, until
 
-from fleet.errors import FleetError, Interrupted
+from fleet.errors import Interrupted
 from fleet.events import Notice
-from fleet.model import Host, Inventory, Report
-from fleet.ops import wheels
+from fleet.model import Report
 from fleet.ops.runtime import Runtime
 from fleet.ops.wheels.cache import claimed
 from fleet.ops.wheels.carry import digest_of_set
@@ -28,46 +25,6 @@ from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_env, make_wheel
 
 HUGE = base64.b64encode(os.urandom(1 << 20)).decode()
-
-
-@pytest.fixture
-def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A training interpreter, on a "node" whose home is not ours."""
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    return make_env(tmp_path / "env")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "wheels"
-
-
-def sync(folder: Path, *pythons: Path, runtime: Runtime | None = None, **options: Any) -> Report:
-    hosts = tuple(Host(f"n{i}", "127.0.0.1", python=str(p)) for i, p in enumerate(pythons, 1))
-    inventory = Inventory(hosts)
-    plan = wheels.make_plan(inventory, folder)
-    return wheels.execute(inventory, plan, wheels.WheelsOptions(**options), runtime or Runtime(LocalTransport()))
-
-
-def states(report: Report) -> list[dict[str, str]]:
-    assert report.ok, [str(r.error) for r in report.results]
-    return [dict(r.data["wheels"]) for r in report.results]
-
-
-def error(report: Report) -> FleetError:
-    assert not report.ok and report.results[0].error
-    return report.results[0].error
-
-
-def says(python: Path, code: str) -> str:
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def site(python: Path) -> Path:
-    return next(python.parent.parent.glob("lib/python3*/site-packages"))
 
 
 def test_installed_then_nothing_to_do_then_the_next_version(python: Path, folder: Path) -> None:
@@ -214,80 +171,6 @@ def test_a_lock_that_is_held_is_waited_for_and_said(
     assert states(sync(folder, python)) == [{"tinypkg": "installed"}]
     with (site(python) / ".fleet-install.lock").open("r+") as f:
         fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def pips(mark: str) -> list[int]:
-    """Pids of a marked install."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if mark.encode() in (entry / "environ").read_bytes() and b"pip" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-@pytest.mark.parametrize("how", ["cancel", "kill"])
-def test_an_install_that_is_interrupted_heals_on_the_next_run(python: Path, folder: Path, how: str) -> None:
-    files = {"tinypkg/__init__.py": "", **{f"tinypkg/m{i}.py": f"x{i} = 1\n" * 200 for i in range(400)}}
-    make_wheel(folder, "tinypkg", "0.9")
-    states(sync(folder, python))
-    (folder / "tinypkg-0.9-py3-none-any.whl").unlink()
-    make_wheel(folder, "tinypkg", "1.0", files=files)
-    runtime = Runtime(LocalTransport())
-    target = site(python) / "tinypkg" / "m100.py"
-
-    def interrupt() -> None:
-        deadline = time.monotonic() + 60
-        while not target.exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if how == "cancel":
-            runtime.cancel.set()
-        else:
-            for pid in pips("FLEET_EXEC_ID=wheels-"):
-                if str(folder.parent) in Path(f"/proc/{pid}/cmdline").read_text():
-                    os.kill(pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    report = sync(folder, python, runtime=runtime)
-    thread.join()
-    assert not report.ok and report.exit_code == (130 if how == "cancel" else 1)
-    # nothing of it stays; pip may have been through just then
-    until(lambda: len(list(site(python).glob("tinypkg/m*.py"))) in (0, 400) and not pips("FLEET_EXEC_ID=wheels-"))
-    # pip may have been through just then, yet nothing was imported: the next run does what is left
-    states(sync(folder, python))
-    assert says(python, "import tinypkg.m399; print(tinypkg.m399.x399)") == "1"
-    assert states(sync(folder, python)) == [{"tinypkg": "there"}]
-    assert not list(site(python).glob("~*")) and len(list(site(python).glob("tinypkg-*.dist-info"))) == 1
-
-
-def test_a_host_that_goes_down_in_the_middle_leaves_nothing_to_the_next_install(python: Path, folder: Path) -> None:
-    files = {"tinypkg/__init__.py": "", **{f"tinypkg/m{i}.py": f"x{i} = 1\n" * 200 for i in range(400)}}
-    make_wheel(folder, "tinypkg", "1.0", files=files)
-    target = site(python) / "tinypkg" / "m100.py"
-
-    def power_off() -> None:
-        until(target.exists)
-        mark = f"{folder.parent}".encode()
-        for pid in pips("FLEET_EXEC_ID=wheels-"):
-            if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
-                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                os.kill(parent, signal.SIGKILL)
-                os.kill(pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=power_off)
-    thread.start()
-    report = sync(folder, python)
-    thread.join()
-    assert not report.ok and report.results[0].data["wheels"] == {"tinypkg": "unknown"}
-    assert list(site(python).glob("tinypkg/m*.py"))
-    # another wheel altogether: what was left of the first one is gone all the same
-    other = make_wheel(folder.parent / "other", "userpkg")
-    assert states(sync(other, python)) == [{"userpkg": "installed"}]
-    assert not (site(python) / "tinypkg").exists() and not list(site(python).glob("tinypkg*"))
 
 
 def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Path, folder: Path) -> None:

@@ -15,7 +15,7 @@ from fleet.model import Host, Inventory, Result
 from fleet.ops import sync
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.ops.shape import FAILED, fits
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.gpus import ARCH
 from fleet.transport.base import Session
@@ -24,6 +24,7 @@ from fleet.transport.program import Program, call
 
 LOOK_SECONDS = 30.0
 SILENCE_SECONDS = 30.0
+LOCK_SECONDS = 60.0
 LOG_TAIL = 1 << 20
 MAX_WHEEL_BYTES = 4 << 30
 MAX_LOG_BYTES = 1 << 30
@@ -41,7 +42,6 @@ FACTS: Mapping[str, Any] = {
 }
 BUILT = {"event": re.compile("built"), "file": re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl"), "sha256": re.compile("[0-9a-f]{64}")}
-FAILED = {"event": re.compile("failed"), "message": str, "hint": (str, None)}
 
 
 def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
@@ -75,7 +75,7 @@ def build_there(
     """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
     host = one.hosts[0]
     spec = {"python": host.python, "activate": host.activate, "env": {**one.env_for(host), **env}, "source": there,
-            "id": build_id, "mark": f"build-{build_id}", "grace": 2.0}
+            "id": build_id, "mark": f"build-{build_id}", "grace": 2.0, "wait": LOCK_SECONDS}
     log_path = folder / "build.log"
     runtime.emit(Notice("info", f"building on {host.name}, log in {log_path}"))
     wheel = _Incoming(folder)

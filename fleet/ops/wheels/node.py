@@ -14,7 +14,7 @@ from fleet.events import Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.ops.shape import FAILED, fits
 from fleet.ops.wheels.wheel import Wheel
 from fleet.rules.units import size
 from fleet.transport.base import Session
@@ -33,7 +33,6 @@ FACTS = {
     "states": [{"state": STATE, "verified": bool}],
     "unmet": [{"wheel": str, "needs": str, "has": (str, None)}],
 }
-FAILED = {"event": re.compile("failed"), "message": str, "hint": (str, None)}
 
 
 def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
