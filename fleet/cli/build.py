@@ -10,7 +10,8 @@ import click
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, talk, write_plan
-from fleet.cli.wheels import Talk, show_wheels
+from fleet.cli.progress import ProgressLine
+from fleet.cli.wheels import show_wheels
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 LINE_BYTES = 1 << 16
 
 
-class BuildTalk(Talk):
+class BuildTalk(ProgressLine):
     """Notices as remarks, and the build's log as it comes, line by line."""
 
     def __init__(self, *, log: bool) -> None:
@@ -36,7 +37,7 @@ class BuildTalk(Talk):
             self._rest = rest[-LINE_BYTES:]
             for line in lines if self._log else ():
                 text = line.decode("utf-8", "replace").rpartition("\r")[2]
-                talk(f"{click.style(event.host + ':', dim=True)} {clean(text)}")
+                self.say(f"{click.style(event.host + ':', dim=True)} {clean(text)}")
         else:
             super().__call__(event)
 

@@ -12,7 +12,6 @@ from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
-from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
 
 FEW = 6
@@ -22,6 +21,8 @@ RATE_SECONDS = 5.0
 class DataLine(ProgressLine):
     """How far the nodes are: percent of all bytes, a node's rate lately, the time it will take, and each node's state:
     its percentage, or what else is to be said of it; of many nodes, how many are in which state."""
+
+    info = "note: "
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
         super().__init__(what, quiet=quiet)
@@ -93,15 +94,7 @@ def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, v
 
     def run() -> Report:
         settings = settings_of()
-        with DataLine("receiving", quiet=settings.quiet or settings.json) as line:
-
-            def emit(event: Event) -> None:
-                if isinstance(event, Notice) and not settings.json and not settings.quiet:
-                    word = "note" if event.level == "info" else event.level
-                    line.say(f"{word}: host {event.host}: {clean(event.message)}")
-                line(event)
-
-            with runtime(inventory, emit) as rt:
-                return broadcast.execute(inventory, plan, rt)
+        with DataLine("receiving", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+            return broadcast.execute(inventory, plan, rt)
 
     return Part("data", plan.describe(), run, show)

@@ -1,4 +1,5 @@
-"""One live line on a terminal for work that spreads over hosts; silent where stderr is no terminal."""
+"""One live line on a terminal for work that spreads over hosts, and remarks above it; where stderr is no terminal,
+the remarks only."""
 
 from __future__ import annotations
 
@@ -8,16 +9,20 @@ import threading
 import time
 from types import TracebackType
 
-from fleet.events import Event, Finished, Progress, Started
+from fleet.cli.output import clean, talk
+from fleet.events import Event, Finished, Notice, Progress, Started
 
 REDRAW_SECONDS = 0.1
 
 
 class ProgressLine:
-    """An Emit: sums Progress events over hosts and counts hosts that are through."""
+    """An Emit: sums Progress events over hosts, counts hosts that are through, says notices. quiet: nothing at all."""
+
+    info = ""  # what stands before a notice that is no warning
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
         self._what = what
+        self._quiet = quiet
         self._live = not quiet and sys.stderr.isatty()
         self._lock = threading.Lock()
         self._done: dict[str, float] = {}
@@ -37,6 +42,10 @@ class ProgressLine:
             sys.stderr.flush()
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, Notice) and not self._quiet:
+            level = self.info if event.level == "info" else f"{event.level}: "
+            host = f"host {event.host}: " if event.host else ""
+            self.say(f"{level}{host}{clean(event.message)}")
         if not self._live:
             return
         with self._lock:
@@ -57,8 +66,9 @@ class ProgressLine:
     def say(self, text: str) -> None:
         """A remark above the line."""
         with self._lock:
-            sys.stderr.write(("\r\x1b[K" if self._live and self._drawn else "") + text + "\n")
-            sys.stderr.flush()
+            if self._live and self._drawn:
+                sys.stderr.write("\r\x1b[K")
+            talk(text)
 
     def _draw(self, now: float) -> None:
         parts = [f"{len(self._through)}/{len(self._hosts)} hosts", *self.words(now - self._begun)]

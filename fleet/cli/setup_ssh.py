@@ -14,7 +14,7 @@ import click
 
 from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, fold, talk, write_plan
+from fleet.cli.output import clean, fold, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
@@ -74,15 +74,15 @@ def table(keys: Sequence[NewKey]) -> list[str]:
     return [clean(line) for line in lines]
 
 
-def tell(line: Callable[[Event], None]) -> Callable[[Event], None]:
-    """An Emit: notices as remarks, the rest to the progress line."""
+def tell(line: ProgressLine) -> Callable[[Event], None]:
+    """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line."""
     def emit(event: Event) -> None:
         if isinstance(event, Notice):
             if not settings_of().quiet or event.level != "info":
                 host = f"host {event.host}: " if event.host else ""
-                talk(clean(f"{event.level}: {host}{event.message}"))
+                line.say(clean(f"{event.level}: {host}{event.message}"))
                 if event.hint:
-                    talk(clean(f"  hint: {event.hint}"))
+                    line.say(clean(f"  hint: {event.hint}"))
         elif not isinstance(event, Progress):
             line(event)
     return emit

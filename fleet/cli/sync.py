@@ -12,7 +12,6 @@ from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
-from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
 
 
@@ -107,15 +106,7 @@ def sync_code(inventory: Inventory, source: Path, to: str | None) -> Part:
 
     def run() -> Report:
         settings = settings_of()
-        quiet = settings.quiet or settings.json
-        with ProgressLine("sending", quiet=quiet) as line:
-
-            def emit(event: Event) -> None:
-                if isinstance(event, Notice) and not quiet:
-                    line.say(f"{event.level}: {clean(event.message)}")
-                line(event)
-
-            with runtime(inventory, emit) as rt:
-                return execute(inventory, plan, rt)
+        with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+            return execute(inventory, plan, rt)
 
     return Part("code", plan.describe(), run, show)

@@ -10,23 +10,7 @@ from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, fold, groups_by
 from fleet.cli.progress import ProgressLine
-from fleet.events import Event, Notice
 from fleet.model import Inventory, Report, Result
-
-
-class Talk(ProgressLine):
-    """The progress line, and notices as remarks. Events come from threads, which know no click context."""
-
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
-        super().__init__(what, quiet=quiet)
-        self._talks = not (settings_of().quiet or settings_of().json)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Notice) and self._talks:
-            level = "" if event.level == "info" else f"{event.level}: "
-            host = f"host {event.host}: " if event.host else ""
-            self.say(f"{level}{host}{clean(event.message)}")
-        super().__call__(event)
 
 
 def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_timeout: float) -> Part:
@@ -38,7 +22,7 @@ def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_tim
     def run() -> Report:
         settings = settings_of()
         options = WheelsOptions(import_timeout, refresh)
-        with Talk("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
+        with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return execute(inventory, plan, options, rt)
 
     return Part("wheels", plan.describe(), run, show_wheels)
