@@ -23,13 +23,17 @@ Conversation (J frames out, control lines in):
     <- {"op": "end"}
 The source answers {"op": "digest", "files": [...]} with {"event": "digests", "files": [[file, sha256]]} and reports
 {"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
-{"event": "failed", "message", "hint"}.
+{"event": "failed", "message", "hint", "kind": "sync" | "mixed"}.
 """
 # parts: place relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
 import signal
 import zlib
 
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
+
+
+class Mixed(Refused):
+    """Some of the destinations are this node's own, some another node writes; the head then takes them one by one."""
 
 
 def fail(error):
@@ -43,7 +47,8 @@ def fail(error):
         message = name + (getattr(error, "strerror", None) or "%s: %s" % (type(error).__name__, error))
         hint = "free some space there, then run this again: it goes on where it ended" if full else None
     try:
-        send_json({"event": "failed", "message": message, "hint": hint})
+        kind = "mixed" if isinstance(error, Mixed) else "sync"
+        send_json({"event": "failed", "message": message, "hint": hint, "kind": kind})
         send_exit(1)
     finally:
         os._exit(1)
@@ -192,8 +197,8 @@ def run_node(spec):
     holders = [target.prepare(spec) for target in targets]
     if any(holders):
         if not all(holders):
-            raise Refused("only some of these destinations are shared with host %s" % next(filter(None, holders)),
-                          "sync them one at a time")
+            raise Mixed("only some of these destinations are shared with host %s" % next(filter(None, holders)),
+                        "sync them one at a time")
         send_json({"event": "shared", "with": holders[0]})
         return
     for target in targets:

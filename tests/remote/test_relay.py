@@ -271,6 +271,18 @@ def test_two_at_once_to_one_place(fleet: Fleet, big: Path) -> None:
     assert other[0].exit_code == 0 and received(other[0]) == [0, 0, 0]
 
 
+def test_some_destinations_shared_and_some_not(fleet: Fleet, tmp_path: Path) -> None:
+    items = []
+    for source, where in (("own", "{}/x"), ("common", "all/x")):
+        (tmp_path / source).write_text(source)
+        items.append(broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / where.format(n)) for n in fleet.names}))
+    report = broadcast.execute(fleet.inventory, broadcast.BroadcastPlan(tuple(items), None, "chain"),
+                               Runtime(LocalTransport()))
+    assert report.exit_code == 0, [r.error for r in report.results]
+    assert (tmp_path / "all/x").read_text() == "common" and (tmp_path / "n3/x").read_text() == "own"
+    assert report.data["sent"] == 9 and len(report.results[0].data["to"]) == 2
+
+
 def test_one_folder_on_several_nodes_is_written_once(fleet: Fleet, big: Path) -> None:
     hosts = tuple(Host(n, "127.0.0.1", workdir=str(fleet.folder / ("n1" if n != "n3" else n))) for n in fleet.names)
     fleet.inventory = Inventory(hosts)

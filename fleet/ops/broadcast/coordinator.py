@@ -112,7 +112,8 @@ class Coordinator:
 
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
         hint = message["hint"] and str(message["hint"])
-        error = HostFailed(str(message["message"]), hint=hint, host=member.host.name, kind="sync")
+        kind = "mixed" if message.get("kind") == "mixed" else "sync"
+        error = HostFailed(str(message["message"]), hint=hint, host=member.host.name, kind=kind)
         self._out(member, error)
         self._first_is_through(member.host.name)
         self._maybe_go()

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,27 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
     """
     if plan.via == "rsync" and shutil.which("rsync") is None:
         raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
+    report = _execute(inventory, plan, runtime)
+    if len(plan.items) > 1 and any(r.error is not None and r.error.kind == "mixed" for r in report.results):
+        return _joined([_execute(inventory, replace(plan, items=(item,)), runtime) for item in plan.items])
+    return report
+
+
+def _joined(reports: list[Report]) -> Report:
+    """Several broadcasts to the same hosts as one."""
+    results: list[Result] = []
+    for of_host in zip(*(report.results for report in reports), strict=True):
+        first = next((r for r in of_host if not r.ok), of_host[0])
+        data = {"to": [to for r in of_host for to in r.data.get("to", [])],
+                **{key: sum(r.data.get(key, 0) for r in of_host) for key in ("files", "bytes")}}
+        results.append(Result(first.host, first.ok, first.exit_status, error=first.error, data=data))
+    data = {key: [one for report in reports for one in report.data[key]] for key in ("sources", "cuts", "skipped")}
+    data |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent")}
+    final = tuple(results)
+    return Report("sync", final, exit_code_of(final), data)
+
+
+def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Report:
     manifest = scan([item.source for item in plan.items])
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
