@@ -1,0 +1,57 @@
+"""The program that builds, as a subprocess: its source is locked while it is copied."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes import Running, answer, until
+
+SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> dict[str, Any]:
+    """A tree that a sync has delivered, with the lock of it."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "setup.py").write_text(SETUP)
+    (tree / "tinyext.py").write_text("")
+    (tmp_path / ".tree.fleet-sync").mkdir()
+    (tmp_path / ".tree.fleet-sync/lock").write_text(json.dumps({"sync": "s", "host": "n1", "head": "desk"}))
+    return {"python": sys.executable, "activate": None, "env": {}, "source": str(tree), "id": "b1", "mark": "build-b1",
+            "grace": 0.0, "wait": 0.3}
+
+
+def test_builds_do_not_wait_for_each_other(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:
+    with (tmp_path / ".tree.fleet-sync/lock").open() as f:
+        fcntl.lockf(f, fcntl.LOCK_SH)
+        said = answer("build", spec, home)
+    assert said["event"] == "built" and said["file"] == "tinyext-0.1-py3-none-any.whl", said
+    assert not list((home / ".fleet/builds").iterdir())
+
+
+def test_a_sync_that_does_not_end_is_said(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:
+    with (tmp_path / ".tree.fleet-sync/lock").open("r+") as f:
+        fcntl.lockf(f, fcntl.LOCK_EX)
+        said = answer("build", spec, home)
+    assert said["event"] == "failed" and f"a sync to {spec['source']} from desk is under way" in said["message"]
+    assert not list((home / ".fleet/builds").iterdir())
+
+
+def test_a_head_that_goes_away_ends_the_waiting(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:
+    spec["wait"] = 600
+    with (tmp_path / ".tree.fleet-sync/lock").open("r+") as f:
+        fcntl.lockf(f, fcntl.LOCK_EX)
+        with Running("build", spec, home) as running:
+            until(lambda: list((home / ".fleet").glob("builds/b1")))
+            time.sleep(0.3)
+            assert running.process.stdin
+            running.process.stdin.close()
+            assert running.process.wait(20) is not None
+    assert not list((home / ".fleet/builds").iterdir())
