@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fleet import fanout
-from fleet.errors import FleetError, Interrupted
+from fleet.errors import FleetError, HostFailed, Interrupted
 from fleet.events import Finished, Started
 from fleet.model import Host, Result
 from fleet.ops.runtime import Runtime
@@ -62,3 +62,17 @@ def failed(host: Host, error: BaseException) -> Result:
     if error.host is None:
         error.host = host.name
     return Result(host.name, ok=False, error=error)
+
+
+def with_shared(results: Sequence[Result]) -> tuple[Result, ...]:
+    """A host that shares the folder of another, data["shared_with"], has what that one has: nothing where it failed."""
+    of = {result.host: result for result in results}
+
+    def final(result: Result) -> Result:
+        writer = of.get(str(result.data.get("shared_with")))
+        if writer is None or writer.ok or not result.ok:
+            return result
+        error = HostFailed(f"shares its folder with host {writer.host}, which failed", host=result.host, kind="sync")
+        return Result(result.host, False, error=error, data=result.data)
+
+    return tuple(map(final, results))

@@ -3,7 +3,8 @@
 In the state folder of a sync (place.py) lie
     state      JSON {"digest": of the manifest, "also": [entry]: what of older ones is still there}, a line break, and
                the manifest as the head packed it: zlib JSON [[path, ...]]
-    switching  zlib JSON [entry]: what is being put in place; there until the state says so, too
+    switching  zlib JSON [entry]: what is being put in place, by this switch or one before it that was cut short; there
+               until the state says so, too
     lock       held by a sync from its first question to its end
     begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
                files in place: so no run begins from a mixture, and what is imported later fits what was before
@@ -15,10 +16,21 @@ BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
+NOTHING = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b""}
+COLUMNS = (str, str, int, int, int, str)  # of an entry: path, kind, mode, size, mtime_ns, link
 
 
 def unpack(packed):
-    return json.loads(zlib.decompress(packed).decode())
+    """The entries in it; one of BROKEN where they are none."""
+    return check_entries(json.loads(zlib.decompress(packed).decode()))
+
+
+def check_entries(entries):
+    """Cheap also with tens of thousands: preflight reads them, too."""
+    if entries != [] and (set(map(len, entries)) != {len(COLUMNS)}
+                          or [set(map(type, column)) for column in zip(*entries)] != [{kind} for kind in COLUMNS]):
+        raise ValueError("these are no entries")
+    return list(entries)
 
 
 def replace_file(path, data):
@@ -31,15 +43,17 @@ def replace_file(path, data):
 
 
 def read_state(meta):
-    """What is delivered: {"digest", "entries", "also", "packed": the entries as they came}, or None where no sync has
-    come as far as putting files in place. digest None: a switch was cut short, what is listed may or may not be there.
+    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came}, or None where no
+    sync has come as far as putting files in place. digest None: a switch was cut short, it had begun to put in place
+    what "begun" lists; of a path that is listed several times, any version may be there, or none.
     """
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
-            state = json.loads(f.readline().decode())
-            state["packed"] = f.read()
-        state["entries"] = unpack(state["packed"])
-        state["digest"], state["also"]
+            line, packed = json.loads(f.readline().decode()), f.read()
+        state = dict(NOTHING, digest=line["digest"], also=check_entries(line["also"]), entries=unpack(packed),
+                     packed=packed)
+        if not isinstance(state["digest"], str):
+            raise ValueError("this is no digest")
     except BROKEN:
         state = None
     try:
@@ -49,15 +63,13 @@ def read_state(meta):
         return state
     except BROKEN:
         switching = []
-    state = state or {"entries": [], "also": [], "packed": b""}
-    entries = {entry[0]: entry for entry in state["entries"]}
-    entries.update((entry[0], entry) for entry in switching)
-    state.update(digest=None, entries=list(entries.values()))
-    return state
+    state = state or NOTHING
+    return dict(state, digest=None, entries=state["entries"] + switching, begun=switching)
 
 
 def mark_switch(meta, entries):
     """From here on what is there is a mixture, as far as anybody knows."""
+    entries = list({tuple(entry): entry for entry in entries}.values())
     replace_file(os.path.join(meta, b"switching"), zlib.compress(json.dumps(entries).encode(), 1))
 
 

@@ -34,13 +34,28 @@ class Head:
             time.sleep(min(1.0, self.patience / 4))
             heard = self.heard
             if heard is not None and time.monotonic() - heard > self.patience:
+                # what it does not read may fill the pipe: these words then go with this program
+                last = threading.Thread(target=self.part, daemon=True)
+                last.start()
+                last.join(1.0)
                 os._exit(1)
 
-    def ask(self, question, *ops):
-        """Its answer, the next control line called one of ops; None when it is gone."""
+    def part(self):
+        try:
+            send_json({"event": "failed", "message": "the head said nothing for %g s" % self.patience,
+                       "hint": "run the sync again; nothing was switched in"})
+            send_exit(1)
+        except OSError:
+            pass
+
+    def say(self, question):
+        """Something that it has to answer."""
         self.heard = time.monotonic()
-        if question is not None:
-            send_json(question)
+        send_json(question)
+
+    def hear(self, *ops):
+        """The next control line called one of ops; None when it is gone."""
+        self.heard = time.monotonic()
         for message in self.lines:
             self.heard = time.monotonic()
             if message.get("op") in ops:
@@ -104,14 +119,13 @@ def find_rsync():
     return None
 
 
-def receive(head, question, parcels):
-    """Ask for files, unpack them as they come; the message that ends that, None when the head is gone."""
+def receive(head, parcels):
+    """Unpack files as they come; the message that ends that, None when the head is gone."""
     while True:
-        message = head.ask(question, "parcel", "switch")
+        message = head.hear("parcel", "switch")
         if message is None or message["op"] == "switch":
             return message
         parcels.unpack(head.payload(message))
-        question = None
 
 
 def mirror(spec):
@@ -128,10 +142,12 @@ def mirror(spec):
         return {"event": "shared", "with": holder}
     head = Head(spec["patience"])
     stage = os.path.join(meta, b"stage")
-    state = read_state(meta) or {"digest": None, "entries": [], "also": [], "packed": b""}
-    known = {e[0]: e for e in state["also"] + state["entries"]}
-    hello = {"event": "hello", "dest": dec(dest), "known": state["digest"], "rsync": find_rsync()}
-    message = head.ask(hello, "manifest")
+    state = read_state(meta) or NOTHING
+    known = {}
+    for entry in state["also"] + state["entries"]:
+        known.setdefault(entry[0], []).append(entry)
+    head.say({"event": "hello", "dest": dec(dest), "known": state["digest"], "rsync": find_rsync()})
+    message = head.hear("manifest")
     if message is None:
         return None
     digest, packed, entries = message["digest"], state["packed"], state["entries"]
@@ -142,23 +158,23 @@ def mirror(spec):
     check_room(dest, needed)
     os.makedirs(stage, 0o700, exist_ok=True)
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
-    message = receive(head, {"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage),
-                             "basis": dec(dest)}, parcels)
+    head.say({"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage), "basis": dec(dest)})
+    message = receive(head, parcels)
     if message is None:
         return None
     verify(stage, parcels.left, message["digests"])
     deleted, kept = 0, []
     if changed or digest != state["digest"]:
         wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
-        mark_switch(meta, changed)
-        deleted, kept = delete_stale(dest, known, entries)
-        Switch(dest, parcels.folder, stage, parcels.left).run(changed, needed)
-        save_state(meta, digest, packed, [known[path] for path in kept if known[path][1] == "d"])
+        check_own(dest, changed, known)
+        mark_switch(meta, state["begun"] + changed)
+        writable = Writable()
+        deleted, kept = delete_stale(dest, known, entries, writable)
+        Switch(dest, parcels.folder, stage, parcels.left, writable).run(changed, needed)
+        flush(dest, needed)
+        save_state(meta, digest, packed, [entry for path in kept for entry in known[path] if entry[1] == "d"])
     for folder in (stage, parcels.folder):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            remove_tree(folder)
+        remove_tree(folder)
     return {"event": "done", "sent": len(needed), "bytes": sum(e[3] for e in needed), "deleted": deleted,
             "kept": kept[:100], "entries": len(entries), "changed": len(changed)}
 

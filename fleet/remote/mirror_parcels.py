@@ -43,5 +43,8 @@ class Parcels:
 
 
 def remove_tree(folder):
-    import shutil
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        os.rmdir(folder)  # empty, most of the time
+    except OSError:
+        import shutil
+        shutil.rmtree(folder, ignore_errors=True)

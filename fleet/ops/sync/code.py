@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -20,8 +21,9 @@ from typing import Any
 from fleet.errors import ConnectError, HostFailed, UsageError
 from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.each import on_each
+from fleet.ops.each import on_each, with_shared
 from fleet.ops.runtime import Runtime
+from fleet.ops.shape import fits
 from fleet.ops.sync.parcels import Parcels
 from fleet.ops.sync.tree import Tree, scan
 from fleet.transport.base import Cancel, Session
@@ -34,16 +36,20 @@ JOIN_SECONDS = 5.0
 SMALL_BYTES = 1 << 20
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
-DONE: dict[str, type] = {"sent": int, "bytes": int, "deleted": int, "kept": list, "entries": int, "changed": int}
+# what can be a path on a node: bytes that are no UTF-8 come as \udc80 to \udcff
+PATH = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]+")
+HELLO = {"dest": PATH, "known": (str, None), "rsync": (PATH, None)}
+NEED = {"files": list, "stage": PATH, "basis": PATH}
+DONE = {"sent": int, "bytes": int, "deleted": int, "kept": [PATH], "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
          "--timeout=60")
 
 
-def told(message: Mapping[str, Any], host: str, **kinds: type | tuple[type, ...]) -> Mapping[str, Any]:
-    """The message of a node; Nonsense when something in it is of another type than it must be."""
-    for name, kind in kinds.items():
-        if not isinstance(message.get(name), kind) or isinstance(message.get(name), bool):
+def told(message: Mapping[str, Any], host: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message of a node; Nonsense when something in it is not of the shape that it must have."""
+    for name, part in shape.items():
+        if not fits(message, {name: part}):
             raise Nonsense(f"{name!r} is told in another way", host)
     return message
 
@@ -90,6 +96,7 @@ class _Conversation:
 
     def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
         self._program, self._waiting = program, waiting
+        self._waited = False
         self._frames: Iterator[Frame] = program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel)
 
     def answer(self) -> dict[str, Any]:
@@ -97,7 +104,9 @@ class _Conversation:
             if frame.kind == "J":
                 message, name = frame.json(), self._program.host.name
                 if message.get("event") == "waiting":
-                    self._waiting(str(message.get("run")))
+                    if not self._waited:  # a node that says so without end fills nobody's screen
+                        self._waiting(str(message.get("run")))
+                    self._waited = True
                 elif message.get("event") == "failed":
                     hint = message.get("hint")
                     raise HostFailed(str(message.get("message")), hint=hint and str(hint), host=name, kind="sync")
@@ -128,12 +137,15 @@ class _Delivery(threading.Thread):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._forget()
+        cause = self.error
         if error is not None:
             self._cancel.set()
             self._program.close()  # what waits for the node to read ends, too
         self.join(JOIN_SECONDS)
-        if self.error is not None and getattr(error, "kind", None) != "sync":  # that is the node's own word
-            raise self.error from None
+        if error is None:
+            cause = self.error  # what is raised from here on after an error comes of our own cutting it off
+        if cause is not None and getattr(error, "kind", None) != "sync":  # that is the node's own word
+            raise cause from None
 
 
 def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
@@ -149,7 +161,7 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
             runtime.emit(Notice("warning", f"waiting until run {run} has begun, which uses the same folder"))
 
     def task(session: Session, host: Host) -> Result:
-        name, text = host.name, (str, type(None))
+        name = host.name
         spec = {"dest": plan.dests[name], "sync": sync_id, "host": name, "wait": LOCK_WAIT_SECONDS,
                 "head": f"{socket.gethostname()} (pid {os.getpid()})", "patience": PATIENCE_SECONDS}
         with Program(session, "mirror", spec) as program:
@@ -157,9 +169,9 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
             hello = talk.answer()
             if hello.get("event") == "shared":
                 return Result(name, True, 0, data={"to": spec["dest"], "shared_with": str(hello.get("with"))})
-            told(hello, name, dest=str, known=text, rsync=text)
+            told(hello, name, HELLO)
             program.send_bytes(_manifest(tree, hello["known"]))
-            need = told(talk.answer(), name, files=list, stage=str, basis=str)
+            need = told(talk.answer(), name, NEED)
             paths = _wanted(tree, need["files"], name)
             can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
             large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
@@ -178,12 +190,10 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
                 program.send({"op": "switch", "digests": digests_of_large})
 
             with _Delivery(program, deliver, runtime.cancel):
-                done = told(talk.answer(), name, **DONE)
-            if not all(isinstance(path, str) for path in done["kept"]):
-                raise Nonsense("what it kept is told in another way", name)
+                done = told(talk.answer(), name, DONE)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
 
-    results = on_each(inventory.hosts, runtime, task)
+    results = with_shared(on_each(inventory.hosts, runtime, task))
     data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
     return Report("sync", results, exit_code_of(results), data)
 
