@@ -9,14 +9,16 @@ import threading
 import time
 from types import TracebackType
 
-from fleet.cli.output import clean, talk
+from fleet.cli.output import clean, size_text, talk
 from fleet.events import Event, Finished, Notice, Progress, Started
 
 REDRAW_SECONDS = 0.1
 
 
 class ProgressLine:
-    """An Emit: sums Progress events over hosts, counts hosts that are through, says notices. quiet: nothing at all."""
+    """An Emit: sums Progress events over hosts, counts hosts that are through, says notices. quiet: nothing at all.
+
+    Work may go over the hosts several times, to ask, to send, to install: each round has its own count."""
 
     info = ""  # what stands before a notice that is no warning
 
@@ -30,6 +32,7 @@ class ProgressLine:
         self._state: dict[str, str] = {}
         self._hosts: set[str] = set()
         self._through: set[str] = set()
+        self._round = ""
         self._drawn = 0.0
         self._begun = time.monotonic()
 
@@ -55,7 +58,12 @@ class ProgressLine:
                 self._total[name] = event.total or 0
                 self._state[name] = event.what
             elif isinstance(event, Started):
+                if event.host in self._through:
+                    for last in (self._hosts, self._through, self._done, self._total, self._state):
+                        last.clear()
+                    self._begun = time.monotonic()
                 self._hosts.add(event.host)
+                self._round = event.what
             elif isinstance(event, Finished):
                 self._through.add(event.host)
             now = time.monotonic()
@@ -80,7 +88,7 @@ class ProgressLine:
         """What the line says behind the count of hosts, `seconds` after the beginning."""
         total, done = sum(self._total.values()), sum(self._done.values())
         if not total:
-            return []
+            return [self._round] if self._round else []
         rate = done / max(seconds, 0.001)
         left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
-        return [f"{self._what} {100 * done / total:3.0f}% of {total / 2**20:.1f} MiB, {rate / 2**20:.1f} MiB/s{left}"]
+        return [f"{self._what} {100 * done / total:3.0f}% of {size_text(total)}, {size_text(rate)}/s{left}"]

@@ -94,7 +94,7 @@ def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list
 def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None, refuse: Any) -> None:
     built = numbers(torch.get("cuda"))
     if torch and built is None and not torch.get("hip"):
-        refuse(f"torch {torch['version']} there is built without CUDA, but the fleet has GPUs ({';'.join(arch)})",
+        refuse(f"torch {torch['version']} there is built without CUDA, which GPUs ({';'.join(arch)}) need",
                "install a CUDA build of torch there; --cpu builds only for the CPU")
         return
     if nvcc is None:

@@ -112,7 +112,7 @@ def build_there(
                 text = f.read().decode("utf-8", "replace")
             why = first_error(text)
             raise HostFailed(failure["message"] + (f": {why}" if why else ""), host=host.name, kind="build",
-                             hint=failure["hint"] or remedy(text) or f"read {log_path}")
+                             hint=failure["hint"] or remedy(text))
         return wheel.finish(host.name)
     finally:
         wheel.drop()

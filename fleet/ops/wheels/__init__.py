@@ -159,8 +159,9 @@ def _send(
     lacking = tuple(h for h in inventory.hosts if any(have[h.name][w.name] != "there" for w in wanted))
     if not lacking:
         return {}
-    runtime.emit(Notice("info", f"to {len(lacking)} of {len(inventory.hosts)} hosts: "
-                                f"{size(sum(w.size for w in wanted))}, wheels: {len(wanted)}"))
+    runtime.emit(Notice("info", f"sending {len(wanted)} wheel{'s' * (len(wanted) > 1)} "
+                                f"({size(sum(w.size for w in wanted))}) to {len(lacking)} of "
+                                f"{len(inventory.hosts)} host{'s' * (len(inventory.hosts) > 1)}"))
     some = replace(inventory, hosts=lacking, unselected=inventory.hosts + inventory.unselected)
     carried = carry(some, wanted, name, runtime)
     bad = [r.host for r in carried if not r.ok]
