@@ -12,7 +12,10 @@ import pytest
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
 from fleet.ops.runtime import Runtime
+from fleet.transport import program
 from fleet.transport.local import LocalTransport
+
+REAL = program.source
 
 
 @pytest.fixture
@@ -37,6 +40,12 @@ def ok(source: Path, dest: Path) -> dict[str, object]:
     report = mirror(source, dest)
     assert report.exit_code == 0, [r.error for r in report.results]
     return dict(report.results[0].data)
+
+
+def node_with(monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+    """The node's program runs these lines before it begins, in place of those of the last call."""
+    text = REAL("mirror").replace(b"\n\nmain()\n", b"\n" + lines.encode() + b"\n\nmain()\n")
+    monkeypatch.setattr(program, "source", lambda name: text)
 
 
 def snapshot(folder: Path) -> dict[bytes, tuple[object, ...]]:

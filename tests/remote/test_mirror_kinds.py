@@ -6,13 +6,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_mirror import mirror, ok, snapshot
-
-from fleet.transport import program
+from test_mirror import mirror, node_with, ok, snapshot
 
 KILLED_IN_THE_SWITCH = """
 begin_switch = mark_switch
@@ -20,12 +17,12 @@ def mark_switch(*args):
     begin_switch(*args)
     os._exit(9)
 """
+KILLED_AT_ITS_END = "save_state = lambda *args: os._exit(9)"
 # as a user who is not root: nothing is allowed but what modes say
 NO_RIGHTS = """
 import ctypes
 assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
 """
-Change = Callable[[str], None]
 
 
 @pytest.fixture
@@ -39,18 +36,6 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def dest(tmp_path: Path) -> Path:
     return tmp_path / "node" / "work"
-
-
-@pytest.fixture
-def node_with(monkeypatch: pytest.MonkeyPatch) -> Change:
-    """Lines that the node's program runs before it begins, in place of those of the last call."""
-    real = program.source
-
-    def change(lines: str) -> None:
-        text = real("mirror").replace(b"\n\nmain()\n", b"\n" + lines.encode() + b"\n\nmain()\n")
-        monkeypatch.setattr(program, "source", lambda name: text)
-
-    return change
 
 
 def become(path: Path, kind: str) -> None:
@@ -118,67 +103,71 @@ def test_a_folder_with_something_of_the_nodes_own_is_not_replaced(
 # -- syncs that were killed when they had begun to put things in place ------------------------------------------
 @pytest.mark.parametrize("old, new", KINDS)
 def test_killed_while_something_becomes_another_kind(
-    source: Path, dest: Path, node_with: Change, old: str, new: str
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     become(source / "x", old)
     ok(source, dest)
     become(source / "x", new)
-    node_with(KILLED_IN_THE_SWITCH)
+    node_with(monkeypatch, KILLED_IN_THE_SWITCH)
     assert not mirror(source, dest).ok
-    node_with("")
+    node_with(monkeypatch, "")
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
 
 
 @pytest.mark.parametrize("old, new", KINDS)
-def test_killed_and_then_it_is_as_before(source: Path, dest: Path, node_with: Change, old: str, new: str) -> None:
+def test_killed_and_then_it_is_as_before(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
     become(source / "x", old)
     ok(source, dest)
     become(source / "x", new)
     (source / "y").mkdir()  # something to put in place, whatever x is
     # it came as far as the last step
-    node_with("save_state = lambda *args: os._exit(9)")
+    node_with(monkeypatch, KILLED_AT_ITS_END)
     assert not mirror(source, dest).ok
     become(source / "x", old)
-    node_with("")
+    node_with(monkeypatch, "")
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
 
 
 @pytest.mark.parametrize("killed", ["before it was placed", "after it was placed", "twice"])
 def test_changed_then_killed_then_gone_from_the_source(
-    source: Path, dest: Path, node_with: Change, killed: str
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
     (source / "a.py").write_text("1")
     ok(source, dest)
     (source / "a.py").write_text("22")
-    node_with(KILLED_IN_THE_SWITCH if killed.startswith("before") else "save_state = lambda *args: os._exit(9)")
+    node_with(monkeypatch, KILLED_IN_THE_SWITCH if killed.startswith("before") else KILLED_AT_ITS_END)
     assert not mirror(source, dest).ok
     if killed == "twice":  # what is there is of the first one, what the second one was to bring never came
         (source / "a.py").write_text("333")
-        node_with(KILLED_IN_THE_SWITCH)
+        node_with(monkeypatch, KILLED_IN_THE_SWITCH)
         assert not mirror(source, dest).ok
     (source / "a.py").unlink()
-    node_with("")
+    node_with(monkeypatch, "")
     assert ok(source, dest)["kept"] == []
     assert snapshot(dest) == snapshot(source)
 
 
-def test_what_the_node_changed_after_a_sync_was_killed_is_kept(source: Path, dest: Path, node_with: Change) -> None:
+def test_what_the_node_changed_after_a_sync_was_killed_is_kept(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (source / "a.py").write_text("1")
     ok(source, dest)
     (source / "a.py").write_text("22")
-    node_with(KILLED_IN_THE_SWITCH)
+    node_with(monkeypatch, KILLED_IN_THE_SWITCH)
     assert not mirror(source, dest).ok
     (dest / "a.py").write_text("of the node")
     (source / "a.py").unlink()
-    node_with("")
+    node_with(monkeypatch, "")
     assert ok(source, dest)["kept"] == ["a.py"] and (dest / "a.py").read_text() == "of the node"
 
 
 # -- read-only folders ------------------------------------------------------------------------------------------
-def test_changes_in_a_read_only_folder(source: Path, dest: Path, node_with: Change) -> None:
-    node_with(NO_RIGHTS)
+def test_changes_in_a_read_only_folder(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node_with(monkeypatch, NO_RIGHTS)
     folder = source / "lib"
     become(folder, "folder")
     (folder / "old.py").write_text("old")
@@ -214,7 +203,9 @@ def test_changes_in_a_read_only_folder(source: Path, dest: Path, node_with: Chan
     assert snapshot(dest) == snapshot(source)
 
 
-def test_a_read_only_folder_that_was_left_open_is_closed_again(source: Path, dest: Path, node_with: Change) -> None:
+def test_a_read_only_folder_that_was_left_open_is_closed_again(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (source / "lib").mkdir()
     (source / "lib/a.py").write_text("a")
     (source / "lib").chmod(0o555)
@@ -222,8 +213,8 @@ def test_a_read_only_folder_that_was_left_open_is_closed_again(source: Path, des
     (source / "lib").chmod(0o755)
     (source / "lib/b.py").write_text("b")
     (source / "lib").chmod(0o555)
-    node_with(NO_RIGHTS + "Writable.close = lambda *args: os._exit(9)")
+    node_with(monkeypatch, NO_RIGHTS + "Writable.close = lambda *args: os._exit(9)")
     assert not mirror(source, dest).ok
-    node_with(NO_RIGHTS)
+    node_with(monkeypatch, NO_RIGHTS)
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
