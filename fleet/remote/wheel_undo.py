@@ -33,6 +33,8 @@ def note_additions(answer, folder, todo):
     for wheel in todo:
         with zipfile.ZipFile(os.path.join(folder, wheel["file"])) as archive:
             inside = [name for name in archive.namelist() if not name.endswith("/")]
+        infos = [name[:-len("METADATA")] for name in inside if re.match(r"[^/]+\.dist-info/METADATA$", name)]
+        inside += [info + pips for info in infos for pips in ("INSTALLER", "REQUESTED", "direct_url.json")]
         paths[wheel["name"]] = [path for name in inside for path in places(answer, name) if not os.path.lexists(path)]
     path = note_of(answer)
     with open(path + ".new", "w") as f:

@@ -114,7 +114,7 @@ def test_a_host_that_goes_down_when_all_files_are_there_but_no_more(python: Path
     wheel = make_wheel(folder, "tinypkg", "1.1")
     (folder / "tinypkg-1.0-py3-none-any.whl").unlink()
     subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "tinypkg"], check=True)
-    cut_off(python, folder, f"{python} -m zipfile -e {wheel} .")
+    cut_off(python, folder, f"{python} -m zipfile -e {wheel} .; echo pip >tinypkg-1.1.dist-info/INSTALLER")
     assert states(sync(make_wheel(folder.parent / "other", "userpkg"), python)) == [{"userpkg": "installed"}]
     assert not list(site(python).glob("tinypkg*"))
 
