@@ -104,8 +104,8 @@ def verify(stage, paths, digests):
                           "run the sync again; nothing was switched in")
 
 
-def check_room(dest, needed):
-    size, space = sum(e[3] for e in needed), os.statvfs(dest)
+def check_room(dest, size):
+    space = os.statvfs(dest)
     free = space.f_bavail * space.f_frsize
     if size > free:
         raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest), free),
@@ -155,10 +155,11 @@ def mirror(spec):
         packed = head.payload(message)
         entries = unpack(packed)
     needed, changed = compare(dest, entries, known)
-    check_room(dest, needed)
     os.makedirs(stage, 0o700, exist_ok=True)
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
-    head.say({"event": "need", "files": [[e[0], e[3]] for e in needed], "stage": dec(stage), "basis": dec(dest)})
+    wanted = list(parcels.left.values())
+    check_room(dest, sum(e[3] for e in wanted) - keep_only(stage, parcels.left))
+    head.say({"event": "need", "files": [[e[0], e[3]] for e in wanted], "stage": dec(stage), "basis": dec(dest)})
     message = receive(head, parcels)
     if message is None:
         return None
@@ -175,7 +176,7 @@ def mirror(spec):
         save_state(meta, digest, packed, [entry for path in kept for entry in known[path] if entry[1] == "d"])
     for folder in (stage, parcels.folder):
         remove_tree(folder)
-    return {"event": "done", "sent": len(needed), "bytes": sum(e[3] for e in needed), "deleted": deleted,
+    return {"event": "done", "sent": len(wanted), "bytes": sum(e[3] for e in wanted), "deleted": deleted,
             "kept": kept[:100], "entries": len(entries), "changed": len(changed)}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from test_mirror import mirror, ok, snapshot
 
-from fleet.errors import FleetError, UsageError
+from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.ops.sync import code, parcels
 from fleet.ops.sync.tree import scan
 from fleet.transport.rsh import rsync
@@ -171,6 +172,52 @@ def test_a_new_folder_of_small_and_large_files_links_and_folders(source: Path, d
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
     assert not (dest.parent / ".work.fleet-sync/parcels").exists()
+
+
+def test_links_that_lead_to_each_other_are_no_source(tmp_path: Path, dest: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for source in (tmp_path / "loop", Path("/" + "n" * 300)):
+        with pytest.raises(UsageError):
+            mirror(source, dest)
+
+
+def test_what_fleet_keeps_beside_destinations_is_not_carried(source: Path, dest: Path) -> None:
+    (source / ".x.fleet-data").mkdir()
+    (source / ".x.fleet-data/lock").touch()
+    (source / ".fleet-sync").mkdir()
+    ok(source, dest)
+    assert snapshot(dest).keys() == {b"a.py"}
+
+
+@pytest.mark.parametrize("name", ["#autosave#", ";", "-x", "#"])
+def test_names_that_rsync_takes_for_something_else(source: Path, dest: Path, name: str) -> None:
+    (source / name).write_bytes(os.urandom(LARGE))
+    ok(source, dest)
+    assert snapshot(dest) == snapshot(source)
+
+
+def test_an_interrupted_sync_goes_on_where_it_was(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(40):
+        (source / f"f{i:02}").write_bytes(os.urandom(100_000))
+    pack, packed = parcels.Parcels._pack, []
+
+    def broken(self: parcels.Parcels, items: Sequence[parcels.Item]) -> bytes:
+        packed.append(items)
+        if len(packed) == 3:
+            raise HostFailed("cut short")
+        return pack(self, items)
+
+    monkeypatch.setattr(parcels.Parcels, "_pack", broken)
+    assert "cut short" in str(mirror(source, dest).results[0].error) and not any(dest.glob("f*"))
+    monkeypatch.setattr(parcels.Parcels, "_pack", pack)
+    until = time.monotonic() + 10  # what was on its way is still being unpacked
+    while len(list((dest.parent / ".work.fleet-sync/parcels").glob("f*"))) < 20 and time.monotonic() < until:
+        time.sleep(0.05)
+    (source / "f03").write_bytes(b"changed meanwhile")
+    assert 41 - 21 <= ok(source, dest)["sent"] < 41 - 15  # type: ignore[operator]
+    assert snapshot(dest) == snapshot(source)
 
 
 def test_what_is_neither_file_folder_nor_link_is_left_out_and_told(source: Path, dest: Path) -> None:

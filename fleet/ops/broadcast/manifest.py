@@ -15,9 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from fleet.errors import UsageError
-
-# what fleet itself keeps beside destinations: locks and parts of this machine, should it be a node, too
-STATE_FOLDERS = (".fleet-data", ".fleet-sync")
+from fleet.ops.sync.tree import STATE_FOLDERS
 
 # target number, path in it ("" is the target itself), kind "f" | "d" | "l", mode, size, mtime_ns, link target
 Entry = tuple[int, str, str, int, int, int, str]

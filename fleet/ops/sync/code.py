@@ -43,7 +43,7 @@ NEED = {"files": list, "stage": PATH, "basis": PATH}
 DONE = {"sent": int, "bytes": int, "deleted": int, "kept": [PATH], "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
-         "--timeout=60")
+         "--partial", "--timeout=60")
 
 
 def told(message: Mapping[str, Any], host: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,6 +19,8 @@ from pathspec import GitIgnoreSpec
 from fleet.errors import HostFailed, UsageError
 
 IGNORE_FILES = (".gitignore", ".fleetignore")
+# what fleet itself keeps beside destinations: locks and parts of this machine, should it be a node, too
+STATE_FOLDERS = (".fleet-data", ".fleet-sync")
 
 # path (bytes as surrogateescape text, relative), kind "f" | "d" | "l", mode, size, mtime_ns, link target
 Entry = tuple[str, str, int, int, int, str]
@@ -125,8 +127,13 @@ def _outer_rules(root: Path) -> tuple[Ignore, str]:
 def scan(root: Path, *, whole: bool = False) -> Tree:
     """Read the tree below root; UsageError where it is missing, no folder, or unreadable. whole: ignore files have
     no say."""
-    root = root.resolve()
-    if not root.exists():
+    try:
+        root = root.resolve()
+        there = root.exists()
+    except (OSError, RuntimeError) as error:  # too long a name; links that lead to each other
+        raise UsageError(f"the source {root} cannot be looked at: {error}",
+                         hint="give the folder to mirror: fleet sync SRC") from error
+    if not there:
         raise UsageError(f"the source {root} does not exist", hint="give the folder to mirror: fleet sync SRC")
     if not root.is_dir():
         raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
@@ -138,6 +145,8 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
         raise UsageError(
             f"cannot read {error.filename}: {error.strerror}", hint="mend its mode, or list it in .fleetignore"
         ) from error
+    except RecursionError as error:
+        raise UsageError(f"the folders in {root} are nested too deeply", hint="list them in .fleetignore") from error
     return Tree(root, entries, tuple(skipped))
 
 
@@ -149,7 +158,9 @@ def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[st
         children = sorted(found, key=lambda entry: entry.name)
     for child in children:
         is_folder = child.is_dir(follow_symlinks=False)
-        if child.name == ".git" or ignore.drops(prefix + child.name, is_folder):
+        if child.name == ".git" or (is_folder and child.name.endswith(STATE_FOLDERS)):
+            continue
+        if ignore.drops(prefix + child.name, is_folder):
             continue
         path = _travel(inside + child.name)
         info = child.stat(follow_symlinks=False)
