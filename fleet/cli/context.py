@@ -14,7 +14,7 @@ import click
 
 from fleet.cli.options import settings_of
 from fleet.cli.output import write_failures, write_json, write_plan
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.runtime import Runtime
@@ -101,12 +101,14 @@ def finish(report: Report, show: Callable[[Report], None] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """One of several things that a command line does, planned and ready to run."""
+    """One of several things that a command line does, planned and ready to run. sources: paths of this machine that it
+    cannot do without; of several parts none is begun when one is missing."""
 
     name: str
     plan: Any
     run: Callable[[], Report]
     show: Callable[[Report], None]
+    sources: tuple[Path, ...] = ()
 
 
 def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
@@ -115,6 +117,8 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
     if settings.dry_run:
         write_plan(verb, names, parts[0].plan if len(parts) == 1 else {part.name: part.plan for part in parts})
         return EXIT_OK
+    if len(parts) > 1 and (missing := [p for part in parts for p in part.sources if not os.path.lexists(p)]):
+        raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
     reports: dict[str, Report] = {}
     for part in parts:
         reports[part.name] = report = part.run()

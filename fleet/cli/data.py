@@ -97,4 +97,4 @@ def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, v
         with DataLine("receiving", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return broadcast.execute(inventory, plan, rt)
 
-    return Part("data", plan.describe(), run, show)
+    return Part("data", plan.describe(), run, show, tuple(item.source for item in plan.items))

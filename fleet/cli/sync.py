@@ -109,4 +109,4 @@ def sync_code(inventory: Inventory, source: Path, to: str | None) -> Part:
         with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return execute(inventory, plan, rt)
 
-    return Part("code", plan.describe(), run, show)
+    return Part("code", plan.describe(), run, show, (plan.source,))

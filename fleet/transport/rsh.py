@@ -155,7 +155,10 @@ def rsync(
         if isinstance(bridge.error, ConnectError):
             bridge.error.host = name
             raise bridge.error
-        text = said.decode("utf-8", "replace").strip().splitlines()
+        text = (said + b"\n" + bridge.remote_stderr).decode("utf-8", "replace").strip().splitlines()
+        if any("No space left" in line or "Disk quota" in line for line in text):
+            raise HostFailed("No space left on device", host=name, kind="rsync",
+                             hint="free some space there, then run this again")
         first = next((line for line in text if "rsync" in line), text[0] if text else "no reason given")
         raise HostFailed(f"rsync ended with {process.returncode}: {first[:300]}", host=name, kind="rsync")
 

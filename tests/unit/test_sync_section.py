@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fleet.cli import main
-from fleet.errors import InventoryError
+from fleet.errors import InventoryError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.sync.section import Section, read_section
 
@@ -59,3 +59,11 @@ def test_a_bare_sync_does_what_the_section_says(tmp_path: Path, monkeypatch: pyt
     assert list(only) == ["data", "limit", "via"]
     plain = dry_run(tmp_path, monkeypatch, "hosts: [a]\n")
     assert plain["source"] == "."
+
+
+def test_nothing_is_carried_when_a_later_part_has_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("hosts: {a: {address: 127.0.0.1, port: 1}}\n"
+                                         "sync: {code: ., data: [nosuch:/x]}\n")
+    with pytest.raises(UsageError, match="nosuch does not exist"):
+        CliRunner().invoke(main.cli, ["sync"], standalone_mode=False, catch_exceptions=False)
