@@ -93,11 +93,15 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
         verb = (ctx and ctx.invoked_subcommand) or "fleet"
         results = tuple(Result(name, at is None, error=at) for name, at in error.hosts.items())
         # launch writes JSON lines, and the last one is the summary
-        write_json({**({"event": "summary"} if verb == "launch" else {}),
+        document = {**({"event": "summary"} if verb == "launch" else {}),
                     **Report(verb, results, error.exit_code).as_json(),
-                    "error": {**error.as_json(), "message": str(error)}})
-    else:
-        print_error(error)
+                    "error": {**error.as_json(), "message": str(error)}}
+        try:
+            write_json(document)
+            return error.exit_code
+        except OSError:  # stdout cannot be written; stderr may
+            pass
+    print_error(error)
     return error.exit_code
 
 
@@ -133,11 +137,7 @@ def run(argv: Sequence[str], obj: Any = None) -> int:
         else:
             fault = FleetError(f"a fault in fleet itself: {type(error).__name__}: {error}",
                                hint="FLEET_DEBUG=1 shows where; please report it")
-        try:
-            return say(fault, ctx)
-        except OSError:  # it is stdout that cannot be written
-            print_error(fault)
-            return EXIT_INTERNAL
+        return say(fault, ctx)
 
 
 class Talk(io.FileIO):
@@ -169,7 +169,7 @@ def main() -> None:
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:  # a full disk, of which was spoken already, or a reader who had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stderr.flush()
     # everything is closed by now; taking the interpreter apart would only cost the user time

@@ -89,6 +89,12 @@ def test_a_full_disk_behind_stdout_is_named(inventory: Path) -> None:
     assert done.stderr.splitlines()[0] == "error: this machine: No space left on device"
 
 
+@pytest.mark.parametrize("words, code", [(["-w", "nosuch", "hosts"], 121), (["hosts", "--nosuch"], 2)])
+def test_an_error_that_stdout_cannot_take_goes_to_stderr(words: list[str], code: int, inventory: Path) -> None:
+    done = fleet("--json", *words, cwd=inventory, script='"$@" >/dev/full')
+    assert done.returncode == code and "nosuch" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("words, code", [(["hosts"], 0), (["-w", "nosuch", "hosts"], 121), (["nosuch"], 2)])
 def test_talk_that_cannot_be_written_does_not_cost_the_exit_code(words: list[str], code: int, inventory: Path) -> None:
     assert fleet(*words, cwd=inventory, script='"$@" 2>/dev/full').returncode == code
