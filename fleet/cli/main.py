@@ -14,7 +14,7 @@ import click
 
 from fleet import __version__
 from fleet.cli.options import common_options, settings_of
-from fleet.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 
 # verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
 # so that help and completion stay instant.
