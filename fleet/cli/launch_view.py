@@ -6,6 +6,8 @@ holds up the reading of a node. What does not fit is counted and said; the log f
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import sys
 import threading
@@ -77,8 +79,12 @@ class LaunchView:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        # a terminal that is stopped for good must not keep fleet from ending
+        # a terminal that is stopped for good must not keep fleet from ending, nor must the locks of its files
         self._thread.join(10.0)
+        if self._thread.is_alive():
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            if not select.select([], [2], [], 0)[1]:
+                sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
