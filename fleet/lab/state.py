@@ -126,7 +126,8 @@ class Folder:
 
     def reset(self, state: State) -> None:
         """No lab is up. Host keys and the network stay on file: known_hosts of an earlier lab stays true."""
-        for path in (self.inventory, self.password_file, self.path / "launch.log"):
+        # and what a command that was killed had begun to write
+        for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob(".*.tmp")):
             path.unlink(missing_ok=True)
         write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 

@@ -348,6 +348,13 @@ def test_an_earlier_labs_known_hosts_stays_true(scratch: VirtualLab) -> None:
     assert [h["address"] for h in ups[0].values()] == [h["address"] for h in ups[1].values()]
 
 
+def test_a_file_that_a_killed_command_was_writing_is_taken_away(scratch: VirtualLab) -> None:
+    scratch.fleet("lab", "up", "1", check=True)
+    (scratch.state_dir / ".state.json.4711.tmp").write_text("half a fi")
+    scratch.fleet("lab", "down", check=True)
+    assert_nothing_left(scratch)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_up_killed_at_any_moment(scratch: VirtualLab, seed: int) -> None:
     """kill -9 of `up`: `down` leaves nothing, and so does another `up` that takes over."""
