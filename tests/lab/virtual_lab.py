@@ -112,8 +112,9 @@ LabFactory = Callable[..., VirtualLab]
 
 
 def head_env(home: Path, instance: str) -> dict[str, str]:
-    """The environment of a head that shares nothing with the one pytest runs on."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLEET_", "SSH_", "PYTEST"))}
+    """The environment of a head that shares nothing with the one pytest runs on; its Python is nobody's, either
+    (PYTHONUNBUFFERED hides what a full pipe does)."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLEET_", "SSH_", "PYTEST", "PYTHON"))}
     return {**env, "HOME": str(home), "FLEET_LAB": instance, "LANG": "C.UTF-8"}
 
 
