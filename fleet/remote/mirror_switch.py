@@ -186,11 +186,7 @@ class Switch:
             os.rename(os.path.join(self.parcels, enc(path)), full)
 
     def link(self, target, full):
-        # beside the stage: what an interrupted switch left here is in nobody's way
-        new = os.path.join(os.path.dirname(self.stage), b"link.new")
-        if lstat(new) is not None:
-            os.unlink(new)
-        os.symlink(target, new)
+        new = waiting_link(os.path.dirname(self.stage), target)
         self.writable.open(os.path.dirname(full))
         os.rename(new, full)
 

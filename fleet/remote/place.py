@@ -12,8 +12,7 @@ class Refused(Exception):
     """message, hint"""
 
 
-def enc(path):
-    return path.encode("utf-8", "surrogateescape")
+enc = encode
 
 
 def dec(path):
@@ -60,6 +59,16 @@ def state_folder(target, suffix, folder=True):
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(meta, 0o700)
     return meta
+
+
+def waiting_link(meta, target):
+    """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in nobody's
+    way."""
+    path = os.path.join(meta, b"link.new")
+    if os.path.lexists(path):
+        os.unlink(path)
+    os.symlink(target, path)
+    return path
 
 
 def take_lock(meta, spec):

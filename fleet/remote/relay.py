@@ -148,11 +148,7 @@ def finish(store):
         full = store.targets[number].full(name)
         if kind == "l" and not (os.path.islink(full) and os.readlink(full) == enc(link)):
             store.targets[number].check_place(name, "l")
-            new = os.path.join(store.targets[number].meta, b"link.new")
-            if os.path.lexists(new):
-                os.unlink(new)
-            os.symlink(enc(link), new)
-            writable(os.rename, new, full)
+            writable(os.rename, waiting_link(store.targets[number].meta, enc(link)), full)
         elif kind == "d" and (name or store.targets[number].made):
             # a folder that was there, perhaps somebody's home, keeps its mode
             folders.append((full, mode))

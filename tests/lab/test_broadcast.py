@@ -42,9 +42,9 @@ def clean(fast: VirtualLab) -> Iterator[None]:
         fast.sh(name, "rm -rf /data /fill /root/work")
 
 
-def start(lab: VirtualLab, source: Path, *options: str) -> subprocess.Popen[bytes]:
+def start(lab: VirtualLab, source: Path, *common: str) -> subprocess.Popen[bytes]:
     """A broadcast to /data/, under way on the last node."""
-    process = lab.popen("-i", "lab", "--json", "sync", "--data", f"{source}:/data/", *options)
+    process = lab.popen("-i", "lab", *common, "sync", "--data", f"{source}:/data/")
     for _ in range(600):
         if lab.sh(lab.names[-1], "find /data/.model.bin.fleet-data/parts -size +4M 2>/dev/null", check=False):
             return process
@@ -83,7 +83,7 @@ def test_the_data_leaves_the_head_once(fast: VirtualLab, big: Path, digest: str)
 
 def test_a_killed_node_costs_the_others_under_three_seconds(fast: VirtualLab, big: Path, digest: str) -> None:
     victim = fast.names[1]
-    process = start(fast, big)
+    process = start(fast, big, "--json")
     fast.fleet("lab", "kill", victim, check=True)
     code, document = end(process)
     check_rest(fast, victim, code, document, digest)
@@ -97,7 +97,7 @@ def test_a_killed_node_costs_the_others_under_three_seconds(fast: VirtualLab, bi
 
 def test_a_frozen_node_is_left_out(fast: VirtualLab, big: Path, digest: str) -> None:
     victim = fast.names[2]
-    process = start(fast, big)
+    process = start(fast, big, "--json")
     fast.fleet("lab", "freeze", victim, check=True)
     try:
         code, document = end(process)
@@ -113,7 +113,7 @@ def test_a_frozen_node_is_left_out(fast: VirtualLab, big: Path, digest: str) -> 
 
 def test_a_full_disk_is_said_by_the_node_itself(fast: VirtualLab, big: Path, digest: str) -> None:
     victim = fast.names[1]
-    process = start(fast, big)
+    process = start(fast, big, "--json")
     fast.sh(victim, "dd if=/dev/zero of=/fill bs=1M 2>/dev/null", check=False)
     code, document = end(process)
     error = check_rest(fast, victim, code, document, digest)
@@ -142,7 +142,7 @@ def test_no_room_on_one_host_is_said_before_anything_is_sent(fast: VirtualLab, b
 
 
 def test_the_head_killed_leaves_parts_and_the_next_run_goes_on(fast: VirtualLab, big: Path, digest: str) -> None:
-    process = start(fast, big)
+    process = start(fast, big, "--json")
     process.kill()
     process.communicate(timeout=30)
     for name in fast.names:
@@ -153,7 +153,7 @@ def test_the_head_killed_leaves_parts_and_the_next_run_goes_on(fast: VirtualLab,
 
 
 def test_no_secret_is_seen_in_a_command_line_or_environment(fast: VirtualLab, big: Path) -> None:
-    process = start(fast, big)
+    process = start(fast, big, "--json")
     seen = "".join(fast.sh(name, "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; "
                                  "ls -R /dev/shm /data", check=False) for name in fast.names)
     assert end(process)[0] == 0
@@ -227,11 +227,7 @@ def test_a_node_that_wakes_up_again_gets_the_rest_at_the_end_of_the_chain(
     fast: VirtualLab, big: Path, digest: str
 ) -> None:
     sleeper = fast.names[1]
-    process = fast.popen("-i", "lab", "sync", "--data", f"{big}:/data/")
-    assert process.stderr is not None
-    while not fast.sh(sleeper, "find /data/.model.bin.fleet-data/parts -size +4M 2>/dev/null", check=False):
-        assert process.poll() is None
-        time.sleep(0.05)
+    process = start(fast, big)
     fast.fleet("lab", "freeze", sleeper, check=True)
     time.sleep(4)
     fast.fleet("lab", "heal", sleeper, check=True)
