@@ -217,10 +217,10 @@ class Lab:
     def _tell_names(self, state: State, start: list[str], addresses: dict[str, str]) -> None:
         """Write all names into this machine's /etc/hosts and into those of the hosts that run already."""
         names.update(names.HOSTS_FILE, self.folder.path, addresses)
-        text = {f"{os.uname().nodename} head": switch.head_address(network_of(state)), **addresses}
+        known = names.inside(switch.head_address(network_of(state)), addresses)
         for name, machine in state.hosts.items():
             if name not in start and machine.up:
-                names.update(Path(f"/proc/{machine.pid}/root/etc/hosts"), self.folder.path, text)
+                names.update(Path(f"/proc/{machine.pid}/root/etc/hosts"), self.folder.path, known)
 
     def _spec(self, state: State, start: list[str], etc_hosts: str) -> dict[str, Any]:
         hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}

@@ -72,7 +72,18 @@ def overwrite(file: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def inside(head: str, names: Mapping[str, str]) -> dict[str, str]:
+    """What a virtual host resolves: the head and all hosts, and their addresses back to names.
+
+    torch's sockets are IPv6 ones whose peers have mapped addresses (::ffff:198.18.0.11); libc finds these under a
+    line of their own only. That line has a name of its own, so that a look-up of the plain one gives one address.
+    """
+    known = {f"{socket.gethostname()} head": head, **names}
+    mapped = {f"{name.split()[0]}.lab": f"::ffff:{address}" for name, address in known.items()}
+    return {**known, **mapped}
+
+
 def hosts_text(head: str, names: Mapping[str, str], state_dir: Path) -> str:
     """The whole /etc/hosts of a virtual host."""
-    own = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-    return with_block(own, state_dir, {f"{socket.gethostname()} head": head, **names})
+    own = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n::ffff:127.0.0.1\tlocalhost.lab\n"
+    return with_block(own, state_dir, inside(head, names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import random
@@ -133,6 +134,22 @@ def test_password_names_and_own_worlds(own: VirtualLab) -> None:
     assert refused.returncode != 0
 
 
+def test_addresses_lead_back_to_names(own: VirtualLab) -> None:
+    """Also IPv4 addresses as IPv6 sockets see them: torch warns of each peer that has no name."""
+    one, two = own.names
+    head = ipaddress.ip_interface(f"{own.address(one)}/22").network[1]
+    addresses = [own.address(one), own.address(two), str(head), "127.0.0.1"]
+    program = "import socket, sys\nfor a in sys.argv[1:]: print(socket.getnameinfo((a, 9), socket.NI_NAMEREQD)[0])"
+
+    def names(*known: str) -> list[str]:
+        return own.inside(host, "python3", "-c", program, *known).stdout.decode().split()
+
+    for host in own.names:
+        assert names(*addresses) == [one, two, socket.gethostname(), "localhost"]
+        assert names(*(f"::ffff:{a}" for a in addresses)) == [f"{name}.lab" for name in names(*addresses)]
+        assert own.sh(host, f"getent ahosts {two} | cut -d' ' -f1 | sort -u") == own.address(two)  # one, as before
+
+
 def test_a_session_is_a_clean_one(own: VirtualLab) -> None:
     """No signal is blocked or ignored, and nothing of the lab's own environment shows."""
     done = ssh(own, own.names[0], "grep -E '^Sig(Blk|Ign)' /proc/self/status; env; cat /proc/1/comm")
@@ -179,6 +196,7 @@ def test_up_again_changes_nothing_and_adds_what_is_asked(own: VirtualLab) -> Non
     own.hosts = more
     for host in own.names:
         assert own.sh(host, f"getent hosts {third}").split()[0] == own.address(third)
+        assert own.sh(host, f"getent hosts ::ffff:{own.address(third)}").split()[1] == f"{third}.lab"
 
 
 def test_cut_is_silent_and_heals(own: VirtualLab) -> None:

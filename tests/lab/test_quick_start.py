@@ -35,6 +35,7 @@ def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Pat
         if "launch" in here:
             found = re.search(r"test accuracy: (\d\.\d+)", done.stdout)
             assert found and float(found[1]) > 0.9
+            assert "[W" not in done.stderr  # torch warns of addresses without a name
             (run,) = (tmp_path / "runs").glob("digits-*")
             logs = sorted(str(path.relative_to(run)) for path in run.glob("*/rank*.out"))
             assert logs == [f"{name}/rank{rank}.out" for rank, name in enumerate(lab.names)]
