@@ -74,11 +74,11 @@ def table(keys: Sequence[NewKey]) -> list[str]:
     return [clean(line) for line in lines]
 
 
-def tell(line: ProgressLine) -> Callable[[Event], None]:
+def tell(line: ProgressLine, *, quiet: bool) -> Callable[[Event], None]:
     """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line."""
     def emit(event: Event) -> None:
         if isinstance(event, Notice):
-            if not settings_of().quiet or event.level != "info":
+            if not quiet or event.level != "info":
                 host = f"host {event.host}: " if event.host else ""
                 line.say(clean(f"{event.level}: {host}{event.message}"))
                 if event.hint:
@@ -150,7 +150,7 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
     with ProgressLine("pairs", quiet=settings.quiet or settings.json) as line, \
-            runtime(inventory, tell(line)) as rt:
+            runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
         report = op.setup(plan, lambda password_for: make_transport(everyone, password_for), rt, passwords,
                           op.Asks(confirm, ask_password), limit=settings.connect_timeout)
     return finish(report, show)
@@ -163,6 +163,7 @@ def _undo(inventory: Inventory, everyone: Inventory, home: Path) -> int:
     if settings.dry_run:
         write_plan("setup-ssh", inventory.names, describe(inventory, everyone, home), undo=True)
         return 0
-    with ProgressLine("", quiet=settings.quiet or settings.json) as line, runtime(inventory, tell(line)) as rt:
+    with ProgressLine("", quiet=settings.quiet or settings.json) as line, \
+            runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
         report = undo(inventory, everyone, home, rt)
     return finish(report, show)

@@ -1,0 +1,120 @@
+"""Events come from any thread, and click keeps its context for the main one: no handler of events may need it.
+
+The handlers are found in the source by what they take, an `Event`: a new one that is not tried here is missed.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import fleet.cli
+from fleet import events
+from fleet.cli.build import BuildTalk
+from fleet.cli.data import DataLine
+from fleet.cli.exec import PrefixedLines
+from fleet.cli.launch_view import LaunchView
+from fleet.cli.progress import ProgressLine
+from fleet.cli.setup_ssh import tell
+from fleet.events import Emit, Event
+from fleet.model import Result
+
+
+def view() -> Emit:
+    """The launch's view, its printing done in the calling thread."""
+    made = LaunchView({"gpu01": 0}, level=1)
+
+    def emit(event: Event) -> None:
+        made(event)
+        made._show(made._queue.pop())
+
+    return emit
+
+
+def live(make: Callable[[], ProgressLine]) -> Callable[[], Emit]:
+    def line() -> Emit:
+        made = make()
+        made._live = True
+        return made
+
+    return line
+
+
+# "MODULE.NAME" of each handler -> what makes one
+HANDLERS: dict[str, Callable[[], Emit]] = {
+    "progress.ProgressLine.__call__": live(lambda: ProgressLine("sending")),
+    "data.DataLine": live(lambda: DataLine("receiving")),
+    "build.BuildTalk.__call__": live(lambda: BuildTalk(log=True)),
+    "exec.PrefixedLines.__call__": PrefixedLines,
+    "setup_ssh.tell.emit": lambda: tell(ProgressLine("pairs"), quiet=False),
+    "launch_view.LaunchView.__call__": view,
+}
+
+
+def takes_event(function: ast.FunctionDef) -> bool:
+    """Public functions with an `Event` among what they take; private ones serve a handler that is public."""
+    inner = function.name == "__call__" or not function.name.startswith("_")
+    words = [ast.unparse(a.annotation) for a in function.args.args if a.annotation is not None]
+    return inner and any(word in ("Event", "events.Event") for word in words)
+
+
+def found_in(tree: ast.AST, name: str) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            inner = f"{name}.{node.name}"
+            if isinstance(node, ast.FunctionDef) and takes_event(node):
+                yield inner
+            yield from found_in(node, inner)
+
+
+def test_every_handler_is_known_here() -> None:
+    folder = Path(fleet.cli.__file__).parent
+    files = sorted(folder.glob("*.py"))
+    found = {name for file in files for name in found_in(ast.parse(file.read_text("utf-8")), file.stem)}
+    for file in files:  # and what inherits a handler
+        module = importlib.import_module(f"fleet.cli.{file.stem}")
+        found |= {f"{file.stem}.{kind.__name__}" for kind in vars(module).values()
+                  if isinstance(kind, type) and kind.__module__ == module.__name__
+                  and issubclass(kind, ProgressLine) and "__call__" not in vars(kind)}
+    assert found == set(HANDLERS)
+
+
+def every_event() -> Iterator[Event]:
+    """One of each kind there is, every field filled."""
+    values = {"host": "gpu01", "what": "asking", "stream": "stderr", "data": b"a line\n", "rank": 0, "done": 1.0,
+              "total": 2.0, "result": Result("gpu01", ok=True), "message": "a remark", "hint": "a hint"}
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+    for kind in kinds:
+        names = [field.name for field in dataclasses.fields(kind) if field.name not in ("time", "level")]
+        filled = {name: {} if kind is events.Notice and name == "data" else values[name] for name in names}
+        for level in ("info", "warning", "error") if kind is events.Notice else ("",):
+            yield kind(**filled, **({"level": level} if level else {}))
+
+
+@pytest.mark.parametrize("name", HANDLERS)
+def test_every_event_from_a_thread(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    raised: list[BaseException] = []
+
+    def emit_all() -> None:
+        try:
+            emit = HANDLERS[name]()
+            for event in every_event():
+                emit(event)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=emit_all)
+    thread.start()
+    thread.join()
+    assert raised == []
+
+
+def test_no_kind_of_event_is_left_out() -> None:
+    assert {type(event).__name__ for event in every_event()} >= {"Event", "Started", "Output", "Progress", "Finished",
+                                                                 "Notice"}
