@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -142,7 +142,8 @@ class _Reader:
         return tuple(steps)
 
     def step(self, item: Tree) -> Step | None:
-        keys = self.mapping(item, "a step")
+        item = self.spelled(item, "a step")
+        keys = item.pairs
         if "vars" in keys:
             if len(keys) > 1:
                 raise self.fail(item.line, "'vars' stands in a list item of its own")
@@ -186,6 +187,7 @@ class _Reader:
             return []
         if tree.kind != "map":
             return operands(self.words(tree, verb))
+        tree = self.spelled(tree, verb)
         known = self.verbs.params(verb)
         options: list[str] = []
         positional: dict[str, list[str]] = {}
@@ -220,6 +222,16 @@ class _Reader:
             raise self.fail(tree.line, f"{what} must be a mapping, 'key: value'")
         return tree.pairs
 
+    def spelled(self, tree: Tree, what: str) -> Tree:
+        """The mapping with dashes in its keys: they and underscores are one, as on the command line."""
+        same = replace(tree, pairs={}, key_lines={})
+        for key, value in self.mapping(tree, what).items():
+            name, line = key.replace("_", "-"), tree.key_lines[key]
+            if name in same.pairs:
+                raise self.fail(line, f"{name} is here twice", "dashes and underscores are one")
+            same.pairs[name], same.key_lines[name] = value, line
+        return same
+
     def words(self, tree: Tree, what: str) -> list[str]:
         return [self.scalar(item, what) for item in (tree.items if tree.kind == "list" else [tree])]
 
@@ -232,7 +244,7 @@ class _Reader:
         if "\0" in tree.text:
             raise self.fail(tree.line, f"{shown(what)} holds a NUL character")
 
-        def replace(match: re.Match[str]) -> str:
+        def value(match: re.Match[str]) -> str:
             if match[1] == "$":
                 return "$"
             if match[2] in self.vars:
@@ -241,7 +253,7 @@ class _Reader:
             raise self.fail(tree.line, f"unknown variable {shown(match[2])}",
                             (self.vars and suggest(match[2], self.vars)) or literal)
 
-        return _VARIABLE.sub(replace, tree.text)
+        return _VARIABLE.sub(value, tree.text)
 
     def boolean(self, tree: Tree, what: str) -> bool:
         if tree.kind != "bool":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, talk, write_plan
@@ -50,7 +51,8 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-@click.command("build")
+@click.command("build", cls=Verb, examples=(
+    "fleet build deepspeed --ops cpu_adam", "fleet build ./my-extension --on gpu02"))
 @click.argument("what", metavar="deepspeed|PATH")
 @click.option("--version", metavar="V", help="deepspeed's version [0.19.8].")
 @click.option("--source", type=click.Path(path_type=Path), metavar="DIR", help="deepspeed's own tree instead.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, write_plan
@@ -21,7 +22,7 @@ COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 COLUMN_WIDTH = 26
 
 
-@click.command("check")
+@click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
 @click.option("--timeout", type=Seconds(0.1, 600), default=20.0, metavar="S",
               help="Seconds until a step on a node counts as hanging [20].")
 @common_options

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import write_folded, write_plan
@@ -41,7 +42,7 @@ class PrefixedLines:
         out.buffer.flush()
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": False})
+@click.command("exec", cls=Verb, examples=("fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"))
 @click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="S",
               help="End the command on a host after S seconds.")

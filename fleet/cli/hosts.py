@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fleet.cli.command import Verb
 from fleet.cli.context import load_inventory
-from fleet.cli.options import common_options, settings_of
+from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, write_json
 from fleet.inventory import FORMATS, convert, report
 from fleet.model import Host, Inventory
@@ -30,14 +31,15 @@ COLUMNS: dict[str, Callable[[Host], object]] = {
 }
 
 
-@click.command("hosts")
+@click.command("hosts", cls=Verb, examples=(
+    "fleet hosts", "fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile"))
 @click.option("--format", "form", type=click.Choice(["table", *FORMATS]), default="table", show_default=True,
               help="The form to print the hosts in.")
-@common_options
+@without("transport", "fanout", "connect_timeout", "dry_run")
 def hosts(form: str) -> int:
     """Show the hosts in node-rank order, or write them as another tool reads them.
 
-    -w and -x choose, as everywhere: fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile
+    Needs no network. -w and -x choose, as everywhere.
     """
     settings = settings_of()
     settings.json = settings.json or form == "json"  # so that an error is JSON too

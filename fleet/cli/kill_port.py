@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean
@@ -41,7 +42,7 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     return sorted(found)
 
 
-@click.command("kill-port")
+@click.command("kill-port", cls=Verb, examples=("fleet kill-port 29500", "fleet kill-port -y 29500-29510"))
 @click.argument("ports", nargs=-1, required=True, callback=parse_ports, metavar="PORT...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End other users' processes too, where permitted.")

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli.options import common_options, settings_of
+from fleet.cli.command import VerbGroup
+from fleet.cli.options import settings_of, without
 from fleet.cli.output import fold, talk, write_json
 from fleet.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from fleet.lab.lab import Lab
     from fleet.lab.state import State
+
+
+# what follows from an inventory means nothing here; the lab's hosts are arguments
+_NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab are named behind the word: fleet lab kill lab02")
+lab_options = without("inventory", "transport", "fanout", "connect_timeout", refused=_NAMED)
 
 
 def the_lab() -> Lab:
@@ -39,8 +45,8 @@ def document(lab: Lab, state: State) -> dict[str, Any]:
     }
 
 
-@click.group()
-@common_options
+@click.group("lab", cls=VerbGroup, examples=("fleet lab up 4", "fleet lab cut lab02", "fleet lab down"))
+@lab_options
 def lab() -> None:
     """Virtual hosts on this machine, each with a real sshd, to rehearse on. Needs Linux and root.
 
@@ -48,13 +54,16 @@ def lab() -> None:
     """
 
 
-@lab.command()
+@lab.command(examples=("fleet lab up 4", "fleet lab up 8 --link 200mbit"))
 @click.argument("count", metavar="[N]", type=int, required=False)
-@click.option("--link", metavar="RATE", help="Limit every link, both ways: 200mbit. 'none' lifts it.")
+@click.option("--link", metavar="RATE", help="Limit every link, both ways: 200mbit; none.")
 @click.option("--disk", metavar="SIZE", help="What a host may write, in memory: 512m [half of memory].")
-@common_options
+@lab_options
 def up(count: int | None, link: str | None, disk: str | None) -> int:
-    """Bring up N hosts [4]; start those that are off; with a larger N, add hosts."""
+    """Bring up N hosts [4].
+
+    Starts those that are off; with a larger N than before, adds hosts.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
     the = the_lab()
     if settings_of().dry_run:
@@ -77,8 +86,8 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     return EXIT_OK
 
 
-@lab.command()
-@common_options
+@lab.command(examples=("fleet lab down", "fleet lab down --dry-run"))
+@lab_options
 def down() -> int:
     """End the lab and everything in it."""
     the = the_lab()
@@ -93,8 +102,8 @@ def down() -> int:
     return EXIT_OK
 
 
-@lab.command()
-@common_options
+@lab.command(examples=("fleet lab status", "fleet lab status --json"))
+@lab_options
 def status() -> int:
     """Show the hosts: address, first process, up, cut, frozen or off."""
     the = the_lab()
@@ -136,42 +145,42 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
     return EXIT_OK
 
 
-@lab.command()
+@lab.command(examples=("fleet lab cut lab02", "fleet lab cut 'lab[02-03]'"))
 @click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
-@common_options
+@lab_options
 def cut(nodes: tuple[str, ...]) -> int:
     """Pull the network cable of hosts (a node set)."""
     return on_hosts(nodes, "cut off", lambda the: the.cut(nodes))
 
 
-@lab.command()
+@lab.command(examples=("fleet lab heal lab02", "fleet lab heal 'lab[02-03]'"))
 @click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
-@common_options
+@lab_options
 def heal(nodes: tuple[str, ...]) -> int:
     """Undo cut and freeze."""
     return on_hosts(nodes, "healed", lambda the: the.heal(nodes))
 
 
-@lab.command()
+@lab.command(examples=("fleet lab freeze lab02", "fleet lab freeze 'lab[02-03]'"))
 @click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
-@common_options
+@lab_options
 def freeze(nodes: tuple[str, ...]) -> int:
     """Stop every process of hosts; they still accept connections."""
     return on_hosts(nodes, "frozen", lambda the: the.freeze(nodes))
 
 
-@lab.command()
+@lab.command(examples=("fleet lab kill lab02", "fleet lab kill 'lab[02-03]'"))
 @click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
-@common_options
+@lab_options
 def kill(nodes: tuple[str, ...]) -> int:
     """Power hosts off. `fleet lab up` starts them again, as new, with their old host keys."""
     return on_hosts(nodes, "off", lambda the: the.kill(nodes))
 
 
-@lab.command()
+@lab.command(examples=("fleet lab link lab02 20mbit", "fleet lab link lab02 none"))
 @click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
 @click.argument("rate", metavar="RATE")
-@common_options
+@lab_options
 def link(nodes: tuple[str, ...], rate: str) -> int:
     """Limit the links of hosts, both ways: 20mbit; 'none' lifts it."""
     return on_hosts(nodes, "unlimited" if rate == "none" else f"limited to {rate}", lambda the: the.link(nodes, rate))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
     from fleet.ops.launch import Interrupts, LaunchOptions, Plan
 
 
-@click.command("launch", context_settings={"allow_interspersed_args": False})
+@click.command("launch", cls=Verb, context_settings={"allow_interspersed_args": False}, examples=(
+    "fleet launch --sync train.py --lr 1e-4", "fleet launch --nproc-per-node 8 --env NCCL_DEBUG=INFO train.py",
+    "fleet launch --engine deepspeed train.py --deepspeed_config ds.json",
+), sections={
+    "What runs": ["engine", "python", "workdir", "sync", "engine_args", "max_restarts"],
+    "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
+    "Environment": ["env", "env_expand", "env_file"],
+    "While it runs": ["lease", "grace", "node_timeout", "no_preflight"],
+    "Name and logs": ["name", "runs_dir"],
+})
 @click.option("--engine", type=click.Choice(["torchrun", "deepspeed", "command"]), default="torchrun",
               show_default=True, help="What starts the ranks on a node.")
 @click.option("--nnodes", metavar="N", help="Only the first N hosts.")

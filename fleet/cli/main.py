@@ -13,26 +13,35 @@ from typing import Any
 import click
 
 from fleet import __version__
+from fleet.cli.command import SETTINGS, VerbGroup, one_spelling
 from fleet.cli.options import common_options, settings_of
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 
-# verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
+# heading -> verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
 # so that help and completion stay instant.
-VERBS: dict[str, tuple[str, str]] = {
-    "hosts": ("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
-    "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
-    "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),
-    "sync": ("fleet.cli.sync:sync", "Mirror code to every host."),
-    "build": ("fleet.cli.build:build", "Build a wheel on one host for all of them: deepspeed, or any tree."),
-    "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
-    "launch": ("fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs."),
-    "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),
-    "play": ("fleet.cli.play:play", "Run a playbook of these verbs."),
-    "lab": ("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on."),
+VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "First steps": {
+        "hosts": ("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
+        "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
+        "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
+        "lab": ("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on."),
+    },
+    "Every day": {
+        "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),
+        "sync": ("fleet.cli.sync:sync", "Code, data or wheels to every host."),
+        "launch": ("fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs."),
+        "play": ("fleet.cli.play:play", "Run a playbook of these verbs."),
+    },
+    "When it fails, and more": {
+        "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),
+        "build": ("fleet.cli.build:build", "Build a wheel on one host for all of them: deepspeed, or any tree."),
+        "help": ("fleet.cli.help:help_", "Show a verb's help; 'fleet help completion': for your shell."),
+    },
 }
+VERBS = {verb: entry for group in VERB_GROUPS.values() for verb, entry in group.items()}
 
 
-class LazyGroup(click.Group):
+class LazyGroup(VerbGroup):
     """A group that imports a verb's module only when that verb is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -49,7 +58,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and one_spelling(args[0]) not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             import difflib
 
             near = difflib.get_close_matches(args[0], VERBS, n=1)
@@ -58,11 +67,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        width = max(map(len, VERBS))
+        for heading, verbs in VERB_GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(verb.ljust(width), text) for verb, (_, text) in verbs.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings=SETTINGS,
+             examples=("fleet hosts", "fleet -w gpu[01-04] exec -- nvidia-smi -L", "fleet help launch"))
 @click.version_option(__version__, prog_name="fleet")
 @common_options
 def cli() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+
+from fleet.cli.command import CommonOption
+from fleet.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,28 +61,42 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(settings_of(ctx), param.name, value)
 
 
-def _option(*names: str, **attrs: Any) -> Callable[[F], F]:
-    return click.option(*names, expose_value=False, callback=_store, **attrs)
-
-
-_OPTIONS = [
-    _option("-i", "--inventory", metavar="FILE", help="Inventory file, or 'lab' for the lab's."),
-    _option("-w", "--hosts", metavar="NODESET", help="Only these hosts: gpu[01-04], @group, gpu1:0,2."),
-    _option("-x", "--exclude", metavar="NODESET", help="Not these hosts."),
-    _option("--transport", type=click.Choice(["ssh", "local"]), default="ssh", show_default=True,
-            help="How hosts are reached; 'local' runs everything on this machine."),
-    _option("--fanout", type=click.IntRange(1, 4096), default=64, metavar="N", help="Hosts worked on at once [64]."),
-    _option("--connect-timeout", type=Seconds(0.1, 3600), default=10.0, metavar="S",
-            help="Seconds to reach and authenticate a host [10]."),
-    _option("--dry-run", is_flag=True, help="Show the plan, do nothing."),
-    _option("--json", "json", is_flag=True, help="One JSON document on stdout."),
-    _option("-v", "--verbose", count=True, help="Say more."),
-    _option("-q", "--quiet", is_flag=True, help="Say only what went wrong."),
-]
+_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "inventory": (("-i", "--inventory"), {"metavar": "FILE", "help": "Inventory file, or 'lab' for the lab's."}),
+    "hosts": (("-w", "--hosts"), {"metavar": "NODESET", "help": "Only these hosts: gpu[01-04], @group, gpu1:0,2."}),
+    "exclude": (("-x", "--exclude"), {"metavar": "NODESET", "help": "Not these hosts."}),
+    "transport": (("--transport",), {"type": click.Choice(["ssh", "local"]), "default": "ssh", "show_default": True,
+                                     "help": "How hosts are reached; 'local' runs everything on this machine."}),
+    "fanout": (("--fanout",), {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N",
+                               "help": "Hosts worked on at once [64]."}),
+    "connect_timeout": (("--connect-timeout",), {"type": Seconds(0.1, 3600), "default": 10.0, "metavar": "S",
+                                                 "help": "Seconds to reach and authenticate a host [10]."}),
+    "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing."}),
+    "json": (("--json",), {"is_flag": True, "help": "One JSON document on stdout."}),
+    "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
+    "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Say only what went wrong."}),
+}
 
 
 def common_options(command: F) -> F:
     """Decorator: adds the common options to a click command. Read them with settings_of()."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return without()(command)
+
+
+def without(*hidden: str, refused: Mapping[str, str] | None = None) -> Callable[[F], F]:
+    """common_options, of which `hidden` mean nothing to this verb: accepted, so that an alias or a playbook may give
+    them to every verb, and not offered. refused: those that somebody would mean something by, with what to write."""
+    refused = refused or {}
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if ctx.get_parameter_source(str(param.name)) not in (ParameterSource.DEFAULT, None):
+            raise UsageError(f"{ctx.command_path} takes no {'/'.join(param.opts)}", hint=refused[str(param.name)])
+
+    def add(command: F) -> F:
+        for name, (flags, attrs) in reversed(_OPTIONS.items()):
+            command = click.option(*flags, name, cls=CommonOption, expose_value=False,
+                                   callback=refuse if name in refused else _store,
+                                   hidden=name in hidden or name in refused, **attrs)(command)
+        return command
+
+    return add

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.context import load_inventory
 from fleet.cli.main import VERBS, cli, run
 from fleet.cli.options import Settings, common_options, settings_of
@@ -56,7 +57,7 @@ class CliVerbs:
     inventory: Inventory | None = None
 
     def names(self) -> list[str]:
-        return [verb for verb in VERBS if verb != "play"]
+        return [verb for verb in VERBS if verb not in ("play", "help")]
 
     def params(self, verb: str) -> Mapping[str, Param]:
         params = dict(map(param_of, command_of(verb).params))
@@ -65,7 +66,8 @@ class CliVerbs:
     def validate(self, argv: Sequence[str]) -> None:
         verb, *rest = argv
         try:
-            ctx = command_of(verb).make_context(verb, rest, parent=click.Context(cli, info_name="fleet"))
+            parent = click.Context(cli, info_name="fleet", **SETTINGS)
+            ctx = command_of(verb).make_context(verb, rest, parent=parent)
         except click.exceptions.Exit:
             raise UsageError("asks for help, it runs nothing") from None
         except click.ClickException as error:
@@ -134,7 +136,8 @@ def variables(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@click.command("play")
+@click.command("play", cls=Verb, examples=(
+    "fleet play playbooks/demo.yaml --var node=gpu02", "fleet --dry-run play playbooks/demo.yaml"))
 @click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
 @click.argument("playbook", type=click.Path(path_type=Path))
 @common_options

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
-from fleet.cli.options import common_options, settings_of
+from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, fold, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
@@ -113,7 +114,7 @@ def show(report: Report) -> None:
             click.echo(f"this machine to {pairs['from_head']} hosts verified")
 
 
-@click.command("setup-ssh")
+@click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
 @click.option("--password-file", metavar="F", help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a "
               "node set or *); nobody else may be able to read it. '-' is stdin.")
 @click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
@@ -122,7 +123,7 @@ def show(report: Report) -> None:
               help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.")
 @click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
 @click.option("--undo", is_flag=True, help="Take away what setup-ssh added, on the hosts and here.")
-@common_options
+@without("transport")
 def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tuple[str, ...],
               key_type: str | None, undo: bool) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.

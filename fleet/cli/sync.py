@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from fleet.cli.command import Verb
 from fleet.cli.context import Part, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, groups_by, size_text, talk
@@ -41,7 +42,10 @@ def show(report: Report) -> None:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
 
 
-@click.command("sync")
+@click.command("sync", cls=Verb, examples=(
+    "fleet sync", "fleet sync src --to '~/work/src'", "fleet sync --data /data/imagenet:/data/",
+    "fleet sync --wheels requirements.txt",
+), sections={"Code": ["to"], "Data": ["data", "limit", "via"], "Wheels": ["wheels", "refresh", "import_timeout"]})
 @click.argument("src", required=False)
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
 @click.option("--data", multiple=True, metavar="PATH[:DEST]",

@@ -11,10 +11,11 @@ import pytest
 
 from fleet.cli.main import VERBS
 from fleet.cli.play import CliVerbs, command_of
-from fleet.errors import InventoryError, UsageError
+from fleet.errors import InventoryError
 from fleet.inventory import load as load_inventory
 from fleet.ops.sync.section import read_section
 from fleet.playbook import load, parse
+from tests.command_lines import accept
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -26,31 +27,15 @@ YAML = [text for kind, text in BLOCKS if kind == "yaml"]
 VARS = {"password_file": "pw"}
 
 
-def accept(command: str) -> None:
-    """UsageError unless click takes the line, with the common options wherever they stand."""
-    words = shlex.split(command)[1:]
-    at = next(i for i, word in enumerate(words) if word in VERBS and words[i - 1] != "-i")
-    verb, rest = words[at], [*words[:at], *words[at + 1 :]]
-    if verb == "lab":
-        group, verb, rest = command_of("lab"), rest[0], rest[1:]
-        assert isinstance(group, click.Group)
-        ctx = click.Context(group)
-        found = group.get_command(ctx, verb)
-        assert found is not None, verb
-        found.make_context(verb, rest, parent=ctx)
-    else:
-        CliVerbs().validate([verb, *rest])
-
-
 def test_the_readme_shows_every_verb() -> None:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     assert set(VERBS) - words == set()
 
 
 def test_the_check_refuses_what_does_not_exist() -> None:
-    with pytest.raises(UsageError, match="No such option"):
+    with pytest.raises(click.UsageError, match="No such option"):
         accept("fleet launch --gpus 8 train.py")
-    with pytest.raises(UsageError, match="Missing"):
+    with pytest.raises(click.UsageError):
         accept("fleet -i lab launch")
 
 

@@ -1,0 +1,80 @@
+"""What the click commands of all verbs have in common: help in groups with examples, at 80 columns, and one spelling of
+dashes and underscores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+COMMON = "Common options"
+# what a number may be; who leaves it is told
+_RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
+
+
+def one_spelling(token: str) -> str:
+    """--nproc_per_node and --nproc-per-node, setup_ssh and setup-ssh are the same word."""
+    return token.replace("_", "-")
+
+
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "token_normalize_func": one_spelling}
+
+
+class CommonOption(click.Option):
+    """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
+
+
+class Helpful(click.Command):
+    """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options"."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), sections: Mapping[str, Sequence[str]] | None = None,
+                 **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.examples = tuple(examples)
+        self.sections = dict(sections or {})
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"  $ {example}\n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        of = {name: heading for heading, names in self.sections.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*self.sections, "Options", COMMON)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                common = isinstance(param, CommonOption) or "--help" in param.opts
+                heading = COMMON if common else of.get(str(param.name), "Options")
+                rows[heading].append((record[0], _RANGE.sub("", record[1])))
+        for heading, records in rows.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class Verb(Helpful):
+    """A verb's command."""
+
+
+class VerbGroup(Helpful, click.Group):
+    """A command of several; bare, it prints its help."""
+
+    command_class = Verb
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)

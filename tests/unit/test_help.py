@@ -1,0 +1,143 @@
+"""Help: bare fleet, `fleet help`, groups, examples that are accepted, 80 columns, and options that say something."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from fleet.cli.command import Helpful
+from fleet.cli.main import VERB_GROUPS, VERBS, cli, run
+from fleet.cli.play import CliVerbs
+from fleet.errors import InventoryError
+from fleet.playbook import parse
+from tests.command_lines import accept
+
+
+def commands(group: click.Group = cli, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
+    """Every command by its words: (), ("exec",), ("lab", "up")."""
+    ctx = click.Context(group)
+    found: dict[tuple[str, ...], click.Command] = {above: group}
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        words = (*above, name)
+        found.update(commands(command, words) if isinstance(command, click.Group) else {words: command})
+    return found
+
+
+COMMANDS = commands()
+
+
+def help_of(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(["help", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_bare_fleet_prints_help_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and all(f"\n  {verb} " in said.out for verb in VERBS)
+    assert run(["--help"]) == 0 and capsys.readouterr().out == said.out
+    assert run(["lab"]) == 0 and "Usage: fleet lab" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_a_verb_is_what_its_own_option_says_and_fits(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(words, capsys)
+    assert run([*words, "--help"]) == 0 and capsys.readouterr().out == text
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"Usage: {' '.join(('fleet', *words))} " in text and "[x" not in text and "<=" not in text
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_two_examples_each_and_fleet_takes_them(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    command = COMMANDS[words]
+    assert isinstance(command, Helpful) and len(command.examples) >= 2
+    for example in command.examples:
+        assert f"  $ {example}\n" in help_of(words, capsys)
+        accept(example)
+
+
+def test_what_is_no_example_is_refused() -> None:
+    with pytest.raises(click.UsageError):
+        accept("fleet check --network")
+
+
+def test_verbs_and_options_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of((), capsys)
+    assert [f"\n{heading}:\n" in text for heading in VERB_GROUPS] == [True] * 3
+    for words, own in (("launch",), "\nWhere, and how many:\n"), (("sync",), "\nWheels:\n"):
+        text = help_of(words, capsys)
+        assert text.index(own) < text.index("\nCommon options:\n") < text.index("  -w, --hosts")
+
+
+@pytest.mark.parametrize(("words", "absent"), [
+    (("hosts",), ("--fanout", "--transport", "--connect-timeout", "--dry-run")),
+    (("lab", "up"), ("--inventory", "--hosts", "--exclude", "--fanout", "--transport", "--connect-timeout")),
+    (("setup-ssh",), ("--transport",)),
+])
+def test_no_option_is_offered_that_makes_no_sense(
+    words: tuple[str, ...], absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(words, capsys)
+    assert "--json" in text and not any(option in text for option in absent)
+
+
+def test_what_makes_no_sense_is_accepted_before_and_behind_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hostfile").write_text("a\n")
+    assert run(["--fanout", "3", "hosts", "--connect-timeout", "3", "--dry-run", "--format", "names"]) == 0
+    assert capsys.readouterr().out == "a\n"
+
+
+def test_hosts_to_pick_are_refused_where_a_whole_lab_would_go(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lab", "down", "-w", "lab02"]) == 2
+    assert "fleet lab down takes no -w/--hosts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [
+    "fleet exec --no_fold --connect_timeout 3 -- a_b --c_d",
+    "fleet --dry_run --connect_timeout=3 launch --nproc_per_node 8 --master_addr=h train.py --lr_x 1",
+    "fleet setup_ssh --password_file f --replace_key gpu_1",
+    "fleet lab up --dry_run",
+    "fleet hosts --format ssh_config",
+    "fleet help setup_ssh",
+])
+def test_dashes_and_underscores_are_one(line: str) -> None:
+    accept(line)
+
+
+def test_what_belongs_to_the_command_or_the_script_keeps_its_spelling() -> None:
+    assert accept("fleet exec --no_fold -- a_b --c_d").params["argv"] == ("a_b", "--c_d")
+    given = accept("fleet launch --engine_arg=--bind_cores_to_rank train.py --no_cuda --nproc_per_node=2").params
+    assert given["args"] == ("--no_cuda", "--nproc_per_node=2") and given["engine_args"] == ("--bind_cores_to_rank",)
+
+
+def test_a_playbook_takes_both_spellings_and_neither_twice() -> None:
+    text = "- setup_ssh: {password_file: pw}\n  ignore_errors: true\n- launch: {nproc_per_node: 2, script: a.py}"
+    first, second = parse(text, "p", CliVerbs())
+    assert first.argv == ("setup-ssh", "--password-file", "pw") and first.ignore_errors
+    assert second.argv == ("launch", "--nproc-per-node", "2", "a.py")
+    with pytest.raises(InventoryError, match="p:1: nproc-per-node is here twice"):
+        parse("- launch: {nproc_per_node: 2, nproc-per-node: 4, script: a.py}", "p", CliVerbs())
+
+
+def test_an_unknown_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", "lab", "upp"]) == 2
+    assert capsys.readouterr().err == "error: no such verb 'lab upp'\n  hint: did you mean 'up'?\n"
+
+
+def test_help_imports_no_verb() -> None:
+    program = ("import sys; from fleet.cli.main import run; run([]);"
+               "sys.exit(any(m in sys.modules for m in ('paramiko', 'rich', 'yaml', 'fleet.cli.launch')))")
+    environ = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, env=environ)
+    assert (done.returncode, done.stderr) == (0, b"")
