@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what the head and the lab need
 DEBIAN := python3 python3-venv openssh-client openssh-server rsync iproute2 util-linux procps iputils-ping
 # what the tests compare with and compile with, and what `make bench` runs side by side
-DEBIAN_TEST := $(DEBIAN) pdsh sshpass g++ python3-dev
+DEBIAN_TEST := $(DEBIAN) pdsh sshpass g++ python3-dev git
 DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 
 help:  ## shows this
@@ -18,7 +18,7 @@ demo: venv-demo  ## four virtual hosts, from password to a trained model, and do
 
 # Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs.
 test: check  ## lint, types, import directions, then all tests; the fast ones first (root)
-	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/remote tests/lab
+	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/remote tests/wheel tests/lab
 
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples

@@ -11,7 +11,7 @@
 A step becomes the argv of a command line, nothing else: what a verb accepts, and what it means, is known to
 the verb's own command alone, which this module sees through `Verbs`. Scalars keep the text they were
 written with (`0.10` stays `0.10`). `${name}` is replaced by variables of the playbook, never by the
-environment; `$${` is a literal `${`.
+environment (`${playbook_dir}` is the folder it lies in); `$${` is a literal `${`.
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -
         raise InventoryError(f"cannot read the playbook {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InventoryError("not UTF-8 text", where=str(path)) from error
-    return parse(text, str(path), verbs, overrides)
+    return parse(text, str(path), verbs, overrides, {"playbook_dir": str(path.resolve().parent)})
 
 
 def parse(
-    text: str, source: str, verbs: Verbs, overrides: Mapping[str, str] | None = None
+    text: str, source: str, verbs: Verbs, overrides: Mapping[str, str] | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> tuple[Step, ...]:
-    """Text -> steps, pure. overrides: values for declared variables. source: the file's name in messages."""
-    return _Reader(source, verbs, dict(overrides or {})).steps(text)
+    """Text -> steps, pure. overrides: values for declared variables. given: variables that need no declaration.
+    source: the file's name in messages."""
+    return _Reader(source, verbs, dict(overrides or {}), given or {}).steps(text)
 
 
 def play(
@@ -121,11 +123,11 @@ def operands(words: list[str]) -> list[str]:
 class _Reader:
     """Tree -> steps, in one pass; `vars` grows as the playbook declares them."""
 
-    def __init__(self, source: str, verbs: Verbs, overrides: dict[str, str]) -> None:
+    def __init__(self, source: str, verbs: Verbs, overrides: dict[str, str], given: Mapping[str, str]) -> None:
         self.source = source
         self.verbs = verbs
         self.overrides = overrides
-        self.vars: dict[str, str] = {}
+        self.vars = {name: overrides.get(name, value) for name, value in given.items()}
 
     def fail(self, line: int, message: str, hint: str | None = None) -> InventoryError:
         return InventoryError(message, where=f"{self.source}:{line}", hint=hint)

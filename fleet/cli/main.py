@@ -25,6 +25,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
         "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
         "lab": ("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on."),
+        "examples": ("fleet.cli.examples:examples", "Inventories, playbooks and scripts to start from."),
     },
     "Every day": {
         "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),

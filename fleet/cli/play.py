@@ -15,6 +15,7 @@ import click
 
 from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.context import load_inventory
+from fleet.cli.examples import find, shipped
 from fleet.cli.main import VERBS, cli, run
 from fleet.cli.options import Settings, common_options, settings_of
 from fleet.cli.output import clean, talk, write_json
@@ -144,10 +145,13 @@ def variables(words: Sequence[str]) -> dict[str, str]:
 def play(vars_: tuple[str, ...], playbook: Path) -> int:
     """Run the steps of PLAYBOOK in order, up to the first that fails; its exit code is play's.
 
-    The whole playbook is checked before anything runs (121). The common options given here hold for every
-    step.
+    PLAYBOOK is a file, or the name of one that comes with fleet ('fleet examples' lists them). It is checked as a
+    whole before anything runs (121). The common options given here hold for every step.
     """
     settings = settings_of()
+    if not playbook.exists() and (known := find(str(playbook), "playbooks")):
+        playbook = shipped()[known]
+        talk(f"playing fleet's own {known}")
     kind = JsonVerbs if settings.json else CliVerbs
     try:
         inventory = load_inventory()

@@ -227,8 +227,7 @@ class Lab:
         return {
             "mountpoint": str(self.folder.mountpoint),
             "hidden": sorted({*hidden, str(self.folder.path)}),
-            # fleet and its interpreter are there on the hosts too, also when they were installed below /tmp
-            "shown": sorted({sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])}),
+            "shown": python_folders(),
             "disk": state.disk,
             "password_hash": hash_password(self.folder.password()),
             "etc_hosts": etc_hosts,
@@ -243,6 +242,13 @@ class Lab:
                 {"name": n, "address": state.hosts[n].address, "keys": str(self.folder.host_keys / n)} for n in start
             ],
         }
+
+
+def python_folders() -> list[str]:
+    """Where fleet, its interpreter and that one's packages are: on the hosts too, also when they lie below /tmp."""
+    packages = {path for path in sys.path if path.endswith("-packages")}
+    folders = {sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *packages}
+    return sorted(path for path in folders if not any(str(parent) in folders for parent in Path(path).parents))
 
 
 def switch_of(state: State) -> int:

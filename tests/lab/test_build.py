@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import LabFactory, VirtualLab
+from virtual_lab import LabFactory, VirtualLab
 
 PYTHON = "/opt/train/bin/python3"
 SETUP = 'from setuptools import Extension, setup\nsetup(name="fleetext", version="0.1", ext_modules=[' \

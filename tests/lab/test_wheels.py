@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import LabFactory, VirtualLab
+from virtual_lab import LabFactory, VirtualLab
 
 from tests.wheelmaker import make_wheel
 

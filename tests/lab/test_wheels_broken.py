@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LabFactory, VirtualLab
+from virtual_lab import LabFactory, VirtualLab
 
 from tests.wheelmaker import make_wheel
 

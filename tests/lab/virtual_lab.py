@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 FLEET = str(Path(sys.executable).with_name("fleet"))
+# Ends when pytest does, killed or not (its stdin is our pipe), and takes the lab with it.
+WATCHER = "import subprocess, sys; sys.stdin.read(); subprocess.run([sys.argv[1], 'lab', 'down', '-q'])"
 
 
 @dataclass
@@ -27,6 +29,7 @@ class VirtualLab:
     inventory: Path
     password_file: Path
     state_dir: Path
+    program: str = FLEET
     enrolled: bool = False
 
     @property
@@ -51,7 +54,7 @@ class VirtualLab:
     ) -> subprocess.CompletedProcess[str]:
         """Run `fleet ARGS` as this lab's head. check: fail the test, with all output, unless it exits 0."""
         done = subprocess.run(
-            [FLEET, *args],
+            [self.program, *args],
             env={**self.env, **(env or {})},
             cwd=cwd or self.home,
             input=stdin,
@@ -69,7 +72,7 @@ class VirtualLab:
         """Start `fleet ARGS` as this lab's head and leave it running; the test waits for it or kills it."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         options = {**pipes, "cwd": self.home, **options, "env": {**self.env, **options.get("env", {})}}
-        return subprocess.Popen([FLEET, *args], **options)
+        return subprocess.Popen([self.program, *args], **options)
 
     def inside(
         self, host: str, *argv: str, stdin: bytes = b"", check: bool = True, timeout: float = 60
@@ -118,11 +121,34 @@ def head_env(home: Path, instance: str) -> dict[str, str]:
     return {**env, "HOME": str(home), "FLEET_LAB": instance, "LANG": "C.UTF-8"}
 
 
-def bring_up(home: Path, instance: str, args: Sequence[str]) -> VirtualLab:
+def labs(tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: str = FLEET) -> Iterator[LabFactory]:
+    """What a fixture yields from: make(count, *options of `lab up`), a new lab with its own $HOME, brought up by
+    `program` and taken down when the session ends."""
+    watchers: list[subprocess.Popen[bytes]] = []
+
+    def make(count: int = 4, *options: str) -> VirtualLab:
+        home = tmp_path_factory.mktemp("home")
+        instance = f"{prefix}{os.getpid()}{'abcdefghijklmnopqrstuvwxyz'[len(watchers)]}"
+        watchers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", WATCHER, program],
+                stdin=subprocess.PIPE,
+                env=head_env(home, instance),
+                start_new_session=True,
+            )
+        )
+        return bring_up(home, instance, [str(count), *options], program)
+
+    yield make
+    for watcher in watchers:
+        watcher.communicate(timeout=60)
+
+
+def bring_up(home: Path, instance: str, args: Sequence[str], program: str = FLEET) -> VirtualLab:
     env = head_env(home, instance)
-    done = subprocess.run([FLEET, "lab", "up", "--json", *args], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "lab", "up", "--json", *args], env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.fail(f"no lab: {done.stderr}", pytrace=False)
     said = json.loads(done.stdout)
     paths = (Path(said[key]) for key in ("inventory", "password_file", "state_dir"))
-    return VirtualLab(instance, home, env, said["hosts"], *paths)
+    return VirtualLab(instance, home, env, said["hosts"], *paths, program)

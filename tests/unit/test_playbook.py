@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.cli.main import run
 from fleet.errors import FleetError, InventoryError, UsageError
-from fleet.playbook import Param, parse, play
+from fleet.playbook import Param, load, parse, play
 
 
 class FakeVerbs:
@@ -43,6 +43,16 @@ class FakeVerbs:
     def run(self, argv: Sequence[str]) -> int:
         self.ran.append(list(argv))
         return self.codes.get(argv[-1], 0)
+
+
+def test_a_playbook_knows_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("- echo: ['${playbook_dir}/..']\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/link.yaml").symlink_to(tmp_path / "p.yaml")
+    (step,) = load(tmp_path / "elsewhere/link.yaml", FakeVerbs())
+    assert step.argv == ("echo", f"{tmp_path}/..")
+    (step,) = load(tmp_path / "p.yaml", FakeVerbs(), {"playbook_dir": "/else"})
+    assert step.argv == ("echo", "/else/..")
 
 
 def argvs(text: str, **overrides: str) -> list[list[str]]:

@@ -1,0 +1,5 @@
+"""`python -m fleet`: the same as the `fleet` script."""
+
+from fleet.cli.main import main
+
+main()

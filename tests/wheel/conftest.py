@@ -1,0 +1,22 @@
+"""What the tests of the installed fleet share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from virtual_lab import VirtualLab, labs
+
+from tests.wheel.packages import Installed, install
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def lab(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualLab]:
+    """Two hosts, brought up and enrolled by the installed fleet, with a home folder far from the clone."""
+    for factory in labs(tmp_path_factory, "w", str(installed.bin / "fleet")):
+        yield factory(2).enrol()

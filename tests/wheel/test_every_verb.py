@@ -1,0 +1,110 @@
+"""Each verb on a lab, by the installed fleet. A verb that has no function here fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_lab import VirtualLab
+
+from fleet.cli.main import VERBS
+from tests.wheelmaker import make_wheel
+
+SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
+
+
+def ask(lab: VirtualLab, *args: str) -> dict[str, Any]:
+    """The JSON document of a command that must succeed on every host."""
+    done = lab.fleet("-i", "lab", "--json", *args, check=True, timeout=250)
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert document["ok"] and all(host["ok"] for host in document["hosts"].values())
+    return dict(document)
+
+
+def hosts(lab: VirtualLab, tmp_path: Path) -> None:
+    assert list(ask(lab, "hosts")["hosts"]) == lab.names
+
+
+def setup_ssh(lab: VirtualLab, tmp_path: Path) -> None:
+    assert list(ask(lab, "setup-ssh")["hosts"]) == lab.names
+    host = lab.names[1]
+    config = lab.home / ".ssh/config"
+    assert f"Host {host}" in config.read_text()
+
+
+def exec_(lab: VirtualLab, tmp_path: Path) -> None:
+    said = ask(lab, "exec", "--", "printf", "%s", "a  b")
+    assert {host["stdout"] for host in said["hosts"].values()} == {"a  b"}
+
+
+def sync(lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/a.py").write_text("print('a')\n")
+    ask(lab, "sync", str(tmp_path / "code"), "--to", "~/code")
+    (tmp_path / "model").write_bytes(b"weights" * 99999)
+    ask(lab, "sync", "--data", f"{tmp_path / 'model'}:/models/base")
+    make_wheel(tmp_path / "wheels")
+    ask(lab, "sync", "--wheels", str(tmp_path / "wheels"))
+    python = Path(lab.program).with_name("python")
+    for name in lab.names:
+        assert lab.sh(name, "cat ~/code/a.py; cksum </models/base") == "print('a')\n" + lab.sh(
+            name, f"{python} -c 'import tinypkg; print(end=\"\")'; cksum </models/base")
+
+
+def build(lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(SETUP)
+    (tmp_path / "tinyext.py").write_text("")
+    said = ask(lab, "build", str(tmp_path), "--builds-dir", str(lab.home / "builds"))
+    assert Path(said["wheel"]).is_file()
+    assert {host["wheels"]["tinyext"] for host in said["hosts"].values()} == {"installed"}
+
+
+def check(lab: VirtualLab, tmp_path: Path) -> None:
+    assert list(ask(lab, "check")["hosts"]) == lab.names
+
+
+def launch(lab: VirtualLab, tmp_path: Path) -> None:
+    (lab.home / "job").mkdir()
+    (lab.home / "job/job.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
+    lab.fleet("-i", "lab", "launch", "--sync", "job.py", cwd=lab.home / "job", check=True, timeout=250)
+    logs = {path.read_text() for path in (lab.home / "job/runs").glob("*/*/rank*.out")}
+    assert logs == {"rank 0\n", "rank 1\n"}
+
+
+def kill_port(lab: VirtualLab, tmp_path: Path) -> None:
+    ask(lab, "kill-port", "-y", "29500")
+
+
+def play(lab: VirtualLab, tmp_path: Path) -> None:
+    """The demo by its bare name: it is there wherever fleet is installed, with what it trains."""
+    done = lab.fleet("-i", "lab", "play", "demo.yaml", "--var", f"password_file={lab.password_file}", "--var",
+                     f"node={lab.names[1]}", check=True, timeout=280)
+    assert "playing fleet's own playbooks/demo.yaml" in done.stderr
+    assert "test accuracy: 0.9" in done.stdout
+
+
+def examples(lab: VirtualLab, tmp_path: Path) -> None:
+    lab.fleet("examples", "--to", str(tmp_path), check=True)
+    assert (tmp_path / "examples/digits.py").is_file() and (tmp_path / "playbooks/demo.yaml").is_file()
+    template = lab.fleet("examples", "two-nodes.yaml", check=True).stdout
+    (tmp_path / "fleet.yaml").write_text(template)
+    assert lab.fleet("hosts", "--format", "names", cwd=tmp_path, check=True).stdout == "node1\nnode2\n"
+
+
+def help_(lab: VirtualLab, tmp_path: Path) -> None:
+    assert "--nproc-per-node" in lab.fleet("help", "launch", check=True).stdout
+
+
+def lab_(lab: VirtualLab, tmp_path: Path) -> None:
+    said = json.loads(lab.fleet("lab", "status", "--json", check=True).stdout)
+    assert [host["up"] for host in said["hosts"].values()] == [True, True]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb(verb: str, lab: VirtualLab, tmp_path: Path) -> None:
+    name = verb.replace("-", "_")
+    does: Callable[[VirtualLab, Path], None] = globals()[f"{name}_" if name in ("exec", "help", "lab") else name]
+    does(lab, tmp_path)
