@@ -9,13 +9,14 @@ from pathlib import Path
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.ssh_auth import Keyring, authenticate
+from fleet.transport.ssh_auth import TriesUsedUp, authenticate
 from fleet.transport.ssh_channel import SshSession
 from fleet.transport.ssh_config import SshConfig
 from fleet.transport.ssh_dial import Deadline, dial
 from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
 from fleet.transport.ssh_gateway import Gates, Gateways, dial_through, must_answer
 from fleet.transport.ssh_hostkeys import AcceptUnknown, HostKey, HostKeyCheck, KnownHosts
+from fleet.transport.ssh_keys import Keyring
 from fleet.transport.ssh_link import ClosedEarly, Link
 
 # sshd dropped us before its banner (MaxStartups): nothing was attempted, so trying again harms nobody
@@ -114,7 +115,12 @@ class SshTransport:
             deadline = Deadline.after(self.options.connect_timeout, cancel)
             link = self._handshake(endpoint, route, check, check.preferred, deadline)
             try:
-                authenticate(link, endpoint, self._keyring, password, deadline)
+                try:
+                    authenticate(link, endpoint, self._keyring, password, deadline)
+                except TriesUsedUp:
+                    link.abort()
+                    link = self._handshake(endpoint, route, check, check.preferred, deadline)
+                    authenticate(link, endpoint, self._keyring, password, deadline, keys=False)
             except BaseException as error:
                 link.abort()
                 if isinstance(error, FleetError) and endpoint.notes:

@@ -53,6 +53,7 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         self.server_host_key: HostKey | None = None
         self.saved_exception: BaseException | None = None
         self.via: Link | None = None
+        self.goodbye = ""
         self._where = "?"
 
     def _log(self, level: int, msg: object, *args: object) -> None:
@@ -186,7 +187,8 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         self.saved_exception = None
 
     def _parse_disconnect(self, m: Message) -> None:
-        super()._parse_disconnect(m)
+        m.get_int()
+        self.goodbye = m.get_text()[:200]
         self.saved_exception = EOFError()
 
     @property

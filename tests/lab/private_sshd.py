@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -143,3 +145,36 @@ def listener(serve: Callable[[socket.socket], None] | None = None) -> Iterator[i
         sock.close()
         for peer in held:
             peer.close()
+
+
+@contextlib.contextmanager
+def hung_agent(path: Path, how: str, public: Path | None = None) -> Iterator[None]:
+    """Something at `path` that "accepts" and says nothing, that is "full" and accepts nobody, or that "lists" the one
+    key `public` and never signs."""
+    with socket.socket(socket.AF_UNIX) as sock, contextlib.ExitStack() as held:
+        sock.bind(str(path))
+        sock.listen(0 if how == "full" else 100)
+        if how == "full":
+            for _ in range(3):
+                other = held.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    other.connect(str(path))
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer = held.enter_context(sock.accept()[0])
+                    if how == "lists" and public is not None:
+                        assert peer.recv(5) == b"\0\0\0\1\x0b"
+                        blob = base64.b64decode(public.read_bytes().split()[1])
+                        body = b"\x0c" + struct.pack(">II", 1, len(blob)) + blob + struct.pack(">I", 2) + b"me"
+                        peer.sendall(struct.pack(">I", len(body)) + body)
+
+        if how != "full":
+            threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

@@ -48,7 +48,7 @@ def setup(
     Report.data: "changed" (bool), "head" ({"changed": [...]}), "pairs" ({"verified", "failed": [{"from", "to",
     "reason"}]}); each host's data: "host_key", "changed".
     """
-    head = Head(plan, Record.load(plan.home, plan.source))
+    head = Head(plan, Record.load(plan.home, plan.source), limit)
     head.check()
     if head.has_block():
         head.write_block()  # what the inventory no longer says must not lead anywhere any more

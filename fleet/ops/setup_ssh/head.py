@@ -14,10 +14,11 @@ from fleet.transport.ssh_hostkeys import HostKey
 
 
 class Head:
-    """changed: what was changed on this machine, in words."""
+    """changed: what was changed on this machine, in words. limit: seconds that the ssh-agent has to answer."""
 
-    def __init__(self, plan: SetupPlan, record: Record) -> None:
+    def __init__(self, plan: SetupPlan, record: Record, limit: float = 10.0) -> None:
         self.plan = plan
+        self._limit = limit
         self.record = record
         self.ssh = plan.home / ".ssh"
         self.keys: dict[Path, HeadKey] = {}
@@ -32,7 +33,7 @@ class Head:
         config_block.put(files.read(self.config), self.plan.block, b"", str(self.config))
         for path in self.plan.identities:
             if path.exists():
-                self.keys[path] = keys.ensure(path, self.plan.options.new_key_type)
+                self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
 
     def prepare(self) -> None:
         """~/.ssh, the keys that are missing, the config block."""
@@ -42,7 +43,7 @@ class Head:
             self.changed.append("mode of .ssh")
         for path in self.plan.identities:
             if path not in self.keys:
-                self.keys[path] = keys.ensure(path, self.plan.options.new_key_type)
+                self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
                 self.record.head.keys[str(path)] = public_text(self.keys[path])
                 self.record.save()
                 self.changed.append(f"made key {path}")

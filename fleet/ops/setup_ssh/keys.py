@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import getpass
 import os
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from fleet.errors import ConnectError, HostFailed
 from fleet.ops.setup_ssh import files
 from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
+from fleet.transport.ssh_agent import HINT, Agent
 
 BITS = {"rsa": ("-b", "3072")}
 
@@ -36,10 +38,11 @@ def expand_identity(text: str, home: Path) -> Path:
     return Path(text) if text.startswith("/") else Path.cwd() / text
 
 
-def ensure(path: Path, key_type: str) -> HeadKey:
+def ensure(path: Path, key_type: str, seconds: float = 10.0) -> HeadKey:
     """The key pair at `path`, made when there is none (no passphrase, 0600).
 
-    An existing one with a passphrase is fine when the agent holds it, else ConnectError(kind="auth").
+    An existing one with a passphrase is fine when the agent holds it (and says so within `seconds`), else
+    ConnectError(kind="auth").
     """
     if not path.exists():
         return _create(path, key_type)
@@ -47,7 +50,7 @@ def ensure(path: Path, key_type: str) -> HeadKey:
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path))
     if done.returncode == 0:
         return HeadKey(path, _with_comment(path, parse_public_key(done.stdout.strip())))
-    return HeadKey(path, _from_agent(path, done.stderr.decode("utf-8", "replace").strip()))
+    return HeadKey(path, _from_agent(path, done.stderr.decode("utf-8", "replace").strip(), seconds))
 
 
 def _create(path: Path, key_type: str) -> HeadKey:
@@ -81,17 +84,20 @@ def _with_comment(path: Path, public: PublicKey) -> PublicKey:
     return listed if listed.blob == public.blob else public
 
 
-def _from_agent(path: Path, reason: str) -> PublicKey:
+def _from_agent(path: Path, reason: str, seconds: float) -> PublicKey:
     """The public half of a key that needs a passphrase, if the agent can use it."""
     said = files.read(path.with_name(path.name + ".pub"))
     if "passphrase" not in reason or said is None:
         raise ConnectError(f"the key {path} cannot be used: {reason}", kind="auth",
                            hint="repair it, or name another with identity_file in the inventory")
     public = parse_public_key(said)
-    agent = _run("ssh-add", "-L")
-    if public.blob not in agent.stdout.split():
+    agent = Agent()
+    if public.blob not in (base64.b64encode(key.asbytes()) for key in agent.keys(seconds)):
+        if agent.trouble:
+            raise ConnectError(f"the key {path} has a passphrase, and {agent.trouble}", kind="auth", hint=HINT)
         raise ConnectError(f"the key {path} has a passphrase and no agent holds it", kind="auth",
                            hint=f"ssh-add {path}, or name a key without one with identity_file in the inventory")
+    agent.close()
     return public
 
 

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fleet.errors import FleetError, HostFailed
-from fleet.events import Progress
+from fleet.events import Notice, Progress
 from fleet.inventory import fold
 from fleet.model import Host, Result
 from fleet.ops.each import on_each
@@ -24,6 +24,7 @@ from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh.node import COMMAND
 from fleet.transport.base import Session
 from fleet.transport.line import run_line
+from fleet.transport.ssh_agent import HINT, Agent
 
 HEAD = "head"
 # ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
@@ -74,11 +75,12 @@ def _meaning(status: str) -> str:
 
 
 def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime) -> list[Pair]:
-    """Plain ssh on this machine; with -F where $HOME is not the home that ssh takes from the user database."""
+    """Plain ssh on this machine; with -F where $HOME is not the home that ssh takes from the user database. Without an
+    ssh-agent that hangs: ssh asks it first, and knows no limit to that."""
     same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
     script = text(targets, HEAD_LANES, limit, "" if same else str(home / ".ssh" / "config"))
     process = subprocess.Popen(["/bin/sh", "-c", 'eval "$(cat)"'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, start_new_session=True)
+                               stderr=subprocess.DEVNULL, start_new_session=True, env=_environment(limit, runtime))
     undo = runtime.cancel.on_set(lambda: _end(process))
     try:
         output, _ = process.communicate(script, timeout=_patience(len(targets), HEAD_LANES, limit))
@@ -88,6 +90,16 @@ def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime
     finally:
         undo()
     return parse(HEAD, targets, output)
+
+
+def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
+    agent = Agent()
+    agent.keys(limit)
+    agent.close()
+    if agent.trouble:
+        runtime.emit(Notice("warning", f"{agent.trouble}: plain ssh hangs on it, too; the connections were verified "
+                            "without it", hint=HINT))
+    return {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK" or not agent.trouble}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

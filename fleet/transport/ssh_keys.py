@@ -1,0 +1,114 @@
+"""Which keys are offered to a host, in which order: private key files, then the agent's."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fleet.transport.ssh_agent import Agent
+from fleet.transport.ssh_dial import Deadline
+from fleet.transport.ssh_endpoint import Endpoint
+from fleet.transport.ssh_wire import paramiko
+
+# sshd's MaxAuthTries is 6 by default; the last one is left for a password
+MAX_KEYS = 5
+PRIVATE_KEY_TYPES = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
+_LOCKED = "it has a passphrase (load it into ssh-agent: ssh-add)"
+_UNKNOWN = "not a private key that fleet can read (ed25519, ecdsa or rsa)"
+
+
+class Keyring:
+    """Private keys, each file read once however many hosts use it, and the agent's."""
+
+    def __init__(self) -> None:
+        self.agent = Agent()
+        self._lock = threading.Lock()
+        self._files: dict[Path, tuple[Any, str]] = {}
+
+    def load(self, file: Path) -> tuple[Any, str]:
+        """(key, "") or (None, why it cannot be used)."""
+        with self._lock:
+            if file not in self._files:
+                self._files[file] = _load(file)
+            return self._files[file]
+
+    def close(self) -> None:
+        self.agent.close()
+
+    def offers(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
+        """(what to call it, key), best first, none twice; remarks on keys that cannot be used go to `notes`. The agent
+        is not asked before its turn: one that hangs is nothing to whom a file's key lets in."""
+        offered: set[bytes] = set()
+        for name, key in self._all(endpoint, notes, deadline):
+            if key.asbytes() not in offered:
+                offered.add(key.asbytes())
+                yield name, key
+            if len(offered) == MAX_KEYS:
+                return
+
+    def _all(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
+        any_file = False
+        for file in endpoint.identity_files:
+            key, why = self.load(file)
+            name = file.name
+            if key is None and why:
+                key, name = self._held_by_agent(file, deadline), f"{file.name} (agent)"
+            if key is not None:
+                any_file = True
+                yield name, key
+            elif why and (endpoint.explicit_identities or file.exists()):
+                notes.append(f"{file}: {why}")
+        if not endpoint.identities_only and not (any_file and endpoint.explicit_identities):
+            for key in self._agent_keys(deadline):
+                yield f"agent's {key.comment or key.get_name()}", key
+        if self.agent.trouble:
+            notes.append(self.agent.trouble)
+
+    def _agent_keys(self, deadline: Deadline) -> tuple[Any, ...]:
+        # half of what is left: a password may have to be tried behind it
+        return self.agent.keys(max(0.1, deadline.left() / 2))
+
+    def _held_by_agent(self, file: Path, deadline: Deadline) -> Any:
+        """The agent's copy of a key whose file is encrypted, or of which only the public half is here."""
+        public = file if file.suffix == ".pub" else Path(f"{file}.pub")
+        try:
+            blob = paramiko.PublicBlob.from_file(str(public)).key_blob
+        except (OSError, ValueError, IndexError):
+            return None
+        return next((key for key in self._agent_keys(deadline) if key.asbytes() == blob), None)
+
+
+def _load(file: Path) -> tuple[Any, str]:
+    try:
+        text = file.read_text("utf-8", "replace")
+        if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in text:
+            return None, _LOCKED
+        if "-----BEGIN PRIVATE KEY-----" in text:
+            text = _from_pkcs8(text)
+    except FileNotFoundError:
+        return None, "there is no such file"
+    except OSError as error:
+        return None, error.strerror or "cannot be read"
+    except Exception:  # a damaged one, or of a kind that SSH does not know
+        return None, _UNKNOWN
+    why = _UNKNOWN
+    for kind in PRIVATE_KEY_TYPES:
+        try:
+            return kind(file_obj=io.StringIO(text)), ""
+        except paramiko.PasswordRequiredException:
+            return None, _LOCKED
+        except Exception as error:  # paramiko raises what its parsers happen to trip over
+            if kind is PRIVATE_KEY_TYPES[-1] and isinstance(error, AssertionError):
+                why = "a damaged private key"
+    return None, why
+
+
+def _from_pkcs8(text: str) -> str:
+    """A key as OpenSSL writes it, as OpenSSH does: paramiko reads no other."""
+    from cryptography.hazmat.primitives import serialization as form
+
+    key = form.load_pem_private_key(text.encode(), None)
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()).decode()
