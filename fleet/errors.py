@@ -6,6 +6,7 @@ for --json, and where possible a hint that names the next step. cli/main.py is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -20,10 +21,54 @@ EXIT_INTERNAL = 125
 EXIT_INTERRUPTED = 130
 
 
+class Reason(str):
+    """A text that knows its cause: `template`, in which {name} stands for what differs from host to host, and those
+    `details`. By itself it is the whole text; hosts of one cause are told of together by it (rules/causes.py)."""
+
+    template: str
+    details: Mapping[str, str]
+
+    def __new__(cls, template: str, **details: object) -> Reason:
+        texts = {name: str(value) for name, value in details.items()}
+        made = super().__new__(cls, fill(template, texts))
+        made.template, made.details = template, texts
+        return made
+
+    def __add__(self, more: str) -> Reason:
+        if isinstance(more, Reason):
+            return Reason(self.template + more.template, **self.details, **more.details)
+        return Reason(self.template + more, **self.details)
+
+    @classmethod
+    def of_node(cls, text: str) -> Reason:
+        """What a node said: the numbers in it (process ids, bytes) are its details."""
+        details: dict[str, str] = {}
+        prefix = "n"
+        while f"{{{prefix}" in text:
+            prefix += "n"
+
+        def name(match: re.Match[str]) -> str:
+            details[known := f"{prefix}{len(details)}"] = match[0]
+            return f"{{{known}}}"
+
+        return cls(_NUMBERS.sub(name, text), **details)
+
+
+# words of their own, one or a list: not in a name, a path, an address or a version
+_NUMBER = r"(?<![\w./:-])[0-9]+(?:\.[0-9]+)?(?![\w/-]|[.:]\w)"
+_NUMBERS = re.compile(f"{_NUMBER}(?:, {_NUMBER})*")
+
+
+def fill(template: str, details: Mapping[str, str]) -> str:
+    """The template with its details; safe whatever either holds."""
+    return re.sub(r"\{(\w+)\}", lambda match: details.get(match[1], match[0]), template)
+
+
 class FleetError(Exception):
     """Base of all errors fleet raises on purpose.
 
-    message: what went wrong, one line. where: "FILE:LINE" or None. host: the inventory name or None.
+    message: what went wrong, one line; a Reason where it names what is the host's own. where: "FILE:LINE" or
+    None. host: the inventory name or None.
     hint: the next step, one line, or None. kind: a stable word for JSON.
     hosts: where a verb was refused as a whole, what was wrong with each of its hosts (None: nothing).
     """
@@ -54,6 +99,11 @@ class FleetError(Exception):
         if self.host:
             parts.append(f"host {self.host}")
         return ": ".join([*parts, self.message])
+
+    @property
+    def reason(self) -> str:
+        """What to tell of it beside the host's name."""
+        return Reason("{file}: ", file=self.where) + self.message if self.where else self.message
 
     def as_json(self) -> dict[str, Any]:
         """The "error" object of the JSON contract."""

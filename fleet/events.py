@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -58,13 +58,13 @@ class Finished(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something worth saying: level "info", "warning" or "error"; data goes to JSON."""
+    """Something worth saying: level "info", "warning" or "error"; data goes to JSON, each of several on its own."""
 
     level: Literal["info", "warning", "error"]
     message: str
     host: str | None = None
     hint: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
 
 
 Emit = Callable[[Event], None]

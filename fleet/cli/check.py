@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from fleet.cli.output import clean, write_plan
 if TYPE_CHECKING:
     from fleet.model import Report
     from fleet.ops.check import Checked
+    from fleet.rules.causes import Cause
     from fleet.rules.judge import Finding
     from fleet.rules.matrix import Matrix
 
@@ -58,6 +60,7 @@ def check(timeout: float) -> int:
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
     """What `fleet check` prints: the matrix, hosts that could not be asked, the findings, a last line that sums up."""
     from fleet.inventory.nodeset import fold
+    from fleet.rules.causes import by_cause
     from fleet.rules.matrix import matrix
 
     columns = width or shutil.get_terminal_size().columns
@@ -67,11 +70,12 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     silent = [result.host for result in checked.report.results if not result.ok]
     if silent:
         lines.append(click.style(f"not compared: {fold(silent)}", fg="red") + " (no facts: see below)\n")
-    shown = [f for f in checked.findings if verbose or f.severity != "info"]
-    if quiet:
-        shown = [f for f in shown if f.severity == "error"]
-    lines += [describe(finding) for finding in shown]
-    lines.append(summary(checked, len(checked.findings) - len(shown)))
+    found = by_cause([(f, f.message, f.remedy) for f in checked.findings], fold)
+    shown = [cause for cause in found if cause.whose[0].severity in (
+        ("error",) if quiet else COLORS if verbose else ("error", "warning"))]
+    lines += [describe(cause) for cause in shown]
+    if not quiet:
+        lines.append(summary(checked, [cause.whose[0].severity for cause in found], len(found) - len(shown)))
     return "".join(lines)
 
 
@@ -99,16 +103,19 @@ def draw(table: Matrix, width: int) -> str:
     return out.getvalue()
 
 
-def describe(finding: Finding) -> str:
-    """A finding in two lines."""
+def describe(cause: Cause[Finding]) -> str:
+    """What one rule found, in two lines."""
+    finding = cause.whose[0]
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
-    message = clean(" ".join(finding.message.split()))
-    return f"{severity} {message}  [{finding.id}]\n        {clean(finding.remedy)}\n"
+    message = clean(" ".join(cause.message.split()))
+    return f"{severity} {message}  [{finding.id}]\n        {clean(cause.hint or '')}\n"
 
 
-def summary(checked: Checked, hidden: int) -> str:
+def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
     """"4 hosts compared: 1 error, 2 warnings"."""
-    counts = [(s, len([f for f in checked.findings if f.severity == s])) for s in COLORS]
+    if not checked.views:
+        return "no host told its facts: nothing was compared\n"
+    counts = [(s, severities.count(s)) for s in COLORS]
     said = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
     more = "; -v shows all" if hidden else ""
     n = len(checked.views)

@@ -133,8 +133,10 @@ class LaunchView:
 
     def _notice(self, notice: Notice) -> None:
         if self._json:
-            write_json(notice.data or {"event": "notice", "time": notice.time, "host": notice.host,
-                                       "level": notice.level, "message": notice.message, "hint": notice.hint})
+            data = notice.data or {"event": "notice", "time": notice.time, "host": notice.host,
+                                   "level": notice.level, "message": notice.message, "hint": notice.hint}
+            for record in [data] if isinstance(data, Mapping) else data:
+                write_json(record)
             sys.stdout.flush()
         elif notice.level != "info" or self._level > 0:
             if self._level < 0 and notice.level != "error":

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fleet.cli.options import settings_of
 from fleet.errors import EXIT_OK
 from fleet.model import Report, Result
 
@@ -84,15 +85,15 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
 
 
 def write_failures(report: Report) -> None:
-    """Every host that did not do well, with the reason and the hint, identical ones folded."""
-    failed = [r for r in report.results if not r.ok]
+    """Every host that did not do well, with the reason and the hint; those of one cause are told of together, unless
+    -v asks for each."""
+    from fleet.rules.causes import Cause, by_cause
 
-    def reason(result: Result) -> tuple[str, str | None]:
-        if result.error is not None:
-            return result.error.message, result.error.hint
-        return f"exit status {result.exit_status}", None
-
-    for (message, hint), names in groups_by(failed, reason).items():
-        talk(f"{click.style('error:', fg='red')} host {fold(names)}: {clean(message)}")
-        if hint:
-            talk(f"  hint: {clean(hint)}")
+    failed = [(r.host, r.error.reason, r.error.hint) if r.error is not None
+              else (r.host, f"exit status {r.exit_status}", None) for r in report.results if not r.ok]
+    verbose = settings_of().verbose > 0
+    each = [Cause([host], message, hint) for host, message, hint in failed]
+    for cause in each if verbose else by_cause(failed, fold):
+        talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean(cause.message)}")
+        if cause.hint:
+            talk(f"  hint: {clean(cause.hint)}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fleet import fanout
 from fleet.errors import FleetError, HostFailed, Interrupted
-from fleet.events import Finished, Started
+from fleet.events import Emit, Finished, Notice, Started
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
 from fleet.ops.runtime import Runtime
+from fleet.rules.causes import by_cause
 from fleet.transport.base import Session
 
 Task = Callable[[Session, Host], Result]
@@ -62,6 +64,21 @@ def failed(host: Host, error: BaseException) -> Result:
     if error.host is None:
         error.host = host.name
     return Result(host.name, ok=False, error=error)
+
+
+def as_one(errors: Mapping[str, FleetError], emit: Emit, event: str, more: str = "") -> FleetError:
+    """What refuses a verb as a whole, of what is wrong with its hosts: the first one's cause, with every host that
+    shares it. Other causes are told before, to JSON as an `event` for each host. more: what it came to."""
+    first = next(iter(errors.values()))
+    main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()], fold)
+    for cause in others:
+        emit(Notice("error", f"host {_names(cause.whose)}: {cause.message}", None, cause.hint,
+                    [{"event": event, "host": e.host, **e.as_json()} for e in cause.whose]))
+    return type(first)(main.message + more, hint=main.hint, host=_names(main.whose), kind=first.kind)
+
+
+def _names(errors: Sequence[FleetError]) -> str:
+    return fold(error.host for error in errors if error.host)
 
 
 def with_shared(results: Sequence[Result]) -> tuple[Result, ...]:

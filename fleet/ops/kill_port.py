@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any
 
-from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
@@ -160,7 +160,7 @@ def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
     said = dict.fromkeys(f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}"
                          for each in left)
     hint = next((hint for wanted, hint in HINTS if any(wanted in (each.reason or "") for each in left)), None)
-    return HostFailed("; ".join(said), host=host, hint=hint)
+    return HostFailed(Reason.of_node("; ".join(said)), host=host, hint=hint)
 
 
 def _outcome(listener: Listener, second: Result | None) -> Listener:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.errors import Reason
+from fleet.rules.causes import Fold
 from fleet.rules.parity import RULES, SEVERITIES, Rule, Severity
 from fleet.rules.units import amount, shown
 from fleet.rules.view import NOTABLE, View, lookup
 
-Fold = Callable[[Iterable[str]], str]
 OTHER_PACKAGES = 6
 
 
@@ -102,7 +103,11 @@ def _limit(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Findin
 
 def _clear(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
-        yield Finding(rule.id, rule.severity, tuple(names), f"{fold(names)}: {rule.what}: {value}", rule.remedy)
+        yield Finding(rule.id, rule.severity, tuple(names), _of(rule, fold(names), str(value)), rule.remedy)
+
+
+def _of(rule: Rule, hosts: str, value: str) -> Reason:
+    return Reason("{hosts}: ", hosts=hosts) + f"{rule.what}: " + Reason.of_node(value)
 
 
 def _somewhere(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.rules.judge import Fold, groups, has_majority
+from fleet.rules.causes import Fold
+from fleet.rules.judge import groups, has_majority
 from fleet.rules.units import seconds, size
 from fleet.rules.view import MISSING, View, lookup
 

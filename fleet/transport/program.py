@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted
+from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
 from fleet.transport.base import Cancel, Channel, Session, Silence
 from fleet.transport.frames import Decoder, Frame
@@ -163,7 +163,7 @@ class Program:
                 hint="try 'ssh HOST true': a forced command, a restricted shell or a broken rc file",
             )
         last = said.splitlines()[-1] if said else f"exit status {status}"
-        return HostFailed(f"fleet's program '{self.name}' failed there: {last[-300:]}", host=name)
+        return HostFailed(Reason.of_node(f"fleet's program '{self.name}' failed there: {last[-300:]}"), host=name)
 
 
 def call(

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, Interrupted, LimitError
+from fleet.errors import ConnectError, FleetError, Interrupted, LimitError, Reason
 from fleet.transport.base import Cancel
 
 SLICE_SECONDS = 0.2
@@ -86,12 +86,14 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
     start_thread(ask, "fleet-resolve")
     hint = "correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in ~/.ssh/config)"
     if not deadline.wait(done) or answers.empty():
-        raise ConnectError(f"no answer from the resolver for {address!r} within {deadline.seconds:g} s",
-                           kind="resolve", hint="is DNS reachable? an IP address in the inventory does without it")
+        raise ConnectError(Reason("no answer from the resolver for '{at}' within {s} s", at=address,
+                                   s=f"{deadline.seconds:g}"), kind="resolve",
+                           hint="is DNS reachable? an IP address in the inventory does without it")
     answer = answers.get()
     if isinstance(answer, BaseException):
         reason = answer.strerror if isinstance(answer, OSError) and answer.strerror else "not a valid name"
-        raise ConnectError(f"the name {address!r} does not resolve: {reason}", kind="resolve", hint=hint)
+        raise ConnectError(Reason("the name '{at}' does not resolve: " + reason, at=address), kind="resolve",
+                           hint=hint)
     return [(family, sockaddr) for family, _, _, _, sockaddr in answer]
 
 
@@ -109,7 +111,8 @@ def _connect(family: int, sockaddr: Any, deadline: Deadline, where: str) -> sock
             while not poll.poll(min(SLICE_SECONDS, deadline.left()) * 1000):
                 if deadline.left() == 0:
                     raise ConnectError(
-                        f"no answer from {where} within {deadline.seconds:g} s", kind="timeout",
+                        Reason("no answer from {at} within {s} s", at=where, s=f"{deadline.seconds:g}"),
+                        kind="timeout",
                         hint="is the host up, is the address right, does a firewall drop the port?")
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -135,16 +138,16 @@ def os_error(error: OSError, where: str) -> FleetError:
         return LimitError("this machine has no open file left for another connection",
                           hint="lower --fanout, or raise 'ulimit -n'")
     if code == errno.ECONNREFUSED:
-        return ConnectError(f"{where} refused the connection", kind="refused",
+        return ConnectError(Reason("{at} refused the connection", at=where), kind="refused",
                             hint="is sshd running there, and on this port?")
     if code == errno.ETIMEDOUT:
-        return ConnectError(f"no answer from {where}", kind="timeout",
+        return ConnectError(Reason("no answer from {at}", at=where), kind="timeout",
                             hint="is the host up, does a firewall drop the port?")
     if code in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL,
                 errno.EACCES, errno.EPERM, errno.EINVAL, errno.EAFNOSUPPORT):
-        return ConnectError(f"{where} cannot be reached: {_words(code)}", kind="unreachable",
+        return ConnectError(Reason("{at} cannot be reached: " + _words(code), at=where), kind="unreachable",
                             hint="is the host up, is the address right, is there a route to its network?")
-    return ConnectError(f"the connection to {where} was lost: {_words(code)}", kind="lost",
+    return ConnectError(Reason("the connection to {at} was lost: " + _words(code), at=where), kind="lost",
                         hint="the host went down, or something on the way cut the connection")
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline
 from fleet.transport.ssh_link import ChannelRefused, ClosedEarly, Link
@@ -147,15 +147,15 @@ class Gateways:
                 shared.ready = None
                 ready.set()
         elif ready is not None and not deadline.wait(ready):
-            raise ConnectError(f"gateway {name}: no connection within {deadline.seconds:g} s", kind="gateway",
+            raise ConnectError(_of(name, f"no connection within {deadline.seconds:g} s"), kind="gateway",
                                hint="is the gateway up?")
         failed, link = shared.error, shared.link
         if isinstance(failed, Interrupted):
             raise Interrupted("interrupted")
         if failed is not None:
-            raise ConnectError(f"gateway {name}: {failed.message}", kind="gateway", hint=failed.hint) from failed
+            raise ConnectError(_of(name, failed.message), kind="gateway", hint=failed.hint) from failed
         if link is None:
-            raise ConnectError(f"gateway {name}: the connection was lost", kind="gateway", hint="is it up?")
+            raise ConnectError(_of(name, "the connection was lost"), kind="gateway", hint="is it up?")
         return link
 
     def close(self) -> None:
@@ -176,8 +176,8 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
         raise
     except FleetError as error:
         must_answer(gateway, name)
-        raise ConnectError(f"no answer from {address} port {port} through gateway {name} within "
-                           f"{deadline.seconds:g} s", kind="timeout",
+        raise ConnectError(Reason("no answer from {at} through gateway {gateway} within {s} s", gateway=name,
+                                   at=f"{address} port {port}", s=f"{deadline.seconds:g}"), kind="timeout",
                            hint="is the host up, and does it let the gateway in?") from error
 
 
@@ -186,21 +186,26 @@ def must_answer(gateway: Link, name: str) -> None:
     the host behind it. One that hangs is given up, and connected anew by whoever needs it next."""
     if gateway.broken or not gateway.answers():
         gateway.abort()
-        raise ConnectError(f"gateway {name}: the connection was lost, or it stopped answering", kind="gateway",
+        raise ConnectError(_of(name, "the connection was lost, or it stopped answering"), kind="gateway",
                            hint="the gateway hangs or went down, or its sshd was stopped")
 
 
 def _refused(error: ChannelRefused, gateway: str, where: str) -> ConnectError:
     text = error.text.lower()
+    of = {"at": where, "gateway": gateway, "text": text or "refused"}
     for words, kind in (("refused", "refused"), ("route", "unreachable"), ("unreachable", "unreachable"),
                         ("timed out", "timeout"), ("unknown host", "resolve"), ("name or service", "resolve"),
                         ("resol", "resolve")):
         if error.code == 2 and words in text:
-            return ConnectError(f"{where}, as seen from gateway {gateway}: {text}", kind=kind,
+            return ConnectError(Reason("{at}, as seen from gateway {gateway}: {text}", **of), kind=kind,
                                 hint="is the host up, is sshd running there, is the address right from there?")
     return ConnectError(
-        f"gateway {gateway} does not forward to {where}: {text or 'refused'}", kind="gateway",
+        Reason("gateway {gateway} does not forward to {at}: {text}", **of), kind="gateway",
         hint="AllowTcpForwarding and PermitOpen in the gateway's sshd_config; can it reach the host?")
+
+
+def _of(gateway: str, message: str) -> Reason:
+    return Reason("gateway {gateway}: ", gateway=gateway) + message
 
 
 def _copy(error: FleetError) -> FleetError:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, Reason
 from fleet.model import Host
 from fleet.transport.ssh_endpoint import Endpoint
 
@@ -160,26 +160,28 @@ class HostKeyCheck:
     def check(self, key: HostKey) -> None:
         """Return when it is the right key. ConnectError: host-key (both fingerprints), unknown-host-key."""
         self.presented = key
-        replace = f"if the change is expected: fleet setup-ssh --replace-key {self._host.name}"
+        replace = Reason("if the change is expected: fleet setup-ssh --replace-key {host}", host=self._host.name)
         if any(e.key.blob == key.blob for e in self._revoked):
-            raise self._refuse(f"it presented {key}, which is marked @revoked ({self._revoked[0].where})",
+            raise self._refuse(Reason("it presented {key}, which is marked @revoked ({where})", key=key,
+                                       where=self._revoked[0].where),
                                "this key must not be trusted any more; find out who answers at that address")
         pin = self.pinned
         if pin is not None and pin.rstrip("=") != key.fingerprint:
             raise self._refuse(
-                f"the inventory expects host key {pin}, it presented {key}",
-                "if the change is expected: correct host_key in the inventory, then "
-                f"fleet setup-ssh --replace-key {self._host.name}")
+                Reason("the inventory expects host key {pin}, it presented {key}", pin=pin, key=key),
+                Reason("if the change is expected: correct host_key in the inventory, then fleet setup-ssh "
+                        "--replace-key {host}", host=self._host.name))
         if any(e.key.blob == key.blob for e in (*self._known, *self._bare)):
             return
         if self._known and (pin is None or any(e.key.type == key.type for e in self._known)):
             best = min(self._known, key=lambda e: e.key.type != key.type)
-            raise self._refuse(
-                f"host key changed: expected {best.key} ({best.where}), it presented {key}", replace)
+            raise self._refuse(Reason("host key changed: expected {known} ({where}), it presented {key}", key=key,
+                                       known=best.key, where=best.where), replace)
         if pin is not None or (self._accept_unknown and self._accept_unknown(self._host, key)):
             return
         raise ConnectError(
-            f"unknown host key: it presented {key}, and nothing is on file for {self._endpoint.known_name}",
+            Reason("unknown host key: it presented {key}, and nothing is on file for {name}", key=key,
+                    name=self._endpoint.known_name),
             kind="unknown-host-key",
             hint="enrol it: fleet setup-ssh (or set host_key in the inventory)",
         )

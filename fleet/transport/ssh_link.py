@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, LimitError
+from fleet.errors import ConnectError, FleetError, LimitError, Reason
 from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline, os_error, start_thread
 from fleet.transport.ssh_hostkeys import ALGORITHMS, HostKey, HostKeyCheck
@@ -95,24 +95,27 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         said = getattr(self.packetizer, "preamble", "")
         if not self.remote_version:
             if in_time and ("MaxStartups" in said or not said):
-                return ClosedEarly(f"{self._where} closed the connection before its SSH banner", kind="banner",
+                return ClosedEarly(self._said("closed the connection before its SSH banner"), kind="banner",
                                    hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away")
             if said:
-                return ConnectError(f"{self._where} answers, but not as an SSH server does: {said!r}", kind="banner",
+                return ConnectError(self._said(f"answers, but not as an SSH server does: {said!r}"), kind="banner",
                                     hint="is this the port of sshd? or it turns this machine away for a while")
             return ConnectError(
-                f"{self._where} accepts connections and says nothing within {seconds:g} s", kind="banner",
+                self._said(f"accepts connections and says nothing within {seconds:g} s"), kind="banner",
                 hint="its sshd is frozen or overloaded, or something else listens on that port")
         if not in_time:
-            return ConnectError(f"{self._where} stopped answering during {during} ({seconds:g} s)", kind="timeout",
+            return ConnectError(self._said(f"stopped answering during {during} ({seconds:g} s)"), kind="timeout",
                                 hint="the host hangs or is overloaded, or the link to it is cut")
         if isinstance(error, OSError):
             return os_error(error, self._where)
         if error is None or isinstance(error, EOFError):
-            return ConnectError(f"{self._where} closed the connection during {during}", kind="lost",
+            return ConnectError(self._said(f"closed the connection during {during}"), kind="lost",
                                 hint="the host's sshd log says why (journalctl -u ssh)")
-        return ConnectError(f"{self._where}: {error}", kind="protocol",
+        return ConnectError(Reason("{at}: ", at=self._where) + str(error), kind="protocol",
                             hint="its sshd is very old, or its settings allow nothing that fleet speaks")
+
+    def _said(self, text: str) -> Reason:
+        return Reason("{at} ", at=self._where) + text
 
     def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
         """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no.

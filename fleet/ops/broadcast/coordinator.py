@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.errors import FleetError, HostFailed, Interrupted
+from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.manifest import Manifest
@@ -113,7 +113,7 @@ class Coordinator:
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
         hint = message["hint"] and str(message["hint"])
         kind = "mixed" if message.get("kind") == "mixed" else "sync"
-        error = HostFailed(str(message["message"]), hint=hint, host=member.host.name, kind=kind)
+        error = HostFailed(Reason.of_node(str(message["message"])), hint=hint, host=member.host.name, kind=kind)
         self._out(member, error)
         self._first_is_through(member.host.name)
         self._maybe_go()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fleet.errors import ConnectError, HostFailed
+from fleet.errors import ConnectError, HostFailed, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops import sync
@@ -111,8 +111,8 @@ def build_there(
                 f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
                 text = f.read().decode("utf-8", "replace")
             why = first_error(text)
-            raise HostFailed(failure["message"] + (f": {why}" if why else ""), host=host.name, kind="build",
-                             hint=failure["hint"] or remedy(text))
+            raise HostFailed(Reason.of_node(failure["message"] + (f": {why}" if why else "")), host=host.name,
+                             kind="build", hint=failure["hint"] or remedy(text))
         return wheel.finish(host.name)
     finally:
         wheel.drop()

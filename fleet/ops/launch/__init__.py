@@ -10,6 +10,7 @@ from fleet import fanout
 from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.model import Inventory, Job, Report
+from fleet.ops.each import as_one
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.plan import Plan, make_plan
@@ -57,11 +58,9 @@ def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
     hosts = replace(inventory, hosts=plan.hosts)
     where = {n.node.host.name: n.workdir for n in plan.nodes}
     report = sync.execute(hosts, sync.SyncPlan(Path(plan.options.cwd), where), runtime)
-    failed = [r for r in report.results if not r.ok]
-    for result in failed[1:]:
-        runtime.emit(Notice("error", str(result.error), result.host))
-    if failed:
-        first = failed[0].error or HostFailed("sync failed there", host=failed[0].host)
-        first.hosts = {r.host: None if r.ok else r.error or first for r in report.results}
-        raise first
+    errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
+    if errors:
+        refusal = as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere")
+        refusal.hosts = {r.host: errors.get(r.host) for r in report.results}
+        raise refusal
     runtime.emit(Notice("info", f"synced {plan.options.cwd} to {len(plan.hosts)} hosts"))

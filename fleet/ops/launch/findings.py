@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fleet.engines import engine
+from fleet.errors import Reason
+from fleet.inventory.nodeset import fold
 from fleet.ops.launch.plan import NodePlan, Plan
+from fleet.rules.causes import Cause, by_cause
 
 Severity = Literal["error", "warning"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning")
 Raw = Mapping[str, Any]
 NEEDED_STEPS = frozenset({"activate", "python", "files", "network", "port"})
 _SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
@@ -37,6 +41,12 @@ def folded(findings: list[Finding]) -> list[Finding]:
     return [Finding(severity, tuple(names), message, hint) for (severity, message, hint), names in hosts.items()]
 
 
+def told(findings: list[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
+    """As people are told: what has one cause once, errors first."""
+    return [(severity, cause) for severity in SEVERITIES
+            for cause in by_cause([(f, f.message, f.hint) for f in folded(findings) if f.severity == severity], fold)]
+
+
 def judge(plan: Plan, raw: Mapping[str, Raw], complete: bool = True) -> list[Finding]:
     """All findings. complete: all nodes answered; if not, that they could not meet says nothing."""
     found: list[Finding] = []
@@ -56,16 +66,16 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
     stuck = [*raw.get("timed_out", ()), *raw.get("failed", {})]
     for step in stuck:
         why = raw.get("failed", {}).get(step, "no answer in time")
-        yield ("error" if step in NEEDED_STEPS else "warning"), f"preflight of its {step}: {why}", \
+        yield ("error" if step in NEEDED_STEPS else "warning"), Reason.of_node(f"preflight of its {step}: {why}"), \
             "a wedged mount or driver there? 'fleet check' looks closer"
     if raw.get("activate"):
-        yield "error", f"the 'activate' line fails: {raw['activate']}", "correct it in the inventory"
+        yield "error", Reason.of_node(f"the 'activate' line fails: {raw['activate']}"), "correct it in the inventory"
     if modules and python.get("error"):
         yield "error", f"no training interpreter: {python['error']}", "set 'python' in the inventory, or --python"
     elif modules and "python" not in stuck:
         for module in modules:
             if (raw.get("modules") or {}).get(module) is None:
-                yield "error", f"{module} is not installed for {python.get('path')}", \
+                yield "error", Reason(f"{module} is not installed for {{python}}", python=python.get("path")), \
                     "install it there ('fleet sync --wheels'), or set 'python' to the interpreter that has it"
     code = raw.get("code") or {}
     if code.get("busy"):
@@ -79,17 +89,18 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
     if "files" in stuck:
         return
     if not workdir.get("exists"):
-        yield "error", f"the folder {workdir.get('path')} does not exist", _SYNC
+        yield "error", Reason("the folder {path} does not exist", path=workdir.get("path")), _SYNC
     elif not script.get("exists"):
-        yield "error", f"the script {script.get('path')} does not exist", _SYNC
+        yield "error", Reason("the script {path} does not exist", path=script.get("path")), _SYNC
     elif plan.job.engine == "command" and not script.get("executable"):
-        yield "error", f"{script.get('path')} is not executable", "chmod +x"
+        yield "error", Reason("{path} is not executable", path=script.get("path")), "chmod +x"
 
 
 def _gpus(node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]]:
     gpus = raw.get("gpus") or []
     if raw.get("gpu_error"):
-        yield "error", f"nvidia-smi fails: {raw['gpu_error']}", "'fleet check' looks closer at the driver"
+        why = Reason.of_node(f"nvidia-smi fails: {raw['gpu_error']}")
+        yield "error", why, "'fleet check' looks closer at the driver"
     if not gpus:
         return
     indexes = {gpu["index"] for gpu in gpus}
@@ -104,7 +115,7 @@ def _gpus(node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]
     for process in raw.get("gpu_processes") or ():
         if process.get("gpu") in ours:
             who = f"run {process['run_id']}" if process.get("run_id") else process.get("command") or "a process"
-            yield "error", f"a GPU is in use by {who} (pid {process['pid']})", \
+            yield "error", Reason("a GPU is in use by {who} (pid {pid})", who=who, pid=process["pid"]), \
                 "wait for it, end it, or choose other devices (-w HOST:2,3)"
 
 
@@ -114,10 +125,11 @@ def _meeting(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
     for node in plan.nodes:
         name = node.node.host.name
         network, port = raw[name].get("network") or {}, raw[name].get("port") or {}
-        if network.get("error"):
-            found.append(Finding("error", (name,), str(network["error"]), _text(network.get("hint"))))
-        elif port.get("error"):
-            found.append(Finding("error", (name,), str(port["error"]) + _holder(port), _text(port.get("hint"))))
+        for part in (network, port):
+            if part.get("error"):
+                why = Reason.of_node(str(part["error"]) + _holder(part))
+                found.append(Finding("error", (name,), why, _text(part.get("hint"))))
+                break
         if found and node.node.node_rank == 0:
             break
     return found

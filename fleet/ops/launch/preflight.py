@@ -12,8 +12,10 @@ from typing import Any
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError
 from fleet.events import Notice
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory
-from fleet.ops.launch.findings import Finding, folded, judge
+from fleet.ops.each import as_one
+from fleet.ops.launch.findings import Finding, judge, told
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
 from fleet.ops.launch.start import Sessions
 from fleet.transport.base import Cancel, Session, Transport
@@ -146,24 +148,23 @@ def refuse(
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     emit = sessions.runtime.emit
-    fatal = sum(f.severity == "error" for f in findings)
+    causes = told(findings)
+    fatal = sum(severity == "error" for severity, _ in causes)
     wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
     for finding in findings if plan.options.preflight else ():
         if finding.severity == "error":
             for name in finding.hosts:
                 wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.hint, host=name)
     wrong.update(errors)
-    for finding in folded(findings):
-        level = finding.severity if plan.options.preflight else "warning"
-        emit(Notice(level, f"{', '.join(finding.hosts)}: {finding.message}", None, finding.hint, finding.as_json()))
+    for severity, cause in causes:
+        level = severity if plan.options.preflight else "warning"
+        names = fold(name for finding in cause.whose for name in finding.hosts)
+        emit(Notice(level, f"{names}: {cause.message}", None, cause.hint, [f.as_json() for f in cause.whose]))
     if errors:
-        first, *others = sorted(errors.values(), key=lambda e: e.exit_code == EXIT_PREFLIGHT)
-        for error in others:
-            emit(Notice("error", str(error), None, error.hint,
-                        {"event": "unreachable", "host": error.host, **error.as_json()}))
-        first.message += "; nothing was started anywhere"
-        first.hosts = wrong
-        raise first
+        ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
+        refusal = as_one(ordered, emit, "unreachable", "; nothing was started anywhere")
+        refusal.hosts = wrong
+        raise refusal
     if fatal and plan.options.preflight:
         refusal = PreflightError(f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
                                  hint="--no-preflight starts in spite of them")

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from fleet import fanout
 from fleet.engines.base import COMMAND_FILE
-from fleet.errors import FleetError, HostFailed, Interrupted
+from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
-from fleet.ops.each import failed
+from fleet.ops.each import as_one, failed
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, Session
@@ -102,8 +102,8 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
         spec = supervise_spec(plan, plan.node(host.name))
         answer = call(sessions.get(host), "supervise", spec, timeout=START_SECONDS)
         if answer.get("event") != "started":
-            raise HostFailed(str(answer.get("message") or "the supervisor did not start"), host=host.name,
-                             hint=str(answer["hint"]) if answer.get("hint") else None)
+            why = Reason.of_node(str(answer.get("message") or "the supervisor did not start"))
+            raise HostFailed(why, host=host.name, hint=str(answer["hint"]) if answer.get("hint") else None)
         return answer
 
     # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
@@ -112,9 +112,10 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
         stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
-        first = min(errors.values(), key=lambda e: (isinstance(e, Interrupted), -e.exit_code))
-        first.hosts = {host.name: errors.get(host.name) for host in plan.hosts}
-        raise first
+        ordered = sorted(errors.items(), key=lambda it: (isinstance(it[1], Interrupted), -it[1].exit_code))
+        refusal = as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again")
+        refusal.hosts = {host.name: errors.get(host.name) for host in plan.hosts}
+        raise refusal
     return answers
 
 

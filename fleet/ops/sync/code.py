@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import ConnectError, HostFailed, UsageError
+from fleet.errors import ConnectError, HostFailed, Reason, UsageError
 from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each, with_shared
@@ -109,7 +109,8 @@ class _Conversation:
                     self._waited = True
                 elif message.get("event") == "failed":
                     hint = message.get("hint")
-                    raise HostFailed(str(message.get("message")), hint=hint and str(hint), host=name, kind="sync")
+                    raise HostFailed(Reason.of_node(str(message.get("message"))), hint=hint and str(hint), host=name,
+                                     kind="sync")
                 else:
                     return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fleet.errors import HostFailed, PreflightError
+from fleet.errors import HostFailed, PreflightError, Reason
 from fleet.events import Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops.each import on_each
@@ -43,7 +43,7 @@ def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
 def _checked(answer: Mapping[str, Any], host: Host, shape: Any) -> Mapping[str, Any]:
     """A node's answer as it is. HostFailed with what it says went wrong; Nonsense where it says neither."""
     if fits(answer, FAILED):
-        raise HostFailed(answer["message"], hint=answer["hint"] or None, host=host.name, kind="wheels")
+        raise HostFailed(Reason.of_node(answer["message"]), hint=answer["hint"] or None, host=host.name, kind="wheels")
     if not fits(answer, shape):
         raise Nonsense("its Python or its wheels are described in another way", host.name)
     return answer
@@ -97,8 +97,9 @@ def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> PreflightError
                               hint="add these wheels, or let fleet collect them: fleet sync --wheels requirements.txt")
     needed = sum(w.unpacked for w in todo)
     if needed > facts["free"]:
-        return PreflightError(f"{size(needed)} are to be installed in {facts['target']}, {size(facts['free'])} are "
-                              "free", kind="room", hint="free some space there")
+        return PreflightError(Reason("{size} are to be installed in {to}, {free} are free", size=size(needed),
+                                      to=facts["target"], free=size(facts["free"])), kind="room",
+                              hint="free some space there")
     return None
 
 

@@ -1,0 +1,73 @@
+"""What went wrong on many hosts, told once a cause: whose it is, and what differs between them folded. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fleet.errors import Reason, fill
+
+Fold = Callable[[Iterable[str]], str]
+Whose = TypeVar("Whose")
+FOLDED_LENGTH = 60
+FEW = 3
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]{0,200}")
+_NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
+
+
+@dataclass(frozen=True)
+class Cause(Generic[Whose]):
+    """whose: the hosts (or what else was given), in that order. message, hint: of all of them."""
+
+    whose: list[Whose]
+    message: str
+    hint: str | None = None
+
+
+def by_cause(found: Iterable[tuple[Whose, str, str | None]], fold: Fold) -> list[Cause[Whose]]:
+    """(host, message, hint) of many hosts, those of one cause together, in order of first appearance."""
+    groups: dict[tuple[str, str | None], list[tuple[Whose, str, str | None]]] = {}
+    for one in found:
+        groups.setdefault((_template(one[1]), one[2] and _template(one[2])), []).append(one)
+    return [Cause([whose for whose, _, _ in group], together([message for _, message, _ in group], fold),
+                  together([hint for _, _, hint in group if hint], fold) or None) for group in groups.values()]
+
+
+def _template(text: str) -> str:
+    return text.template if isinstance(text, Reason) else text
+
+
+def together(texts: Sequence[str], fold: Fold) -> str:
+    """Texts of one cause as one, "" for none: a detail that differs becomes a node set, a range, or the first few.
+    A detail called "hosts" holds node sets, of which none is left out."""
+    reasons = [text for text in texts if isinstance(text, Reason)]
+    if not reasons:
+        return texts[0] if texts else ""
+    details = {}
+    for name in reasons[0].details:
+        values = list(dict.fromkeys(reason.details[name] for reason in reasons))
+        details[name] = fold(values) if name == "hosts" else _join(values, fold)
+    return fill(reasons[0].template, details)
+
+
+def _join(values: list[str], fold: Fold) -> str:
+    """Distinct values of one detail. Of "10.0.0.1 port 22" and "10.0.0.2 port 22" only the word that differs folds."""
+    rows = [value.split(" ") for value in values]
+    if len({len(row) for row in rows}) == 1 and not any(", " in value for value in values):
+        columns = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]
+        if sum(len(column) > 1 for column in columns) == 1:
+            return " ".join(_join_words(column, fold) for column in columns)
+    return _join_words(values, fold)
+
+
+def _join_words(values: list[str], fold: Fold) -> str:
+    if len(values) > FEW and all(_NUMBER.fullmatch(value) for value in values):
+        return f"{min(values, key=float)} to {max(values, key=float)}"
+    if len(values) > 1 and all(_NAME.fullmatch(v) and not _NUMBER.fullmatch(v) for v in values):
+        folded = fold(values)
+        if len(folded) <= FOLDED_LENGTH:
+            return folded
+    more = f" and {len(values) - FEW} more" if len(values) > FEW else ""
+    return ", ".join(values[:FEW]) + more

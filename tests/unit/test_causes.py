@@ -1,0 +1,143 @@
+"""Many hosts of one cause are told of in one line, with what differs between them folded; JSON keeps each in full."""
+
+from __future__ import annotations
+
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from fleet.cli.check import screen
+from fleet.cli.options import Settings, settings_of
+from fleet.cli.output import write_failures
+from fleet.errors import ConnectError, FleetError, HostFailed, Reason
+from fleet.events import Event, Notice
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Job, Report, Result
+from fleet.ops.check import Checked
+from fleet.ops.each import as_one
+from fleet.ops.launch.findings import judge as judge_launch
+from fleet.ops.launch.findings import told
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import make_plan
+from fleet.rules.causes import by_cause
+from fleet.rules.judge import judge
+from fleet.rules.view import view
+from fleet.transport.ssh_dial import os_error
+
+
+def refused(i: int) -> FleetError:
+    return os_error(OSError(errno.ECONNREFUSED, ""), f"10.0.0.{i} port 22")
+
+
+def failures(errors: dict[str, FleetError], capsys: pytest.CaptureFixture[str], verbose: int = 0) -> list[str]:
+    results = tuple(Result(host, False, error=error) for host, error in errors.items())
+    with click.Context(click.Command("x")) as ctx:
+        settings_of(ctx).verbose = verbose
+        write_failures(Report("exec", results, 122))
+    return capsys.readouterr().err.splitlines()
+
+
+def test_200_dead_hosts_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Settings().verbose == 0
+    errors = {f"gpu{i:03}": refused(i) for i in range(1, 201)}
+    assert failures(errors, capsys) == [
+        "error: host gpu[001-200]: 10.0.0.[1-200] port 22 refused the connection",
+        "  hint: is sshd running there, and on this port?"]
+    assert errors["gpu007"].as_json()["message"] == "10.0.0.7 port 22 refused the connection"
+    assert len(failures(errors, capsys, verbose=1)) == 400
+
+
+def test_each_kind_has_its_own_line_in_the_order_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = {"a1": refused(1), "a2": os_error(OSError(errno.EHOSTUNREACH, ""), "10.0.0.2 port 22"), "a3": refused(3),
+              "a4": ConnectError("Port 'x' is not a port", where="/etc/ssh/ssh_config:3", kind="config")}
+    assert [line.split(":")[1] for line in failures(errors, capsys) if line.startswith("error")] == [
+        " host a[1,3]", " host a2", " host a4"]
+    assert failures(errors, capsys)[-1] == "error: host a4: /etc/ssh/ssh_config:3: Port 'x' is not a port"
+
+
+def folded(*texts: str) -> str:
+    causes = by_cause([(f"h{i}", text, None) for i, text in enumerate(texts)], fold)
+    assert len(causes) == 1
+    return causes[0].message
+
+
+@pytest.mark.parametrize("values, said", [
+    (["x"] * 9, "x"), (["a1", "a2", "a3"], "a[1-3]"), (["7", "9"], "7, 9"), (["7", "9", "10", "3"], "3 to 10"),
+    (["1.5 GiB", "900 MiB"], "1.5 GiB, 900 MiB"), (["p q", "r"], "p q, r"),
+    ([f"SHA256:{c}+/" for c in "abcde"], "SHA256:a+/, SHA256:b+/, SHA256:c+/ and 2 more"),
+    (["/a b", "/a c", "/a d", "/a e"], "/a b,c,d,e"), (["{y}", "{x}"], "{y}, {x}"),
+])
+def test_what_differs_is_folded_as_what_it_is(values: list[str], said: str) -> None:
+    assert folded(*(Reason("is {x}, no {more}", x=value) for value in values)) == f"is {said}, no {{more}}"
+
+
+def test_numbers_that_a_node_says_are_details_and_names_paths_and_versions_are_not() -> None:
+    said = "{} bytes are to be written to /data2, {} are free on gpu1 (3.11.2), pids {}"
+    texts = [Reason.of_node(said.format(9, i, f"{i}, 4")) for i in range(5)]
+    assert folded(*texts) == said.format(9, "0 to 4", "0, 4, 1, 4, 2, 4 and 2 more")
+    differing = [Reason.of_node(f"{path} holds 3") for path in ("/data2", "/data3", "gpu4", "1.2.3")]
+    assert len({r.template for r in differing}) == 4
+
+
+def test_a_hint_is_a_line_to_copy_for_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    errors: dict[str, FleetError] = {
+        name: ConnectError(Reason("changed: {key}", key=name * 3), hint=Reason("--replace-key {host}", host=name))
+        for name in ("gpu1", "gpu2")}
+    assert failures(errors, capsys)[1] == "  hint: --replace-key gpu[1-2]"
+
+
+def test_a_refusal_names_all_hosts_of_its_cause_and_tells_the_others_before() -> None:
+    told_: list[Event] = []
+    errors = {f"a{i}": refused(i) for i in (1, 2)} | {"b": HostFailed("disk full", host="b")}
+    for name, error in errors.items():
+        error.host = name
+    one = as_one(errors, told_.append, "unreachable", "; nothing was started")
+    assert str(one) == "host a[1-2]: 10.0.0.[1-2] port 22 refused the connection; nothing was started"
+    assert (one.kind, one.exit_code) == ("refused", 122)
+    (notice,) = told_
+    assert isinstance(notice, Notice) and notice.message == "host b: disk full"
+    assert [record["host"] for record in notice.data] == ["b"]  # type: ignore[index]
+
+
+def test_preflight_findings_of_one_cause_are_one() -> None:
+    hosts = tuple(Host(f"n{i}", f"10.0.0.{i}") for i in range(4))
+    plan = make_plan(Inventory(hosts), Job("t.py", engine="command"), LaunchOptions(), "r")
+    gpus = [{"index": 0, "uuid": "u"}]
+    raw: dict[str, Any] = {
+        h.name: {"gpus": gpus, "gpu_processes": [{"pid": i, "gpu": "u", "command": "x"}],
+                 "workdir": {"path": f"/home/u{i}/w", "exists": False}} for i, h in enumerate(hosts)}
+    said = [(severity, len(cause.whose), cause.message) for severity, cause in told(judge_launch(plan, raw, False))]
+    assert said == [("error", 4, "the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist"),
+                    ("error", 4, "a GPU is in use by x (pid 0 to 3)")]
+
+
+def test_check_shows_one_cause_once_and_keeps_each_in_json() -> None:
+    views = {f"n{i}": view({"gpu_processes": [{"pid": i}]}) for i in range(4)}
+    findings = tuple(judge(views, fold))
+    assert [f.message for f in findings] == [f"n{i}: GPU processes: 1 there: pid {i}" for i in range(4)]
+    text = click.unstyle(screen(Checked(Report("check", (), 0), views, findings), width=120))
+    assert "warning n[0-3]: GPU processes: 1 there: pid 0 to 3  [gpu-busy]\n" in text
+    assert "4 hosts compared: 1 warning\n" in text
+
+
+def test_quiet_check_says_what_went_wrong_and_nothing_else() -> None:
+    views = {"n0": view({}), "n1": view({})}
+    assert screen(Checked(Report("check", (), 0), views, ()), quiet=True) == ""
+    bad = {"n0": view({"python": {"path": None, "error": "no such program"}}), "n1": view({"glibc": "2.1"})}
+    findings = tuple(judge(bad, fold))
+    assert screen(Checked(Report("check", (), 0), bad, findings), quiet=True).count("\n") == 2
+
+
+def test_no_host_that_answered_is_nothing_compared() -> None:
+    report = Report("check", (Result("n0", False, error=refused(0)),), 122)
+    text = screen(Checked(report, {}, ()))
+    assert "nothing to report" not in text and "0 hosts" not in text and "nothing was compared" in text
+
+
+def test_a_template_of_a_node_reaches_nothing_of_ours() -> None:
+    nasty = Reason.of_node("{0.__class__} {n0:>999999999} 7 {n0}")
+    assert str(nasty) == "{0.__class__} {n0:>999999999} 7 {n0}"
+    assert isinstance(SimpleNamespace(x=nasty).x + " more", Reason)
