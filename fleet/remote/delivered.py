@@ -9,6 +9,7 @@ In the state folder of a sync (place.py) lie
     begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
                files in place: so no run begins from a mixture, and what is imported later fits what was before
 """
+import stat
 import zlib
 
 SYNC_STATE = b".fleet-sync"
@@ -143,8 +144,8 @@ def delivery(path, seconds):
     return facts
 
 
-def open_begins(meta):
-    return os.open(os.path.join(meta, b"begins"), os.O_RDWR | os.O_CREAT, 0o600)
+def open_begins(meta, how=os.O_RDWR | os.O_CREAT):
+    return os.open(os.path.join(meta, b"begins"), how | os.O_NOFOLLOW, 0o600)
 
 
 def begin_from(code, run, seconds):
@@ -152,7 +153,9 @@ def begin_from(code, run, seconds):
     None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
     meta = enc(code["state"])
     try:
-        fd = open_begins(meta)
+        # in another's folder it may be anything by now: to be locked, not to be made or written
+        ours = os.stat(meta).st_uid == os.geteuid()
+        fd = open_begins(meta) if ours else open_begins(meta, os.O_RDONLY | os.O_NONBLOCK)
         held = wait_for(fd, fcntl.LOCK_SH, seconds)
     except OSError:
         return None  # the folder has gone, or its file system knows no locks: no reason not to train

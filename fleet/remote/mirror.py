@@ -17,7 +17,7 @@ A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" 
 UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
 where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
 """
-# parts: place delivered mirror_parcels mirror_switch
+# parts: place beneath delivered mirror_parcels mirror_switch
 
 
 class Head:
@@ -84,16 +84,19 @@ class Head:
         return b"".join(parts)
 
 
-def make_dest(dest):
+def make_dest(path):
+    """Hold DEST open."""
+    if path == b"/":
+        raise Refused("'/' cannot be a destination", "name a folder with --to")
     try:
-        os.makedirs(dest, exist_ok=True)
-    except FileExistsError:
-        what = "link that leads nowhere" if os.path.islink(dest) else "file"
-        raise Refused("%s is a %s" % (dec(dest), what), "name a folder with --to") from None
+        dest = Beneath(reach(path, make=True)).check()
     except OSError as error:
-        raise Refused("cannot make %s: %s" % (dec(dest), error.strerror), "choose another folder with --to") from None
-    if not os.access(dest, os.W_OK | os.X_OK):
-        raise Refused("%s is not writable" % dec(dest), "choose another folder with --to, or mend its mode")
+        raise Refused("cannot make %s: %s" % (dec(path), error.strerror), "choose another folder with --to") from None
+    if dest.name == b"/":
+        raise Refused("'/' cannot be a destination", "name a folder with --to")
+    if not os.access(dest.path, os.W_OK | os.X_OK):
+        raise Refused("%s is not writable" % dec(dest.name), "choose another folder with --to, or mend its mode")
+    return dest
 
 
 def verify(stage, paths, digests):
@@ -105,10 +108,10 @@ def verify(stage, paths, digests):
 
 
 def check_room(dest, size):
-    space = os.statvfs(dest)
+    space = os.statvfs(dest.path)
     free = space.f_bavail * space.f_frsize
     if size > free:
-        raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest), free),
+        raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest.name), free),
                       "free some space there, or exclude large files with .fleetignore")
 
 
@@ -132,11 +135,9 @@ def mirror(spec):
     path = expand_user(spec["dest"])
     if path.startswith("~"):
         raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
-    dest = os.path.realpath(enc(path))
-    if dest == b"/":
-        raise Refused("'/' cannot be a destination", "name a folder with --to")
-    make_dest(dest)
-    meta = state_folder(dest, SYNC_STATE)
+    dest = make_dest(os.path.abspath(enc(path)))
+    around, name = os.path.split(dest.name)
+    meta = state_folder(Beneath(reach(around)), name, SYNC_STATE, dest)
     fd, holder = take_lock(meta, spec)
     if fd is None:
         return {"event": "shared", "with": holder}
@@ -146,7 +147,7 @@ def mirror(spec):
     known = {}
     for entry in state["also"] + state["entries"]:
         known.setdefault(entry[0], []).append(entry)
-    head.say({"event": "hello", "dest": dec(dest), "known": state["digest"], "rsync": find_rsync()})
+    head.say({"event": "hello", "dest": dec(dest.name), "known": state["digest"], "rsync": find_rsync()})
     message = head.hear("manifest")
     if message is None:
         return None
@@ -159,7 +160,7 @@ def mirror(spec):
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
     wanted = list(parcels.left.values())
     check_room(dest, sum(e[3] for e in wanted) - keep_only(stage, parcels.left))
-    head.say({"event": "need", "files": [[e[0], e[3]] for e in wanted], "stage": dec(stage), "basis": dec(dest)})
+    head.say({"event": "need", "files": [[e[0], e[3]] for e in wanted], "stage": dec(stage), "basis": dec(dest.path)})
     message = receive(head, parcels)
     if message is None:
         return None
@@ -169,7 +170,7 @@ def mirror(spec):
         wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
         check_own(dest, changed, known)
         mark_switch(meta, state["begun"] + changed)
-        writable = Writable()
+        writable = Writable(dest)
         deleted, kept = delete_stale(dest, known, entries, writable)
         Switch(dest, parcels.folder, stage, parcels.left, writable).run(changed, needed)
         flush(dest, needed)
@@ -189,7 +190,7 @@ def main():
         answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1]}
     except OSError as error:
         name = error.filename
-        name = dec(name) if isinstance(name, bytes) else name
+        name = shown(name) if isinstance(name, bytes) else name
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         answer = {"event": "failed", "message": "%s: %s" % (name or spec["dest"], error.strerror),
                   "hint": "free some space there" if full else None}

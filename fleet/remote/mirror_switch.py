@@ -30,51 +30,61 @@ def delivered(path, st, known):
     return any(matches(entry, st) for entry in known.get(path, ()))
 
 
-def through_link(full):
-    return os.path.realpath(os.path.dirname(full)) != os.path.dirname(full)
+def look(dest, path):
+    """lstat; None where nothing is there, or only through a link that the node put on the way."""
+    try:
+        return os.lstat(dest.at(enc(path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def check_own(dest, changed, known):
-    """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own."""
+    """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own; and
+    folders that are not safe to take anything away from."""
     def unreadable(error):
         raise error
 
+    for path in known:
+        look(dest, path)
     for path, kind, _mode, _size, _mtime, _link in changed:
         if kind == "d" or all(entry[1] != "d" for entry in known.get(path, ())):
             continue
-        top = os.path.join(dest, enc(path))
-        if os.path.islink(top) or not os.path.isdir(top) or through_link(top):
+        st = look(dest, path)
+        if st is None or not stat.S_ISDIR(st.st_mode):
             continue
+        top = dest.at(enc(path))
         for folder, folders, files in os.walk(top, onerror=unreadable):
             for name in folders + files:
                 full = os.path.join(folder, name)
-                inside, st = dec(os.path.relpath(full, dest)), lstat(full)
+                inside, st = path + dec(full[len(top):]), lstat(full)
                 if st is not None and not delivered(inside, st, known):
                     raise Refused("%s is a folder on the node, and not so in the source; it holds %s, which is the "
                                   "node's own or was changed there" % (path, inside),
                                   "move %s away there, or remove it, and run the sync again; nothing was changed"
-                                  % dec(full))
+                                  % shown(full))
 
 
 def compare(dest, entries, known):
     """(entries of files that the head is to send, all entries that are not there as in the source)."""
     needed, changed = [], []
-    regular, base, look = stat.S_IFREG, dest + b"/", os.lstat
+    regular, at, of = stat.S_IFREG, dest.at, os.lstat
     missing = ()  # "FOLDER/", the last that is not here, or is a link to another: nothing that belongs in it is here
     for entry in entries:
         path, kind, mode, size, mtime_ns, link = entry
-        full = base + enc(path)
         inside = path.startswith(missing)
         try:
-            st = None if inside else look(full)
+            full = at(enc(path))
+            st = None if inside else of(full)
         except OSError:
             st = None
         if st is not None:
             # of tens of thousands of files nearly all are as they were
             if kind == "f" and st.st_mtime_ns == mtime_ns and st.st_size == size and st.st_mode == regular | mode:
                 continue
-            if kind == "d" and stat.S_ISDIR(st.st_mode) and not (st.st_mode ^ mode) & 0o777:
-                continue
+            if kind == "d" and stat.S_ISDIR(st.st_mode):
+                check_folder(full, st)
+                if not (st.st_mode ^ mode) & 0o777:
+                    continue
             if kind == "l" and stat.S_ISLNK(st.st_mode) and os.readlink(full) == enc(link):
                 continue
         check_place(entry, st, known)
@@ -89,25 +99,29 @@ def compare(dest, entries, known):
 class Writable:
     """Makes folders that are read-only writable while a switch changes what is in them."""
 
-    def __init__(self):
+    def __init__(self, dest):
+        self.dest = dest
         self.seen, self.modes = set(), {}
 
-    def open(self, folder):
-        if folder in self.seen:
+    def open(self, path):
+        """The folder that path is in."""
+        inside = path.rpartition("/")[0]
+        if inside in self.seen:
             return
-        self.seen.add(folder)
+        self.seen.add(inside)
+        folder = self.dest.at(enc(inside))
         if not os.access(folder, os.W_OK | os.X_OK):
             mode = stat.S_IMODE(os.lstat(folder).st_mode)
-            os.chmod(folder, mode | 0o300)
-            self.modes[folder] = mode
+            chmod(folder, mode | 0o300)
+            self.modes[inside] = mode
 
     def close(self, modes):
         """Give every folder its mode: the one in `modes`, or that of before. What is inside comes first."""
         modes = {**self.modes, **modes}
-        for folder in sorted(modes, reverse=True):
-            st = lstat(folder)
-            if st is not None and stat.S_ISDIR(st.st_mode) and stat.S_IMODE(st.st_mode) != modes[folder]:
-                os.chmod(folder, modes[folder])
+        for inside in sorted(modes, reverse=True):
+            st = look(self.dest, inside)
+            if st is not None and stat.S_ISDIR(st.st_mode) and stat.S_IMODE(st.st_mode) != modes[inside]:
+                chmod(self.dest.at(enc(inside)), modes[inside])
 
 
 def delete_stale(dest, known, entries, writable):
@@ -116,22 +130,22 @@ def delete_stale(dest, known, entries, writable):
     deleted, kept = 0, []
     stale = [path for path, versions in known.items() if any(folder.get(path) != (e[1] == "d") for e in versions)]
     for path in sorted(stale, reverse=True):
-        full = os.path.join(dest, enc(path))
-        st = lstat(full)
-        if st is None or through_link(full):
+        st = look(dest, path)
+        if st is None:
             continue  # gone already, or reached through a link that the node put there
         if stat.S_ISDIR(st.st_mode) == folder.get(path):
             continue  # what a switch that was cut short has put there
         if not delivered(path, st, known):
             kept.append(path)
             continue
-        writable.open(os.path.dirname(full))
+        writable.open(path)
         if not stat.S_ISDIR(st.st_mode):
-            os.unlink(full)
+            os.unlink(dest.at(enc(path)))
             deleted += 1
             continue
         try:
-            os.rmdir(full)
+            os.rmdir(dest.at(enc(path)))
+            dest.forget(enc(path))
             deleted += 1
         except OSError:
             kept.append(path)  # the node put something of its own there
@@ -150,22 +164,23 @@ class Switch:
         needed = {entry[0] for entry in needed}
         modes = {}
         for path, kind, mode, _size, _mtime, link in changed:
-            full = os.path.join(self.dest, enc(path))
             if kind == "d":
-                self.make(path, full)
-                modes[full] = mode
+                self.make(path)
+                modes[path] = mode
             elif kind == "l":
-                self.link(enc(link), full)
+                self.link(enc(link), path)
             elif path in needed:
-                self.place(path, full, mode)
+                self.place(path, mode)
             else:
-                os.chmod(full, mode)
+                chmod(self.dest.at(enc(path)), mode)
         self.writable.close(modes)
 
-    def make(self, path, full):
+    def make(self, path):
         """A folder that is new comes with all its new files in one step."""
-        if not os.path.isdir(full):
-            self.writable.open(os.path.dirname(full))
+        st = look(self.dest, path)
+        if st is None or not stat.S_ISDIR(st.st_mode):
+            self.writable.open(path)
+            full = self.dest.at(enc(path))
             try:
                 os.rename(os.path.join(self.parcels, enc(path)), full)
             except FileNotFoundError:
@@ -175,20 +190,20 @@ class Switch:
             return
         self.moved.add(path)
 
-    def place(self, path, full, mode):
+    def place(self, path, mode):
         if path in self.staged:
             staged = os.path.join(self.stage, enc(path))
-            os.chmod(staged, mode)
-            self.writable.open(os.path.dirname(full))
-            os.rename(staged, full)
+            chmod(staged, mode)
+            self.enter(staged, path)
         elif path.rpartition("/")[0] not in self.moved:
-            self.writable.open(os.path.dirname(full))
-            os.rename(os.path.join(self.parcels, enc(path)), full)
+            self.enter(os.path.join(self.parcels, enc(path)), path)
 
-    def link(self, target, full):
-        new = waiting_link(os.path.dirname(self.stage), target)
-        self.writable.open(os.path.dirname(full))
-        os.rename(new, full)
+    def link(self, target, path):
+        self.enter(waiting_link(os.path.dirname(self.stage), target), path)
+
+    def enter(self, new, path):
+        self.writable.open(path)
+        os.rename(new, self.dest.at(enc(path)))
 
 
 def flush(dest, needed):
@@ -196,7 +211,7 @@ def flush(dest, needed):
     try:
         if len(needed) <= FEW:
             for entry in needed:
-                fd = os.open(os.path.join(dest, enc(entry[0])), os.O_RDONLY)
+                fd = os.open(dest.at(enc(entry[0])), os.O_RDONLY | os.O_NOFOLLOW)
                 try:
                     os.fsync(fd)
                 finally:
@@ -205,7 +220,7 @@ def flush(dest, needed):
     except PermissionError:
         pass  # a mode without "r"
     import ctypes
-    fd = os.open(dest, os.O_RDONLY)
+    fd = os.open(dest.path, os.O_RDONLY)
     try:
         # not os.sync(), which waits for every other file system, too, and for ever where a server is gone
         ctypes.CDLL(None).syncfs(fd)

@@ -5,7 +5,6 @@ Paths travel as UTF-8 with surrogateescape. A lock lives in a state folder besid
 import errno
 import fcntl
 import hashlib
-import stat
 
 
 class Refused(Exception):
@@ -24,41 +23,6 @@ def lstat(path):
         return os.lstat(path)
     except OSError:
         return None
-
-
-def own_uid(folder):
-    """Our user as what we make in `folder` shows it: NFS squashes root, mounts map users."""
-    probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
-    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        return os.fstat(fd).st_uid
-    finally:
-        os.close(fd)
-        os.unlink(probe)
-
-
-def state_folder(target, suffix, folder=True):
-    """Make or find the state folder (0700) of target: .NAME+suffix beside it; suffix inside it, where target is a
-    mount point or the parent is not ours. folder: target is one. Refused when somebody else made it: below /tmp anybody
-    may have, to put other files into a stage behind our back."""
-    around, name = os.path.split(target)
-    meta, inside = os.path.join(around, b"." + name + suffix), os.path.join(target, suffix)
-    if folder and (os.path.isdir(inside) or os.lstat(target).st_dev != os.lstat(around).st_dev
-                   or not os.access(around, os.W_OK | os.X_OK)):
-        meta = inside
-    try:
-        os.mkdir(meta, 0o700)
-        return meta
-    except FileExistsError:
-        found = os.lstat(meta)
-    except OSError as error:
-        raise Refused("cannot make %s: %s" % (dec(meta), error.strerror), "choose another folder") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), own_uid(os.path.dirname(meta))):
-        raise Refused("%s was made by somebody else (user id %d)" % (dec(meta), found.st_uid),
-                      "do this as that user, remove it there, or choose another folder")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        os.chmod(meta, 0o700)
-    return meta
 
 
 def waiting_link(meta, target):
@@ -113,9 +77,9 @@ def check_inside(path):
         raise Refused("the path %r leads out of the destination" % path, None)
 
 
-def file_digest(path):
+def file_digest(path, flags=0):
     digest = hashlib.sha256()
-    with open(path, "rb") as f:
+    with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as f:
         while True:
             block = f.read(1 << 20)
             if not block:

@@ -25,7 +25,7 @@ The source answers {"op": "digest", "files": [...]} with {"event": "digests", "f
 {"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
 {"event": "failed", "message", "hint", "kind": "sync" | "mixed"}.
 """
-# parts: place relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
+# parts: place beneath relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
 import signal
 import zlib
 
@@ -42,7 +42,7 @@ def fail(error):
         message, hint = error.args
     else:
         name = getattr(error, "filename", None)
-        name = dec(name) + ": " if isinstance(name, bytes) else "%s: " % name if name else ""
+        name = shown(name) + ": " if isinstance(name, bytes) else "%s: " % name if name else ""
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         message = name + (getattr(error, "strerror", None) or "%s: %s" % (type(error).__name__, error))
         hint = "free some space there, then run this again: it goes on where it ended" if full else None
@@ -112,9 +112,9 @@ def take_stock(store):
             if digest and (size, mtime_ns) == (f.size, f.mtime_ns):
                 f.state, f.have = "held", f.size
                 if stat.S_IMODE(st.st_mode) != f.mode:
-                    os.chmod(f.final, f.mode)
+                    chmod(f.final, f.mode)
                 continue
-            unsure[index] = file_digest(f.final)
+            unsure[index] = file_digest(f.final, os.O_NOFOLLOW)
         f.have = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
         needs.append((f.target.meta, f.size - f.have))
     for target in store.targets:
@@ -129,11 +129,10 @@ def begin(store, held, unsure):
         f = store.files[index]
         f.state, f.have, f.digest = "held", f.size, unsure[index]
         f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
-        os.chmod(f.final, f.mode)
+        chmod(f.final, f.mode)
     for number, name, kind, _mode, _size, _mtime, _link in store.entries:
-        full = store.targets[number].full(name)
-        if kind == "d" and not os.path.isdir(full):
-            writable(os.mkdir, full, 0o700)
+        if kind == "d" and store.targets[number].check_place(name, "d") is None:
+            writable(os.mkdir, store.targets[number].full(name), 0o700)
     for f in store.files:
         if f.state == "wanted" and f.have == f.size:
             os.close(os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -145,20 +144,21 @@ def finish(store):
     """Links and the modes of folders, once the files are there; everything to disk."""
     folders = []
     for number, name, kind, mode, _size, _mtime, link in store.entries:
-        full = store.targets[number].full(name)
-        if kind == "l" and not (os.path.islink(full) and os.readlink(full) == enc(link)):
-            store.targets[number].check_place(name, "l")
-            writable(os.rename, waiting_link(store.targets[number].meta, enc(link)), full)
-        elif kind == "d" and (name or store.targets[number].made):
+        target = store.targets[number]
+        if kind == "l":
+            there = target.check_place(name, "l")
+            if there is None or os.readlink(target.full(name)) != enc(link):
+                writable(os.rename, waiting_link(target.meta, enc(link)), target.full(name))
+        elif kind == "d" and (name or target.made):
             # a folder that was there, perhaps somebody's home, keeps its mode
-            folders.append((full, mode))
-    for full, mode in reversed(folders):
-        if stat.S_IMODE(os.lstat(full).st_mode) != mode:
-            os.chmod(full, mode)
+            folders.append((target, name, mode))
+    for target, name, mode in reversed(folders):
+        if stat.S_IMODE(os.lstat(target.full(name)).st_mode) != mode:
+            chmod(target.full(name), mode)
     for fd in [target.log.fileno() for target in store.targets]:
         os.fsync(fd)
-    for folder in store.folders:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for target, folder in store.folders:
+        fd = os.open(target.tree.at(folder + b"/."), os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(fd)
         os.close(fd)
 
@@ -185,12 +185,11 @@ def run_node(spec):
     if not ssl.HAS_TLSv1_3:
         raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
     targets = [Target(path, kind) for path, kind in spec["targets"]]
-    seen = set()
+    holders, seen = [target.prepare(spec) for target in targets], set()
     for target in targets:
         if target.path in seen:
             raise Refused("two sources go to %s" % dec(target.path), "end DEST with '/' to put them inside it")
         seen.add(target.path)
-    holders = [target.prepare(spec) for target in targets]
     if any(holders):
         if not all(holders):
             raise Mixed("only some of these destinations are shared with host %s" % next(filter(None, holders)),

@@ -14,10 +14,14 @@ class File:
         self.target, self.start = target, start
         _number, self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.have, self.state, self.tries = 0, "wanted", 0
-        self.final = target.full(self.name)
         self.part = None
         self.digest = None
         self.received = False
+
+    @property
+    def final(self):
+        """Where it goes, to be used at once."""
+        return self.target.full(self.name)
 
 
 class Writer:

@@ -186,7 +186,7 @@ class Store:
                 return
             f.state = "failed"
             self.left -= 1
-            self.problems.append([f.name or os.path.basename(dec(f.final)), reason])
+            self.problems.append([f.name or os.path.basename(dec(f.target.path)), reason])
             self.ready.notify_all()
         for path in (f.part, f.part + b".blocks"):
             if os.path.lexists(path):
@@ -225,17 +225,17 @@ class Store:
             self.ready.notify_all()
 
     def enter(self, f):
-        folder = os.path.dirname(f.final)
-        if os.path.realpath(folder) != folder or (f.name and os.path.isdir(f.final)):
-            raise Refused("%s changed on the node meanwhile" % dec(f.final), "run this again")
-        writable(os.rename, f.part, f.final)
+        try:
+            writable(os.rename, f.part, f.final)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise Refused("%s changed on the node meanwhile" % f.target.shown(f.name), "run this again") from None
         if os.path.lexists(f.part + b".blocks"):
             os.unlink(f.part + b".blocks")
         with self.ready:
             f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
             f.state = "held"
             self.left -= 1
-            self.folders.add(folder)
+            self.folders.add((f.target, f.target.inside(f.name).rpartition(b"/")[0]))
             self.ready.notify_all()
 
 
@@ -245,6 +245,6 @@ def writable(function, *args):
     try:
         function(*args)
     except PermissionError:
-        folder = os.path.dirname([arg for arg in args if isinstance(arg, bytes)][-1])
-        os.chmod(folder, stat.S_IMODE(os.lstat(folder).st_mode) | 0o700)
+        folder = os.path.dirname([arg for arg in args if isinstance(arg, bytes)][-1]) + b"/."
+        chmod(folder, stat.S_IMODE(os.lstat(folder).st_mode) | 0o700)
         function(*args)

@@ -14,14 +14,9 @@ class Target:
     """One PATH:DEST on this node. path: where it goes, absolute bytes. kind: "f" or "d"."""
 
     def __init__(self, path, kind):
-        full = os.path.abspath(enc(expand_user(path)))
-        # links on the way to the target are the node's own business; below it none is followed
-        around = os.path.realpath(os.path.dirname(full))
         self.kind = kind
-        self.path = os.path.realpath(full) if kind == "d" else os.path.join(around, os.path.basename(full))
-        if self.path == b"/":
-            # its state folder would have no place, its mode is the machine's
-            raise Refused("'/' cannot be a destination", "name a folder: PATH:DEST/")
+        self.path = os.path.abspath(enc(expand_user(path)))
+        self.tree = None  # the folder that `path` is, or lies in, held open
         self.lock = None
         self.log = None
         self.known = {}
@@ -29,19 +24,25 @@ class Target:
     def prepare(self, spec):
         """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
         folder = self.path if self.kind == "d" else os.path.dirname(self.path)
-        self.made = not os.path.isdir(self.path)
+        self.made = False
         try:
-            os.makedirs(folder, exist_ok=True)
-        except FileExistsError:
-            raise Refused("%s is a file" % dec(folder), "name another destination: PATH:DEST") from None
-        except NotADirectoryError as error:
-            raise Refused("%s: a file is in the way of this folder" % dec(error.filename),
-                          "name another destination: PATH:DEST") from None
-        if self.kind == "f" and os.path.isdir(self.path):
+            self.tree = Beneath(reach(folder)).check()
+        except FileNotFoundError:
+            self.made = True
+            self.tree = Beneath(reach(folder, make=True)).check()
+        # links on the way to the target are the node's own business; below it none is followed
+        folder = self.tree.name
+        self.path = folder if self.kind == "d" else os.path.join(folder, os.path.basename(self.path))
+        if self.path == b"/":
+            # its state folder would have no place, its mode is the machine's
+            raise Refused("'/' cannot be a destination", "name a folder: PATH:DEST/")
+        if self.kind == "f" and os.path.isdir(self.full("")):
             raise Refused("%s is a folder" % dec(self.path), "to put the file inside it, end DEST with '/'")
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if not os.access(self.tree.path, os.W_OK | os.X_OK):
             raise Refused("%s is not writable" % dec(folder), "choose another destination, or mend its mode")
-        self.meta = state_folder(self.path, b".fleet-data", folder=self.kind == "d")
+        around, name = os.path.split(self.path)
+        tree = self.tree if self.kind == "d" else None
+        self.meta = state_folder(Beneath(reach(around)), name, b".fleet-data", tree)
         self.parts = os.path.join(self.meta, b"parts")
         self.stage = os.path.join(self.meta, b"stage")
         self.lock, holder = take_lock(self.meta, spec)
@@ -83,8 +84,18 @@ class Target:
         self.log.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
         self.log.flush()
 
+    def inside(self, name):
+        """Of `tree`."""
+        return enc(name) if self.kind == "d" else os.path.basename(self.path)
+
     def full(self, name):
-        return os.path.join(self.path, enc(name)) if name else self.path
+        """A path to be used at once; the source's is a plain one."""
+        if self.tree is None:
+            return os.path.join(self.path, enc(name)) if name else self.path
+        return self.tree.at(self.inside(name))
+
+    def shown(self, name):
+        return dec(os.path.join(self.path, enc(name)) if name else self.path)
 
     def part(self, name, size, mtime_ns):
         key = hashlib.sha256(("%d %d " % (size, mtime_ns)).encode() + enc(name)).hexdigest()[:32]
@@ -94,14 +105,20 @@ class Target:
         """Refuse what leads out of the target, goes through a link of the node's, or would replace another kind."""
         if name:
             check_inside(name)
-        st = lstat(self.full(name))
-        if st is None:
+        try:
+            st = os.lstat(self.full(name))
+        except FileNotFoundError:
             return None
+        except NotADirectoryError as error:
+            raise Refused("%s is a file or a link on the node, and not so in the source" % shown(error.filename),
+                          "move it away there first") from None
+        if kind == "d" and stat.S_ISDIR(st.st_mode):
+            check_folder(self.full(name), st)
         is_kind = {"d": stat.S_ISDIR, "f": stat.S_ISREG, "l": stat.S_ISLNK}[kind](st.st_mode)
         if not is_kind:
             what = ("folder" if stat.S_ISDIR(st.st_mode) else "link" if stat.S_ISLNK(st.st_mode) else "file"
                     if stat.S_ISREG(st.st_mode) else "device, pipe or socket")
-            raise Refused("%s is a %s on the node, and not so in the source" % (dec(self.full(name)), what),
+            raise Refused("%s is a %s on the node, and not so in the source" % (self.shown(name), what),
                           "move it away there first")
         return st
 

@@ -325,5 +325,5 @@ def test_the_destinations_owner_is_not_trusted_either(source: Path, dest: Path) 
     for path in (dest, state):
         os.chown(path, 12345, 12345)
     report = mirror(source, dest)
-    assert not report.ok and "made by somebody else (user id 12345)" in str(report.results[0].error)
+    assert not report.ok and "belongs to user id 12345" in str(report.results[0].error)
     assert not any(dest.iterdir())

@@ -297,7 +297,7 @@ def test_dots_in_the_destination_mean_what_they_mean(source: Path, dest: Path) -
     ("~nobody-of-that-name/x", "there is no user ~nobody-of-that-name"),
     ("/proc/fleet", "cannot make /proc/fleet"),
     ("/sys/kernel", "cannot make /sys/.kernel.fleet-sync"),
-    ("/dev/null/x", "cannot make /dev/null/x"),
+    ("/dev/null/x", "/dev/null is a file, in the way of this folder"),
 ])
 def test_places_where_nothing_can_be_written(source: Path, to: str, said: str) -> None:
     error = error_of(source, Path(to))

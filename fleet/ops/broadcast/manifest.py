@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from fleet.errors import UsageError
-from fleet.ops.sync.tree import STATE_FOLDERS
+from fleet.ops.sync.tree import STATE_FOLDERS, folder_mode
 
 # target number, path in it ("" is the target itself), kind "f" | "d" | "l", mode, size, mtime_ns, link target
 Entry = tuple[int, str, str, int, int, int, str]
@@ -81,7 +81,7 @@ def scan(sources: Sequence[Path]) -> Manifest:
 def _entries(number: int, source: Path, skipped: list[str]) -> Iterator[Entry]:
     info = source.stat()
     if stat.S_ISDIR(info.st_mode):
-        yield (number, "", "d", stat.S_IMODE(info.st_mode), 0, 0, "")
+        yield (number, "", "d", folder_mode(info), 0, 0, "")
         yield from _walk(number, os.fspath(source), "", skipped)
     elif stat.S_ISREG(info.st_mode):
         yield _file(number, "", os.fspath(source), info)
@@ -98,7 +98,7 @@ def _walk(number: int, folder: str, inside: str, skipped: list[str]) -> Iterator
         if stat.S_ISDIR(info.st_mode):
             if child.name.endswith(STATE_FOLDERS):
                 continue
-            yield (number, path, "d", stat.S_IMODE(info.st_mode), 0, 0, "")
+            yield (number, path, "d", folder_mode(info), 0, 0, "")
             yield from _walk(number, child.path, path + "/", skipped)
         elif stat.S_ISLNK(info.st_mode):
             yield (number, path, "l", 0, 0, 0, _travel(os.readlink(child.path)))

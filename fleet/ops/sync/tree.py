@@ -166,7 +166,7 @@ def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[st
         info = child.stat(follow_symlinks=False)
         mode = stat.S_IMODE(info.st_mode)
         if is_folder:
-            yield (path, "d", mode, 0, 0, "")
+            yield (path, "d", folder_mode(info), 0, 0, "")
             yield from _walk(root, f"{inside}{child.name}/", f"{prefix}{child.name}/", ignore, skipped)
         elif child.is_symlink():
             yield (path, "l", 0, 0, 0, _travel(os.readlink(child.path)))
@@ -176,6 +176,13 @@ def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[st
             yield (path, "f", mode, info.st_size, info.st_mtime_ns, "")
         else:
             skipped.append(path)
+
+
+def folder_mode(info: os.stat_result) -> int:
+    """What a folder gets on the nodes. What all their users may write would not be safe to sync into again; here
+    such folders come from file systems without modes, and careless umasks."""
+    mode = stat.S_IMODE(info.st_mode)
+    return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
 
 
 def _travel(name: str) -> str:
