@@ -3,7 +3,7 @@ another place.
 
 Each name is looked up in the folder that is open, never through a link, and each folder on the way must be ours or
 root's and closed to others (see check_folder). at() gives "/proc/self/fd/N/NAME", which every call takes as a path: N
-stays the folder that was looked at, wherever somebody moves it. A call that follows a last link has no business with it.
+stays the folder that was looked at, wherever somebody moves it. No call that follows a last link may be given one.
 """
 import collections
 import stat
@@ -171,9 +171,9 @@ class Beneath(threading.local):
 
 def state_folder(around, name, suffix, target=None):
     """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: .NAME+suffix in
-    it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot be
-    written. A path that holds it open. Refused when somebody else made it: below /tmp anybody may have, to put other
-    files into a stage behind our back."""
+    it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
+    be written. A path that holds it open. Refused when somebody else made it: below /tmp anybody may have, to put
+    other files into a stage behind our back."""
     beside, meta = around, around.at(b"." + name + suffix)
     if target is not None and (os.path.isdir(target.at(suffix)) or os.fstat(target.top).st_dev
                                != os.fstat(around.top).st_dev or not os.access(around.path, os.W_OK | os.X_OK)):

@@ -39,8 +39,8 @@ def look(dest, path):
 
 
 def check_own(dest, changed, known):
-    """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own; and
-    folders that are not safe to take anything away from."""
+    """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own;
+    and folders that are not safe to take anything away from."""
     def unreadable(error):
         raise error
 
