@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, talk, write_plan
@@ -53,14 +53,14 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command("build", cls=Verb, examples=(
     "fleet build deepspeed --ops cpu_adam", "fleet build ./my-extension --on gpu02"))
-@click.argument("what", metavar="deepspeed|PATH")
+@click.argument("what", metavar="deepspeed|PATH", shell_complete=completed("buildable"))
 @click.option("--version", metavar="V", help="deepspeed's version [0.19.8].")
 @click.option("--source", type=click.Path(path_type=Path), metavar="DIR", help="deepspeed's own tree instead.")
 @click.option("--arch", default="auto", metavar="LIST",
               help='Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].')
 @click.option("--ops", default="", metavar="NAMES", help="deepspeed's ops to compile: cpu_adam,utils,...")
 @click.option("--cpu", is_flag=True, help="Only for the CPU, whatever GPUs there are.")
-@click.option("--on", metavar="HOST", help="The host that builds [the first].")
+@click.option("--on", metavar="HOST", shell_complete=completed("host"), help="The host that builds [the first].")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the build; repeatable.")
 @click.option("--install/--no-install", default=True, help="Install the wheel on every host [yes].")
 @click.option("--builds-dir", type=click.Path(path_type=Path), default=Path("builds"), metavar="DIR",

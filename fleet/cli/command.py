@@ -4,7 +4,7 @@ dashes and underscores."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,6 +20,18 @@ def one_spelling(token: str) -> str:
 
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "token_normalize_func": one_spelling}
+
+
+def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """A function of cli/complete.py, for `shell_complete=`; imported when a shell asks, so that all else stays fast."""
+
+    def ask(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from fleet.cli import complete
+
+        found: list[Any] = getattr(complete, what)(ctx, param, incomplete)
+        return found
+
+    return ask
 
 
 class CommonOption(click.Option):

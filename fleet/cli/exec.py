@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import write_folded, write_plan
@@ -47,7 +47,7 @@ class PrefixedLines:
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="S",
               help="End the command on a host after S seconds.")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
 def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[str, ...]) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.

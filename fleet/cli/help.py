@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fleet.cli.command import Verb, one_spelling
+from fleet.cli.command import Verb, completed, one_spelling
 from fleet.cli.options import without
 from fleet.errors import UsageError
 from fleet.inventory.fields import suggest
@@ -23,7 +23,7 @@ that fleet would find: fleet -i lab exec -w lab01,<Tab>
 
 
 @click.command("help", cls=Verb, examples=("fleet help launch", "fleet help lab up"))
-@click.argument("words", nargs=-1, metavar="[VERB | completion]")
+@click.argument("words", nargs=-1, metavar="[VERB | completion]", shell_complete=completed("topic"))
 @without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "dry_run", "json", "verbose",
          "quiet")
 def help_(words: tuple[str, ...]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli.command import VerbGroup
+from fleet.cli.command import VerbGroup, completed
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import fold, talk, write_json
 from fleet.errors import EXIT_OK
@@ -146,7 +146,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
 
 @lab.command(examples=("fleet lab cut lab02", "fleet lab cut 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
 @lab_options
 def cut(nodes: tuple[str, ...]) -> int:
     """Pull the network cable of hosts (a node set)."""
@@ -154,7 +154,7 @@ def cut(nodes: tuple[str, ...]) -> int:
 
 
 @lab.command(examples=("fleet lab heal lab02", "fleet lab heal 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
 @lab_options
 def heal(nodes: tuple[str, ...]) -> int:
     """Undo cut and freeze."""
@@ -162,7 +162,7 @@ def heal(nodes: tuple[str, ...]) -> int:
 
 
 @lab.command(examples=("fleet lab freeze lab02", "fleet lab freeze 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
 @lab_options
 def freeze(nodes: tuple[str, ...]) -> int:
     """Stop every process of hosts; they still accept connections."""
@@ -170,7 +170,7 @@ def freeze(nodes: tuple[str, ...]) -> int:
 
 
 @lab.command(examples=("fleet lab kill lab02", "fleet lab kill 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
 @lab_options
 def kill(nodes: tuple[str, ...]) -> int:
     """Power hosts off. `fleet lab up` starts them again, as new, with their old host keys."""
@@ -178,7 +178,7 @@ def kill(nodes: tuple[str, ...]) -> int:
 
 
 @lab.command(examples=("fleet lab link lab02 20mbit", "fleet lab link lab02 none"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True)
+@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
 @click.argument("rate", metavar="RATE")
 @lab_options
 def link(nodes: tuple[str, ...], rate: str) -> int:

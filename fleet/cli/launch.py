@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), metavar="DIR",
               show_default=True, help="Where logs go.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
-@click.argument("script")
+@click.argument("script", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @common_options
 def launch(script: str, args: tuple[str, ...], **given: Any) -> int:

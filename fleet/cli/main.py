@@ -67,6 +67,12 @@ class LazyGroup(VerbGroup):
             raise click.UsageError(f"No such verb '{args[0]}'.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(verb, help=text) for verb, (_, text) in VERBS.items() if verb.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, VERBS))
         for heading, verbs in VERB_GROUPS.items():
@@ -179,7 +185,12 @@ def open_standard_streams() -> None:
 def main() -> None:
     """Entry point of the `fleet` script."""
     open_standard_streams()
-    code = run(sys.argv[1:])
+    if "_FLEET_COMPLETE" in os.environ:
+        from fleet.cli.complete import complete
+
+        code = complete(cli, os.environ["_FLEET_COMPLETE"])
+    else:
+        code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError:  # a full disk, of which was spoken already, or a reader who had enough

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from fleet.cli.command import CommonOption
+from fleet.cli.command import CommonOption, completed
 from fleet.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,9 +62,12 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "inventory": (("-i", "--inventory"), {"metavar": "FILE", "help": "Inventory file, or 'lab' for the lab's."}),
-    "hosts": (("-w", "--hosts"), {"metavar": "NODESET", "help": "Only these hosts: gpu[01-04], @group, gpu1:0,2."}),
-    "exclude": (("-x", "--exclude"), {"metavar": "NODESET", "help": "Not these hosts."}),
+    "inventory": (("-i", "--inventory"), {"metavar": "FILE", "help": "Inventory file, or 'lab' for the lab's.",
+                                            "shell_complete": completed("inventory_file")}),
+    "hosts": (("-w", "--hosts"), {"metavar": "NODESET", "help": "Only these hosts: gpu[01-04], @group, gpu1:0,2.",
+                                  "shell_complete": completed("nodeset")}),
+    "exclude": (("-x", "--exclude"), {"metavar": "NODESET", "help": "Not these hosts.",
+                                    "shell_complete": completed("nodeset")}),
     "transport": (("--transport",), {"type": click.Choice(["ssh", "local"]), "default": "ssh", "show_default": True,
                                      "help": "How hosts are reached; 'local' runs everything on this machine."}),
     "fanout": (("--fanout",), {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, fold, write_plan
@@ -115,11 +115,12 @@ def show(report: Report) -> None:
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
-@click.option("--password-file", metavar="F", help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a "
-              "node set or *); nobody else may be able to read it. '-' is stdin.")
+@click.option("--password-file", metavar="F", shell_complete=completed("file"),
+              help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set "
+              "or *); nobody else may be able to read it. '-' is stdin.")
 @click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
 @click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
-@click.option("--replace-key", "replace_key", multiple=True, metavar="HOST",
+@click.option("--replace-key", "replace_key", multiple=True, metavar="HOST", shell_complete=completed("nodeset"),
               help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.")
 @click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
 @click.option("--undo", is_flag=True, help="Take away what setup-ssh added, on the hosts and here.")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import Part, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, groups_by, size_text, talk
@@ -46,9 +46,9 @@ def show(report: Report) -> None:
     "fleet sync", "fleet sync src --to '~/work/src'", "fleet sync --data /data/imagenet:/data/",
     "fleet sync --wheels requirements.txt",
 ), sections={"Code": ["to"], "Data": ["data", "limit", "via"], "Wheels": ["wheels", "refresh", "import_timeout"]})
-@click.argument("src", required=False)
+@click.argument("src", required=False, shell_complete=completed("file"))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
-@click.option("--data", multiple=True, metavar="PATH[:DEST]",
+@click.option("--data", multiple=True, metavar="PATH[:DEST]", shell_complete=completed("file"),
               help="Instead of code: data or a model, by pipelined broadcast; repeatable.")
 @click.option("--limit", metavar="RATE", help="With --data: what may leave this machine, 100MB or 200mbit a second.")
 @click.option("--via", type=click.Choice(["chain", "rsync"]), default="chain",
