@@ -18,7 +18,7 @@ groups: {a100: "gpu[01-02]"}
 """
 # typed up to the Tab -> what the line holds then
 LINES = {
-    "fleet ex": "fleet exec",
+    "fleet exe": "fleet exec",
     "fleet setup_": "fleet setup_",
     "fleet exec --no-f": "fleet exec --no-fold",
     "fleet hosts --form": "fleet hosts --format",
@@ -60,45 +60,44 @@ def environ(here: Path) -> dict[str, str]:
             "LC_ALL": "C.UTF-8"}
 
 
-def typed(here: Path, argv: list[str], *lines: str) -> list[str]:
-    """What an interactive shell on a terminal prints as "GOT:...:", once for each line that begins with `args`."""
+def typed(here: Path, argv: list[str], setup: str, *lines: str) -> list[str]:
+    """What an interactive shell on a terminal prints as "GOT:..." for each line; one is typed when the last is through,
+    as typing ahead of a shell is another thing."""
     child, terminal = pty.fork()
     if not child:
         os.chdir(here)
         os.execvpe(argv[0], argv, environ(here))
-    said, until = b"", time.monotonic() + 120
+    said, until = b"", time.monotonic() + 200
     try:
-        for line in lines:
+        for number, line in enumerate([setup + "; args ready", *lines]):
             os.write(terminal, line.encode() + b"\r")
-        while said.count(b"\nGOT:") < sum("\x01args" in line for line in lines) and time.monotonic() < until:
-            if select.select([terminal], [], [], 1)[0]:
-                try:
+            while said.count(b"\nGOT:") <= number or not said.endswith(b"> "):
+                assert time.monotonic() < until, said
+                if select.select([terminal], [], [], 1)[0]:
                     said += os.read(terminal, 65536)
-                except OSError:
-                    break
     finally:
         os.close(terminal)
         os.kill(child, 9)
         os.waitpid(child, 0)
     text = said.decode("utf-8", "replace").replace("\r", "")
     assert "error" not in text and "Traceback" not in text, text
-    return [line[4:].rstrip() for line in text.splitlines() if line.startswith("GOT:")]
+    return [line[4:].rstrip() for line in text.splitlines() if line.startswith("GOT:")][1:]
 
 
 # to the beginning of the line, so that it is printed and not run
 ASK = "\t\x01args \x05"
+BASH = """set -f; args() { printf 'GOT:%s\\n' "$*"; }; eval "$(_FLEET_COMPLETE=bash_source fleet)\""""
+ZSH = ("setopt noglob nobeep; bindkey -e; autoload -Uz compinit; compinit -u -D; unset zle_bracketed_paste; "
+       """args() { print -r -- "GOT:$*" }; eval "$(_FLEET_COMPLETE=zsh_source fleet)\"""")
 
 
 def test_bash(here: Path) -> None:
-    got = typed(here, ["bash", "--norc", "--noprofile", "-i"],
-                "set -f; args() { printf 'GOT:%s\\n' \"$*\"; }", 'eval "$(_FLEET_COMPLETE=bash_source fleet)"',
-                *(line + ASK for line in LINES))
+    got = typed(here, ["bash", "--norc", "--noprofile", "-i"], BASH, *(line + ASK for line in LINES))
     assert dict(zip(LINES, got, strict=True)) == LINES
 
 
 def test_bash_within_quotes_and_with_the_inventory_behind(here: Path) -> None:
-    got = typed(here, ["bash", "--norc", "--noprofile", "-i"],
-                "args() { printf 'GOT:%s\\n' \"$*\"; }", 'eval "$(_FLEET_COMPLETE=bash_source fleet)"',
+    got = typed(here, ["bash", "--norc", "--noprofile", "-i"], BASH,
                 'fleet -i inv exec -w "gpu[01-02],re' + ASK, "fleet exec -i inv -w re -- hostname" + "\x02" * 12 + ASK,
                 "fleet exec -w re -i inv" + "\x02" * 7 + ASK)
     assert got == ["fleet -i inv exec -w gpu[01-02],rented1", "fleet exec -i inv -w rented1 -- hostname",
@@ -106,9 +105,7 @@ def test_bash_within_quotes_and_with_the_inventory_behind(here: Path) -> None:
 
 
 def test_zsh(here: Path) -> None:
-    got = typed(here, ["zsh", "-f", "-i"], "setopt noglob nobeep; bindkey -e; autoload -Uz compinit; compinit -u -D",
-                "args() { print -r -- \"GOT:$*\" }", 'eval "$(_FLEET_COMPLETE=zsh_source fleet)"',
-                *(line + ASK for line in LINES))
+    got = typed(here, ["zsh", "-f", "-i"], ZSH, *(line + ASK for line in LINES))
     assert dict(zip(LINES, got, strict=True)) == LINES
 
 
