@@ -10,6 +10,7 @@ import click
 
 from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.hints import as_typed
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, write_plan
 
@@ -108,7 +109,7 @@ def describe(cause: Cause[Finding]) -> str:
     finding = cause.whose[0]
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
     message = clean(" ".join(cause.message.split()))
-    return f"{severity} {message}  [{finding.id}]\n        {clean(cause.hint or '')}\n"
+    return f"{severity} {message}  [{finding.id}]\n        {clean(as_typed(cause.hint or ''))}\n"
 
 
 def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:

@@ -15,7 +15,7 @@ from fleet.cli.command import Verb, completed
 from fleet.cli.context import load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, fold, talk, write_failures, write_json, write_plan
+from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json, write_plan
 from fleet.errors import UsageError
 from fleet.model import Inventory, Job, Report
 from fleet.ops.runtime import Runtime
@@ -180,7 +180,7 @@ def _show_summary(report: Report) -> None:
         for line in (failure["traceback"] or failure["tail"] or "").splitlines():
             talk(f"    {clean(line)}")
         if failure["hint"]:
-            talk(f"  hint: {clean(failure['hint'])}")
+            talk(hint_line(failure["hint"]))
         talk(f"  log: {failure['log']}")
     lost = [r for r in report.results if r.error is not None]
     if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import click
 
-from fleet.cli.output import clean, write_json
+from fleet.cli.output import clean, hint_line, write_json
 from fleet.events import Event, Notice, Output
 
 BUFFER_BYTES = 32 << 20
@@ -144,7 +144,7 @@ class LaunchView:
             mark = {"error": click.style("error: ", fg="red"), "warning": click.style("warning: ", fg="yellow")}
             click.echo(mark.get(notice.level, "") + clean(notice.message), err=True)
             if notice.hint:
-                click.echo(f"  hint: {clean(notice.hint)}", err=True)
+                click.echo(hint_line(notice.hint), err=True)
 
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
         out: BinaryIO = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer

@@ -13,33 +13,11 @@ from typing import Any
 import click
 
 from fleet import __version__
+from fleet.cli import hints
 from fleet.cli.command import SETTINGS, VerbGroup, one_spelling
 from fleet.cli.options import common_options, settings_of
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
-
-# heading -> verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
-# so that help and completion stay instant.
-VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "First steps": {
-        "hosts": ("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
-        "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
-        "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
-        "lab": ("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on."),
-        "examples": ("fleet.cli.examples:examples", "Inventories, playbooks and scripts to start from."),
-    },
-    "Every day": {
-        "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),
-        "sync": ("fleet.cli.sync:sync", "Code, data or wheels to every host."),
-        "launch": ("fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs."),
-        "play": ("fleet.cli.play:play", "Run a playbook of these verbs."),
-    },
-    "When it fails, and more": {
-        "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),
-        "build": ("fleet.cli.build:build", "Build a wheel on one host for all of them: deepspeed, or any tree."),
-        "help": ("fleet.cli.help:help_", "Show a verb's help; 'fleet help completion': for your shell."),
-    },
-}
-VERBS = {verb: entry for group in VERB_GROUPS.values() for verb, entry in group.items()}
+from fleet.cli.verbs import VERB_GROUPS, VERBS
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
 
 
 class LazyGroup(VerbGroup):
@@ -96,11 +74,11 @@ def cli() -> None:
 
 
 def print_error(error: FleetError) -> None:
-    from fleet.cli.output import clean
+    from fleet.cli.output import clean, hint_line
 
     click.echo(f"error: {clean(str(error))}", err=True)
-    if error.hint:
-        click.echo(f"  hint: {clean(error.hint)}", err=True)
+    if error.hint:  # of an inventory's error, -w or -x may be the cause
+        click.echo(hint_line(error.hint, selection=not isinstance(error, InventoryError)), err=True)
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
@@ -126,9 +104,15 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
 
 def run(argv: Sequence[str], obj: Any = None) -> int:
     """Run one fleet command line in this process; returns its exit code. Also what playbook steps call."""
+    with hints.of_line():
+        return _run(argv, obj)
+
+
+def _run(argv: Sequence[str], obj: Any) -> int:
     ctx: click.Context | None = None
     try:
         with cli.make_context("fleet", list(argv), obj=obj) as ctx:
+            hints.remember(settings_of(ctx))
             code = cli.invoke(ctx)
         return code if isinstance(code, int) else EXIT_OK
     except click.exceptions.Exit as stop:

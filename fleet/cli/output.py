@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fleet.cli.hints import as_typed
 from fleet.cli.options import settings_of
 from fleet.errors import EXIT_OK
 from fleet.model import Report, Result
@@ -21,6 +22,11 @@ def clean(text: str) -> str:
     """Text from elsewhere made safe to print: control characters shown as \\xNN, newline and tab kept."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
+
+
+def hint_line(hint: str, *, selection: bool = True) -> str:
+    """The line below an error."""
+    return f"  hint: {clean(as_typed(hint, selection=selection))}"
 
 
 def size_text(count: float) -> str:
@@ -96,4 +102,4 @@ def write_failures(report: Report) -> None:
     for cause in each if verbose else by_cause(failed, fold):
         talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean(cause.message)}")
         if cause.hint:
-            talk(f"  hint: {clean(cause.hint)}")
+            talk(hint_line(cause.hint))

@@ -16,9 +16,10 @@ import click
 from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.context import load_inventory
 from fleet.cli.examples import find, shipped
-from fleet.cli.main import VERBS, cli, run
+from fleet.cli.main import cli, run
 from fleet.cli.options import Settings, common_options, settings_of
 from fleet.cli.output import clean, talk, write_json
+from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_OK, FleetError, UsageError
 from fleet.inventory import select
 from fleet.model import Inventory

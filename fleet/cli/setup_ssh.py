@@ -15,7 +15,7 @@ import click
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, fold, write_plan
+from fleet.cli.output import clean, fold, hint_line, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
@@ -83,7 +83,7 @@ def tell(line: ProgressLine, *, quiet: bool) -> Callable[[Event], None]:
                 host = f"host {event.host}: " if event.host else ""
                 line.say(clean(f"{event.level}: {host}{event.message}"))
                 if event.hint:
-                    line.say(clean(f"  hint: {event.hint}"))
+                    line.say(hint_line(event.hint))
         elif not isinstance(event, Progress):
             line(event)
     return emit

@@ -54,10 +54,10 @@ HINTS = (
          r"NCCL.*remote process exited|recvValue failed|failed to recv|DistNetworkError.*reset",
          "another rank went away first; its own log says why", collateral=True),
     Hint(r"ncclSystemError|NCCL.*(?:connect|Connect).*(?:refused|timed out|No route)|unhandled system error",
-         "NCCL could not connect: 'fleet check --network' tests every pair; NCCL_DEBUG=INFO says more"),
+         "NCCL could not connect: a firewall between the data addresses? --env NCCL_DEBUG=INFO says more"),
     Hint(r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"
          r"timed out after .* waiting for clients",
-         "ranks could not reach each other: a firewall between data addresses? 'fleet check --network' tests it"),
+         "ranks could not reach each other: a firewall between the data addresses, or data_address to be set?"),
     Hint(r"unrecognized arguments: (--local[-_]rank=\d+)",
          r"the script does not know \1: read LOCAL_RANK from the environment, or --engine-arg=--no_local_rank"),
     Hint(r"unrecognized arguments: (.*)",

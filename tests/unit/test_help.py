@@ -11,8 +11,9 @@ import click
 import pytest
 
 from fleet.cli.command import Helpful
-from fleet.cli.main import VERB_GROUPS, VERBS, cli, run
+from fleet.cli.main import cli, run
 from fleet.cli.play import CliVerbs
+from fleet.cli.verbs import VERB_GROUPS, VERBS
 from fleet.errors import InventoryError
 from fleet.playbook import parse
 from tests.command_lines import accept

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.main import VERBS
 from fleet.cli.play import CliVerbs, command_of
+from fleet.cli.verbs import VERBS
 from fleet.errors import InventoryError
 from fleet.inventory import load as load_inventory
 from fleet.ops.sync.section import read_section

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from virtual_lab import VirtualLab
 
-from fleet.cli.main import VERBS
+from fleet.cli.verbs import VERBS
 from tests.wheelmaker import make_wheel
 
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"

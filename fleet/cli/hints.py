@@ -1,0 +1,57 @@
+"""Hints as they are printed: a fleet command in one stands there with the options that the user's own line had, so that
+it can be copied as it is. Every hint goes through here, whatever prints it, in whatever thread."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fleet.cli.options import Settings
+from fleet.cli.verbs import VERBS, WITHOUT_INVENTORY
+
+_VERBS = "|".join(verb for verb in VERBS if verb not in WITHOUT_INVENTORY)
+_COMMAND = re.compile(rf"(?<![\w./-])fleet (?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*)")
+
+_line = Settings()
+
+
+@contextmanager
+def of_line() -> Iterator[None]:
+    """While one command line runs; a playbook's steps are lines of their own."""
+    global _line
+    before = _line
+    try:
+        yield
+    finally:
+        _line = before
+
+
+def remember(settings: Settings) -> None:
+    """What the line that runs said."""
+    global _line
+    _line = settings
+
+
+def quote(word: str) -> str:
+    """A word as a shell reads it back; with double quotes where they do, as a hint has commands in single ones."""
+    if shlex.quote(word) == word or re.search(r"[\"$`\\!']", word):
+        return shlex.quote(word)
+    return f'"{word}"'
+
+
+def as_typed(hint: str, *, selection: bool = True) -> str:
+    """The hint, in front of the verb of its commands the -i, -w, -x and --transport of the user's line. selection: not
+    -w and -x where it may be they that are wrong."""
+    said = {"-i": _line.inventory, "-w": _line.hosts if selection else None,
+            "-x": _line.exclude if selection else None,
+            "--transport": _line.transport if _line.transport != Settings.transport else None}
+
+    def repeat(match: re.Match[str]) -> str:
+        own = match["rest"].partition(" -- ")[0]
+        given = [f"{flag} {quote(value)} " for flag, value in said.items()
+                 if value is not None and not re.search(rf" {flag}\b", own)]
+        return f"fleet {''.join(given)}{match['rest']}"
+
+    return _COMMAND.sub(repeat, hint)
