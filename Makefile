@@ -29,7 +29,7 @@ bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS))
 
 clean:  ## removes .venv, runs and caches
-	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .provision.log runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 venv-demo:
