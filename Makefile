@@ -13,12 +13,12 @@ DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 help:  ## shows this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: venv-demo  ## four virtual hosts, from password to a trained model, and down again (root)
+demo: venv-demo  ## four virtual hosts, from a password to a trained model (root)
 	@tools/demo
 
 # Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs.
-test: check  ## lint, types, import directions, then all tests; the fast ones first (root)
-	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/remote tests/wheel tests/lab
+test: check  ## check, then all tests; the fast ones first (root)
+	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/remote tests/wheel tests/lab
 
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples
