@@ -135,7 +135,8 @@ def descendants(ancestors):
 
 
 class Ending:
-    """Ends a run's processes: SIGTERM once to each, SIGKILL when the grace is over, until none is left.
+    """Ends a run's processes: SIGTERM once to each, SIGKILL when the grace is over, until none is left. What they start
+    in the grace, a copy of a last checkpoint for instance, has the rest of it in peace.
 
     A process belongs to the run by its environment, or by descent from `ancestors`, which catches those that
     cleared their environment. Call step() every 50 ms or so until it is true; `left` then holds the pids
@@ -150,6 +151,7 @@ class Ending:
         self.polite = grace > 0
         self.killing = False
         self.told = set()
+        self.newest = None  # start time of the youngest that was there at the beginning
         self.quiet = 0
         self.left = []
 
@@ -171,6 +173,8 @@ class Ending:
             self.quiet += 1
             return self.quiet >= 2
         self.quiet = 0
+        if self.newest is None:
+            self.newest = max(found.values())
         now = time.monotonic()
         kill = not self.polite or now >= self.kill_at
         first, self.killing = kill and not self.killing, kill
@@ -179,7 +183,7 @@ class Ending:
             key = (pid, found[pid])
             if first and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
                 continue  # a round later than its rank: it puts on record how that ended
-            if kill or key not in self.told:
+            if kill or key not in self.told and found[pid] <= self.newest:
                 self.told.add(key)
                 send_signal(pid, found[pid], signal.SIGKILL if kill else signal.SIGTERM)
         return now >= self.kill_at + self.hard

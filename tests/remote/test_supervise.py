@@ -135,6 +135,15 @@ def test_term_reaches_each_process_once_then_kill(home: Path, run: str) -> None:
     assert not marked(run)
 
 
+def test_what_a_rank_starts_to_save_its_work_has_the_whole_grace(home: Path, run: str) -> None:
+    saves = "trap 'sh -c \"sleep 0.5; touch ~/saved\"; exit 0' TERM; touch ~/up; while :; do sleep 0.05; done"
+    start(home, run, ranks_argv(saves), grace=5.0)
+    until((home / "up").exists)
+    answer("stop", {"run": run, "grace": 5.0, "reason": "asked"}, home)
+    assert (home / "saved").exists() and not marked(run)
+    assert read_json(folder_of(home, run) / "rank0.json")["status"] == 0
+
+
 def test_a_second_request_hurries(home: Path, run: str) -> None:
     start(home, run, ["sh", "-c", STUBBORN], env={"PIDS": str(home)}, grace=60.0)
     until((home / "stubborn").exists)
