@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
+STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
 
 def load_everyone() -> Inventory:
     """The inventory that -i, $FLEET_INVENTORY or the current folder name, whole; read once a command line."""
@@ -69,6 +73,22 @@ def runtime(
             transport.close()
 
 
+def say_beside(text: str) -> None:
+    """A word from a signal handler, on stderr: in a thread of its own, since a terminal that nobody drains would hold
+    the handler up; and not through sys.stderr, which the main thread may be writing to."""
+    threading.Thread(target=os.write, args=(2, text.encode()), name="say", daemon=True).start()
+
+
+def leave_if_stuck() -> None:
+    """End an interrupted command when for STUCK_SECONDS nobody reads what it says."""
+    stuck_since = time.monotonic()
+    while time.monotonic() - stuck_since < STUCK_SECONDS:
+        time.sleep(0.5)
+        if len(select.select([], [1, 2], [], 0)[1]) == 2:
+            stuck_since = time.monotonic()
+    os._exit(EXIT_INTERRUPTED)
+
+
 @contextmanager
 def interrupts(cancel: Cancel) -> Iterator[None]:
     """First SIGINT/SIGTERM: cancel, and everything winds down. Second: exit now."""
@@ -77,8 +97,8 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
         if cancel.is_set():
             os._exit(EXIT_INTERRUPTED)
         cancel.set()
-        # not through sys.stderr: the main thread may be in the middle of writing to it
-        os.write(2, b"interrupted: stopping; once more to leave at once\n")
+        say_beside("interrupted: stopping; once more to leave at once\n")
+        threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()
 
     before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

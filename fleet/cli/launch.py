@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import load_inventory, make_transport
+from fleet.cli.context import load_inventory, make_transport, say_beside
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json, write_plan
@@ -156,7 +156,7 @@ def _signals(interrupts: Interrupts, runtime: Runtime) -> Iterator[None]:
         interrupts.request()
         runtime.cancel.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
-        os.write(2, f"\ninterrupted: {says.get(interrupts.count, 'leaving')}\n".encode())
+        say_beside(f"\ninterrupted: {says.get(interrupts.count, 'leaving')}\n")
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import select
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
@@ -102,6 +103,13 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
     return error.exit_code
 
 
+def give_way() -> None:
+    """Where a terminal or a pipe takes no more, put /dev/null: whoever interrupts wants to get out."""
+    for fd in (1, 2):
+        if not select.select([], [fd], [], 0)[1]:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
 def run(argv: Sequence[str], obj: Any = None) -> int:
     """Run one fleet command line in this process; returns its exit code. Also what playbook steps call."""
     with hints.of_line():
@@ -123,6 +131,7 @@ def _run(argv: Sequence[str], obj: Any) -> int:
         # --json may stand behind what was refused, where it was not read any more
         return say(refused, ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
     except (click.Abort, KeyboardInterrupt):
+        give_way()
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except FleetError as error:

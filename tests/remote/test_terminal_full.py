@@ -1,0 +1,59 @@
+"""A terminal that nobody drains (Ctrl-S, a hung multiplexer) must not make fleet deaf."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FLEET = [sys.executable, "-c", "from fleet.cli.main import main; main()", "--transport", "local"]
+FOREVER = "while :; do echo a line that nobody reads; done"
+VERBS = {
+    "ranks that write": ["launch", "--no-preflight", "--engine", "command", "--workdir", "/", "sh", "-c", FOREVER],
+    "lines as they come": ["exec", "--no-fold", "--shell", FOREVER],
+    "a long result": ["exec", "--shell", "seq 200000"],
+}
+
+
+def left(home: Path) -> list[int]:
+    """What still runs in this test's home."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if f"HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize(("what", "signum"), zip(VERBS, (signal.SIGINT, signal.SIGTERM, signal.SIGINT), strict=True))
+def test_one_signal_ends_it_and_what_it_started(what: str, signum: int, tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("n1 slots=1\n")
+    head, terminal = os.openpty()
+    env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([*FLEET, *VERBS[what]], stdin=terminal, stdout=terminal, stderr=terminal, env=env,
+                               cwd=tmp_path, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while select.select([], [terminal], [], 0)[1] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        process.send_signal(signum)
+        assert process.wait(60) in (130, -signum)
+        deadline = time.monotonic() + 20
+        while left(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left(tmp_path) == []
+    finally:
+        process.kill()
+        process.wait()
+        os.close(head)
+        os.close(terminal)
