@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -34,7 +33,7 @@ def left(home: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("what", "signum"), zip(VERBS, (signal.SIGINT, signal.SIGTERM, signal.SIGINT), strict=True))
+@pytest.mark.parametrize(("what", "signum"), [*zip(VERBS, (2, 15, 2), strict=True)])
 def test_one_signal_ends_it_and_what_it_started(what: str, signum: int, tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("n1 slots=1\n")
     head, terminal = os.openpty()
