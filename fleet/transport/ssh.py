@@ -56,14 +56,14 @@ class SshTransport:
         self._gates = Gates()
         self._gateways = Gateways()
 
-    def resolve(self, host: Host) -> Endpoint:
+    def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
         """Address, port, user, identities and hops of a host: the inventory over ~/.ssh/config over defaults."""
-        return resolve(host, self.config, self._fleet_key)
+        return resolve(host, self.config, self._fleet_key, cancel)
 
     def connect(self, host: Host, cancel: Cancel) -> SshSession:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
         try:
-            endpoint = self.resolve(host)
+            endpoint = self.resolve(host, cancel)
             link = self._connect(host, endpoint, self._route(endpoint), cancel)
         except FleetError as error:
             error.host = host.name
@@ -74,7 +74,7 @@ class SshTransport:
         """The key that whoever answers at this host presents, unverified; nothing is sent to it but a key
         exchange. `key_type`: ask for that type only ("ssh-ed25519", "ssh-rsa", ...)."""
         try:
-            endpoint = self.resolve(host)
+            endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
             route = self._route(endpoint)
             with self._gates.of((_route_key(route), endpoint.address, endpoint.port)).knock(cancel):

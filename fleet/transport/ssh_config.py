@@ -1,151 +1,231 @@
 """ssh_config(5): the settings that hold for one name. Needs no paramiko.
 
-paramiko.SSHConfig knows no Include, looks the head's own name up in the DNS to expand every IdentityFile, and
-runs `Match exec`, which fleet never does.
+The reader here follows what nearly every file holds: Host with patterns, plain keywords with plain values, Include.
+Where a host comes upon anything else (quotes, tokens, Match, ...), `ssh -G` itself is asked about it, so that
+nothing is read in two ways.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
-import shlex
-import socket
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import cached_property
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
 from fleet.errors import ConnectError
+from fleet.transport.base import Cancel
+from fleet.transport.ssh_ask import NoClient, Query, Settings, SshClient
+from fleet.transport.ssh_words import tilde, words
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 INCLUDE_DEPTH = 16
 
-# {lower-case keyword: [(value, "FILE:LINE"), ...]}, the value that counts first
-Settings = Mapping[str, list[tuple[str, str]]]
-# ("host" or "match", its arguments, "FILE:LINE")
-_Condition = tuple[str, tuple[str, ...], str]
+_LINE = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9]*)(?:[ \t]*=[ \t]*|[ \t]+)([^ \t=].*)", re.DOTALL)
+_WORD = r"[A-Za-z0-9_./~@:+,-]+"
+_HOP = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*(?::[1-9][0-9]{0,3})?"
+_FILES = rf"(?!(?i:none)\b){_WORD}(?:[ \t]+(?!(?i:none)\b){_WORD})*"
+_FLAG, _NUMBER = r"(?i:yes|no|true|false)", r"[1-9][0-9]{0,4}"
+# What is followed, and in which form. A value of another form is ssh's to read, or to refuse.
+_FOLLOWED = {
+    key: re.compile(form, re.ASCII) for key, form in {
+        "hostname": r"(?:[A-Za-z0-9_.:-]|%h)+", "user": r"[A-Za-z0-9_][A-Za-z0-9_.@-]*",
+        "port": r"[1-9][0-9]{0,3}|[1-5][0-9]{4}", "identityfile": _WORD, "certificatefile": _WORD,
+        "identitiesonly": _FLAG, "identityagent": _WORD, "hostkeyalias": _WORD,
+        "userknownhostsfile": _FILES, "globalknownhostsfile": _FILES, "proxyjump": rf"none|{_HOP}(?:,{_HOP})*",
+    }.items()
+}
+# What makes no difference to where fleet goes, when it is well-formed.
+_IDLE = {
+    key: re.compile(form, re.ASCII) for form, keys in {
+        _FLAG: "batchmode checkhostip compression exitonforwardfailure forwardagent forwardx11 forwardx11trusted "
+               "gssapiauthentication gssapidelegatecredentials hashknownhosts passwordauthentication tcpkeepalive "
+               "visualhostkey",
+        _NUMBER: "connecttimeout serveraliveinterval serveralivecountmax",
+        r"yes|no|ask": "updatehostkeys", r"yes|no|ask|off|accept-new": "stricthostkeychecking",
+        r"yes|no|ask|confirm": "addkeystoagent", r"yes|no|ask|auto|autoask": "controlmaster",
+        rf"yes|no|{_NUMBER}[smhd]?": "controlpersist", r"(?:[\w./~@:-]|%[CLhlnpru])+": "controlpath",
+        r"QUIET|FATAL|ERROR|INFO|VERBOSE": "loglevel", r"[A-Z][A-Z0-9_* \t]*": "sendenv",
+    }.items() for key in keys.split()
+}
+_SEVERAL = ("identityfile", "certificatefile")
+_PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One setting. conditions: every Host and Match line it stands under."""
+@dataclass
+class _Section:
+    """What stands under one Host line (None: under none). items: settings, included files, and places that are ssh's
+    to read (a string, FILE:LINE)."""
 
-    conditions: tuple[_Condition, ...]
-    key: str
-    value: str
-    where: str
+    patterns: tuple[str, ...] | None = None
+    items: list[tuple[str, list[str], str] | _File | str] = field(default_factory=list)
+
+
+class _File:
+    """A file's sections. Those with plain names are found by name: a thousand of them cost a host its own only."""
+
+    def __init__(self) -> None:
+        self.sections: list[_Section] = []
+        self._by_name: dict[str, list[int]] = {}
+        self._others: list[int] = []
+
+    def add(self, section: _Section) -> _Section:
+        index = len(self.sections)
+        self.sections.append(section)
+        if section.patterns is None or any(c in p for p in section.patterns for c in "*?!"):
+            self._others.append(index)
+        else:
+            for name in section.patterns:
+                self._by_name.setdefault(name, []).append(index)
+        return section
+
+    def settings(self, name: str) -> Iterator[tuple[str, list[str], str] | str]:
+        """What holds for this name, in order."""
+        indexes = {*self._by_name.get(name, ())}
+        indexes.update(i for i in self._others if _matches(self.sections[i].patterns, name))
+        for index in sorted(indexes):
+            for item in self.sections[index].items:
+                if isinstance(item, _File):
+                    yield from item.settings(name)
+                else:
+                    yield item
+
+
+def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
+    """ssh's patterns: * and ?, one that begins with ! and matches excludes. As case stands."""
+    if patterns is None:
+        return True
+    found = False
+    for pattern in patterns:
+        plain = pattern.lstrip("!")
+        if re.fullmatch(re.escape(plain).replace(r"\*", ".*").replace(r"\?", "."), name):
+            if plain != pattern:
+                return False
+            found = True
+    return found
 
 
 class SshConfig:
-    """The user's and the system's ssh_config, read once; `home` stands for ~."""
+    """The user's and the system's ssh_config, read once; `home` stands for ~.
 
-    def __init__(self, home: Path, files: tuple[Path, ...] | None = None) -> None:
+    edit: what the user's file is to be taken for (the same lines, some of them empty)."""
+
+    def __init__(
+        self, home: Path, files: tuple[Path, ...] | None = None, edit: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self.home = home
         self.local_user = pwd.getpwuid(os.getuid()).pw_name
-        self.local_host = socket.gethostname().split(".")[0]
         self._files = files if files is not None else (home / ".ssh/config", SYSTEM_CONFIG)
+        self._edit = edit
+        self._lock = threading.Lock()
+        self._roots: list[_File] | None = None
+        self._odd: str | None = None
+        self._accepted = False
+        self._lines: dict[str, dict[str, str]] = {}
+        self._client = SshClient(home, self._files, self._text if edit else None, self._lines)
 
-    @cached_property
-    def _lines(self) -> tuple[_Line, ...]:
-        return tuple(line for file in self._files for line in self._read(file, (), 0))
+    def lookup(self, query: Query, cancel: Cancel | None = None) -> Settings:
+        """{lower-case keyword: [(value, "FILE:LINE"), ...]} as ssh would have it for this host; what is not set is not
+        in it. ConnectError(kind="config") for a file that ssh would refuse."""
+        with self._lock:
+            if self._roots is None:
+                self._roots = [self._read(file, (), file == SYSTEM_CONFIG) for file in self._files]
+            if self._odd and not self._accepted:
+                # ssh refuses a whole file for one bad line, also for hosts that the line is not about
+                with contextlib.suppress(NoClient):
+                    self._client.ask(query, self._odd, cancel)
+                self._accepted = True
+        found: Settings = {}
+        for item in (item for root in self._roots for item in root.settings(query.name)):
+            if isinstance(item, str):
+                return self._client.ask(query, item, cancel)
+            key, values, where = item
+            if key in _SEVERAL or key not in found:
+                found.setdefault(key, []).extend((value, where) for value in values)
+        if "hostname" in found:
+            name, where = found["hostname"][0]
+            found["hostname"] = [(name.replace("%h", query.name), where)]
+        return found
 
-    def _read(self, file: Path, conditions: tuple[_Condition, ...], depth: int) -> Iterator[_Line]:
+    def _text(self) -> bytes:
+        """The user's file as it is to be read."""
         try:
-            text = file.read_text("utf-8", "replace")
+            data = self._files[0].read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return b""
+        return self._edit(data) if self._edit else data
+
+    def _read(self, file: Path, above: tuple[Path, ...], system: bool) -> _File:
+        result = _File()
+        section = result.add(_Section())
+        try:
+            with file.open("rb") as opened:
+                info = os.fstat(opened.fileno())
+                data = opened.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return result
         except OSError as error:
             raise ConnectError(f"cannot read it: {error.strerror}", where=str(file), kind="config") from error
-        outer = conditions
-        for number, raw in enumerate(text.splitlines(), 1):
-            match = re.match(r"\s*([A-Za-z]\w*)(?:\s*=\s*|\s+)(.+?)\s*$", raw)
-            if not match or raw.lstrip().startswith("#"):
-                continue
-            key, value, where = match[1].lower(), match[2], f"{file}:{number}"
-            if key in ("host", "match"):
-                conditions = (*outer, (key, tuple(words(value, where)), where))
-            elif key == "include":
-                for pattern in words(value, where):
-                    if depth >= INCLUDE_DEPTH:
-                        raise ConnectError("Include goes too deep", where=where, kind="config")
-                    for found in sorted(glob(str(self._include_path(pattern, file)))):  # noqa: PTH207
-                        yield from self._read(Path(found), conditions, depth + 1)
-            else:
-                yield _Line(conditions, key, value, where)
+        if self._edit and not above and file == self._files[0]:
+            data = self._edit(data)
+        if info.st_mode & 0o022 or info.st_uid not in (0, os.getuid()):
+            self._leave(section, f"{file}:1")
+        for number, raw in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
+            line = raw.rstrip(" \t\r\f")
+            if line and not line.lstrip(" \t").startswith("#"):
+                section = self._take(line, f"{file}:{number}", result, section, (*above, file), system)
+        return result
 
-    def _include_path(self, pattern: str, file: Path) -> Path:
-        base = SYSTEM_CONFIG.parent if file.is_relative_to(SYSTEM_CONFIG.parent) else self.home / ".ssh"
-        return base / self.expand_home(pattern)
+    def _take(
+        self, line: str, where: str, into: _File, section: _Section, above: tuple[Path, ...], system: bool
+    ) -> _Section:
+        """Read one line; returns the section that the next one belongs to."""
+        match = _LINE.fullmatch(line)
+        key, value = (match[1].lower(), match[2]) if match else ("", "")
+        self._lines.setdefault(key, {}).setdefault(value, where)
+        if key == "host" and _PATTERNS.fullmatch(value):
+            return into.add(_Section(tuple(value.split())))
+        if key == "match" and value.lower() == "all":
+            return into.add(_Section())
+        if key in ("host", "match"):
+            section = into.add(_Section())
+            self._leave(section, where)
+        elif key == "include":
+            self._include(value, where, section, above, system)
+        elif key in _FOLLOWED and _FOLLOWED[key].fullmatch(value):
+            section.items.append((key, value.split(), where))
+        elif key not in _IDLE or not _IDLE[key].fullmatch(value):
+            self._leave(section, where)
+        return section
 
-    def expand_home(self, text: str) -> str:
-        """~ is `home`, ~user what the system says."""
-        if text == "~" or text.startswith("~/"):
-            return str(self.home) + text[1:]
-        return os.path.expanduser(text)  # noqa: PTH111
-
-    def lookup(self, name: str) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:
-        """{lower-case keyword: [(value, "FILE:LINE"), ...]}, the value that counts first; and notes."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        notes: list[str] = []
-        for line in self._lines:
-            if all(self._holds(condition, name, found, notes) for condition in line.conditions):
-                found.setdefault(line.key, []).append((line.value, line.where))
-        return found, notes
-
-    def _holds(
-        self, condition: _Condition, name: str, found: Settings, notes: list[str]
-    ) -> bool:
-        kind, arguments, where = condition
-        if kind == "host":
-            return _matches(arguments, name)
-        rest = list(arguments)
-        while rest:
-            word = rest.pop(0).lower()
-            negated, word = word.startswith("!"), word.lstrip("!")
-            if word in ("all", "final", "canonical"):
-                result = word == "all"
-            else:
-                patterns = tuple((rest.pop(0) if rest else "").split(","))
-                if word == "host":
-                    result = _matches(patterns, first_word(found, "hostname", name))
-                elif word == "originalhost":
-                    result = _matches(patterns, name)
-                elif word == "user":
-                    result = _matches(patterns, first_word(found, "user", self.local_user))
-                elif word == "localuser":
-                    result = _matches(patterns, self.local_user)
+    def _include(self, value: str, where: str, section: _Section, above: tuple[Path, ...], system: bool) -> None:
+        plain = re.fullmatch(r"[\w./~*?+ \t-]+", value, re.ASCII) is not None
+        if not plain or (system and "~" in value) or re.search(r"(?:^|[ \t])~(?!/)", value):
+            self._leave(section, where)
+        base = SYSTEM_CONFIG.parent if system else self.home / ".ssh"
+        for part in words(value):
+            for found in map(Path, sorted(glob(str(base / tilde(part, self.home))))):  # noqa: PTH207
+                if found.is_file() and found not in above and len(above) <= INCLUDE_DEPTH:
+                    section.items.append(self._read(found, above, system))
                 else:
-                    # exec would run a command with a name from the inventory in it
-                    note = f"{where}: 'Match {word}' is not followed by fleet"
-                    if note not in notes:
-                        notes.append(note)
-                    return False
-            if result == negated:
-                return False
-        return True
+                    self._leave(section, where)
+
+    def _leave(self, section: _Section, where: str) -> None:
+        """Note that this place is ssh's to read."""
+        section.items.append(where)
+        self._odd = self._odd or where
 
 
-def first_word(found: Settings, key: str, default: str) -> str:
-    if key not in found:
-        return default
-    value, where = found[key][0]
-    return (words(value, where) or [""])[0]
+def one_of(found: Settings, key: str) -> tuple[str | None, str | None]:
+    """(the value that counts, "FILE:LINE"); (None, None) when it is not set."""
+    return found[key][0] if found.get(key) else (None, None)
 
 
-def words(value: str, where: str) -> list[str]:
-    try:
-        return shlex.split(value, comments=True)
-    except ValueError as error:
-        raise ConnectError(f"{error}: {value}", where=where, kind="config") from error
-
-
-def _matches(patterns: tuple[str, ...], name: str) -> bool:
-    """ssh_config patterns: * and ?, one that begins with ! and matches excludes."""
-    name = name.lower()
-    plain = [p.lower().replace("[", "[[]") for p in patterns]
-    if any(p.startswith("!") and fnmatchcase(name, p[1:]) for p in plain):
-        return False
-    return any(not p.startswith("!") and fnmatchcase(name, p) for p in plain)
+def merged(first: Settings, second: Settings) -> Settings:
+    """Both, the first before the second."""
+    keys: Iterable[str] = dict.fromkeys([*first, *second])
+    return {k: first.get(k, []) + second.get(k, []) if k in _SEVERAL else first.get(k) or second[k] for k in keys}

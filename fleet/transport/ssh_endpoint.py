@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh_config import Settings, SshConfig, first_word, words
+from fleet.transport.base import Cancel
+from fleet.transport.ssh_ask import UNHEEDED, Query, Settings, tokens
+from fleet.transport.ssh_config import SshConfig, merged, one_of
+from fleet.transport.ssh_words import expand, tilde
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-SYSTEM_KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
+SYSTEM_KNOWN_HOSTS = [Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2")]
 # "ssh -W %h:%p BASTION" is what ProxyJump was called before OpenSSH 7.3
 _OLD_JUMP = re.compile(r"(?:/usr/bin/)?ssh\s+(?:-q\s+)?(?:-W\s+'?\[?%h\]?:%p'?\s+(\S+)|(\S+)\s+-W\s+'?\[?%h\]?:%p'?)")
 
@@ -24,7 +27,8 @@ class Endpoint:
 
     proxy_jump: hops in order, as written ("[user@]host[:port]" or an inventory name). identities_only: offer
     nothing but identity_files. explicit_identities: somebody named them, they are not defaults.
-    notes: what of the ssh config fleet did not follow, for hints.
+    notes: what of the ssh config fleet did not follow, for hints. certificates: beside those that lie next to their
+    keys. agent: the socket of the user's agent. revoked: a file of host keys that are not to be trusted.
     """
 
     address: str
@@ -37,6 +41,9 @@ class Endpoint:
     identities_only: bool = False
     explicit_identities: bool = False
     notes: tuple[str, ...] = ()
+    certificates: tuple[Path, ...] = ()
+    agent: str | None = None
+    revoked: Path | None = None
 
     @property
     def known_name(self) -> str:
@@ -49,63 +56,86 @@ class Endpoint:
         return f"{self.user}@{address}:{self.port}"
 
 
-def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None) -> Endpoint:
+def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None, cancel: Cancel | None = None) -> Endpoint:
     """The endpoint of a host. Its name is looked up in the ssh config, then its address where it has one of its
     own; fields of the host win over both. Raises ConnectError(kind="config") for a config that makes no sense."""
-    found, notes = config.lookup(host.name)
-    if host.address != host.name:
-        more, more_notes = config.lookup(host.address)
-        for key, values in more.items():
-            found[key] = found.get(key, []) + values
-        notes += more_notes
-    user = host.user or first_word(found, "user", config.local_user)
-    port = host.port or _port(found)
-    address = host.address
-    if host.address == host.name and "hostname" in found:
-        address = first_word(found, "hostname", "").replace("%h", host.name).replace("%%", "%")
-    tokens = {"%": "%", "d": str(config.home), "h": address, "n": host.name, "p": str(port), "r": user,
-              "u": config.local_user, "L": config.local_host, "i": str(os.getuid())}
+    own = host.address if host.address != host.name else None
+    query = Query(host.name, own, host.user, host.port)
+    found = config.lookup(query, cancel)
+    if own:
+        found = merged(found, config.lookup(Query(own, None, host.user, host.port), cancel))
 
-    def paths(keyword: str, several: bool) -> list[Path]:
-        texts: list[str] = []
-        for value, where in found.get(keyword, [])[: None if several else 1]:
-            texts += words(value, where)
-        return [Path(_expand(config.expand_home(t), tokens)) for t in texts if t.lower() != "none"]
+    def put_in(text: str, where: str) -> str:
+        try:
+            if set("%$") & set(text):
+                text = expand(text, tokens(query, found, config.home, config.local_user))
+            return tilde(text, config.home)
+        except ValueError as error:
+            raise ConnectError(f"{text}: {error}", where=where or None, kind="config") from error
 
-    configured = paths("identityfile", True)
+    def paths(keyword: str) -> list[Path]:
+        return [Path(put_in(text, where)) for text, where in found.get(keyword, []) if text.lower() != "none"]
+
+    named = paths("identityfile")
     if host.identity_file:
-        configured.insert(0, Path(config.expand_home(host.identity_file)))
-    defaults = [config.home / ".ssh" / key for key in DEFAULT_KEYS]
-    identities = configured or ([fleet_key] if fleet_key else []) + defaults
-    if configured and fleet_key and not host.identity_file:
-        identities = [*configured, fleet_key]
-    known = paths("userknownhostsfile", False) or [config.home / ".ssh/known_hosts"]
-    known += paths("globalknownhostsfile", False) or [SYSTEM_KNOWN_HOSTS]
-    alias = first_word(found, "hostkeyalias", "")
+        named.insert(0, Path(tilde(host.identity_file, config.home)))
+    explicit = bool(host.identity_file or found.get("identityfile"))
+    identities = named if explicit else [config.home / ".ssh" / key for key in DEFAULT_KEYS]
+    if fleet_key and not host.identity_file:
+        identities = [*identities, fleet_key] if explicit else [fleet_key, *identities]
+
+    def known(keyword: str, default: list[Path]) -> list[Path]:
+        return paths(keyword) if keyword in found else default
+
+    user_files = known("userknownhostsfile", [config.home / ".ssh" / name for name in ("known_hosts", "known_hosts2")])
+    files = (*user_files, *known("globalknownhostsfile", SYSTEM_KNOWN_HOSTS))
+    only = (one_of(found, "identitiesonly")[0] or "no").lower() in ("yes", "true")
     return Endpoint(
-        address, port, user, tuple(dict.fromkeys(identities)), _jumps(host, found), tuple(dict.fromkeys(known)),
-        alias or None, first_word(found, "identitiesonly", "no").lower() == "yes" or bool(host.identity_file),
-        bool(configured), tuple(dict.fromkeys(notes)),
+        own or (one_of(found, "hostname")[0] or host.name).lower(),
+        host.port or int(one_of(found, "port")[0] or 22),
+        host.user or one_of(found, "user")[0] or config.local_user,
+        tuple(dict.fromkeys(identities)),
+        _jumps(host, found, put_in),
+        tuple(dict.fromkeys(files)),
+        (one_of(found, "hostkeyalias")[0] or "").lower() or None,
+        only or bool(host.identity_file),
+        explicit,
+        tuple(f"{found[key][0][1]}: fleet does not follow {name}" for key, name in UNHEEDED.items() if key in found),
+        tuple(paths("certificatefile")),
+        _agent(found, put_in),
+        next(iter(paths("revokedhostkeys")), None),
     )
 
 
-def _jumps(host: Host, found: Settings) -> tuple[str, ...]:
+def _jumps(host: Host, found: Settings, put_in: Callable[[str, str], str]) -> tuple[str, ...]:
     jump = host.proxy_jump
-    if jump is None:
-        # of ProxyJump and ProxyCommand the one that was written first counts
-        both = [(k, *found[k][0]) for k in ("proxyjump", "proxycommand") if k in found]
-        for keyword, value, where in both:
-            if value.lower() == "none":
-                break
-            old = _OLD_JUMP.fullmatch(value)
-            if keyword == "proxyjump" or old:
-                jump = value if keyword == "proxyjump" else old and (old[1] or old[2])
-                break
-            raise ConnectError("fleet runs no ProxyCommand", where=where, host=host.name, kind="config",
+    command, where = one_of(found, "proxycommand")
+    if jump is None and command and command.lower() != "none":
+        old = _OLD_JUMP.fullmatch(command)
+        if not old:
+            raise ConnectError("fleet runs no ProxyCommand", where=where or None, host=host.name, kind="config",
                                hint="use ProxyJump there, or proxy_jump in the inventory")
+        jump = old[1] or old[2]
+    elif jump is None:
+        jump, where = one_of(found, "proxyjump")
+        jump = put_in(jump, where or "") if jump else None
     if jump is None or jump.lower() == "none":
         return ()
-    return tuple(hop for hop in (part.strip().removeprefix("ssh://") for part in jump.split(",")) if hop)
+    hops = (part.strip().removeprefix("ssh://") for part in jump.split(","))
+    # ssh -G writes brackets around every address
+    return tuple(re.sub(r"(^|@)\[([0-9.]+)\]", r"\1\2", hop) for hop in hops if hop)
+
+
+def _agent(found: Settings, put_in: Callable[[str, str], str]) -> str | None:
+    """The agent's socket."""
+    name, where = one_of(found, "identityagent")
+    if name is None or name == "SSH_AUTH_SOCK":
+        return os.environ.get("SSH_AUTH_SOCK") or None
+    if name.lower() == "none":
+        return None
+    if name.startswith("$") and not name.startswith("${"):
+        return os.environ.get(name[1:]) or None
+    return put_in(name, where or "")
 
 
 def parse_hop(hop: str) -> Host:
@@ -117,17 +147,3 @@ def parse_hop(hop: str) -> Host:
                            hint="correct proxy_jump in the inventory, or ProxyJump in ~/.ssh/config")
     name = match[2] or match[3]
     return Host(name, name, user=match[1], port=int(match[4]) if match[4] else None)
-
-
-def _port(found: Settings) -> int:
-    if "port" not in found:
-        return 22
-    value, where = found["port"][0]
-    if not value.isdigit() or not 0 < int(value) < 65536:
-        raise ConnectError(f"Port {value!r} is not a port", where=where, kind="config")
-    return int(value)
-
-
-def _expand(text: str, tokens: Mapping[str, str]) -> str:
-    text = re.sub(r"\$\{(\w+)\}", lambda m: os.environ.get(m[1], ""), text)
-    return re.sub(r"%(.)", lambda m: tokens.get(m[1], m[0]), text)

@@ -118,5 +118,5 @@ _BLOCK = re.compile(
 
 
 def without_any(data: bytes) -> bytes:
-    """The config without the blocks of any inventory: what the user wrote."""
-    return _BLOCK.sub(b"", data)
+    """The config with the blocks of any inventory emptied: what the user wrote, each line where it was."""
+    return _BLOCK.sub(lambda block: b"\n" * block[0].count(b"\n"), data)

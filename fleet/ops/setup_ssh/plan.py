@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fleet.model import Host, Inventory
-from fleet.ops.setup_ssh import config_block, files, keys
+from fleet.ops.setup_ssh import config_block, keys
 from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.known_hosts import known_name
 from fleet.ops.setup_ssh.record import block_name
 from fleet.transport.ssh import SshTransport
-from fleet.transport.ssh_config import SYSTEM_CONFIG, SshConfig
+from fleet.transport.ssh_config import SshConfig
 from fleet.transport.ssh_endpoint import Endpoint
 
 
@@ -138,26 +138,26 @@ def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, 
     another one said, does not live on in there.
     """
     block = block_name(everyone.source)
-    config = home / ".ssh" / "config"
-    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
-        own = Path(folder) / "config"
-        own.write_bytes(config_block.without_any(files.read(config) or b""))
-        transport = SshTransport(home=home, hosts=everyone.hosts)
-        transport.config = SshConfig(home, (own, SYSTEM_CONFIG))
-        plans = {host.name: _host_plan(host, transport, options, home) for host in everyone.hosts}
-        plain = {host.name: transport.resolve(Host(host.name, host.name)) for host in everyone.hosts}
-        wanted: dict[str, HostPlan] = {}
-        for name in inventory.names:
-            for hop in plans[name].route:
-                hop_plan = plans.get(hop.name) or _host_plan(hop, transport, options, home)
-                wanted.setdefault(hop.name, replace(hop_plan, gateway=hop.name not in inventory.names))
-            wanted[name] = plans[name]
-        known = frozenset(
-            name for name, plan in wanted.items()
-            if transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)[0]
-        )
+    transport = SshTransport(home=home, hosts=everyone.hosts)
+    transport.config = SshConfig(home, edit=config_block.without_any)
+    with ThreadPoolExecutor() as pool:  # where ssh itself is asked about them, a few at a time
+        made = pool.map(lambda host: _host_plan(host, transport, options, home), everyone.hosts)
+        plans = dict(zip(everyone.names, made, strict=True))
+        found = pool.map(lambda name: transport.resolve(Host(name, name)), everyone.names)
+        plain = dict(zip(everyone.names, found, strict=True))
+    selected = dict.fromkeys(inventory.names)
+    wanted: dict[str, HostPlan] = {}
+    for name in selected:
+        for hop in plans[name].route:
+            hop_plan = plans.get(hop.name) or _host_plan(hop, transport, options, home)
+            wanted.setdefault(hop.name, replace(hop_plan, gateway=hop.name not in selected))
+        wanted[name] = plans[name]
+    known = frozenset(
+        name for name, plan in wanted.items()
+        if transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)[0]
+    )
     depth = max((len(p.route) for p in wanted.values()), default=0)
-    in_order = [*(n for n in inventory.names), *(n for n in wanted if n not in inventory.names)]
+    in_order = [*selected, *(n for n in wanted if n not in selected)]
     levels = [tuple(wanted[n] for n in in_order if len(wanted[n].route) == d) for d in range(depth + 1)]
     return SetupPlan(
         block, everyone.source, home, options, tuple(level for level in levels if level),

@@ -1,0 +1,236 @@
+"""`ssh -G`: OpenSSH's own word on the settings of one host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.transport.base import Cancel
+from fleet.transport.ssh_words import expand, tilde, words
+
+SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may be behind it
+# {lower-case keyword: [(value, "FILE:LINE"), ...]}, for keywords that are set
+Settings = dict[str, list[tuple[str, str]]]
+# The keywords fleet heeds, and those it cannot and says so; ssh -G names a hundred more
+_HEEDED = ("hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
+           "hostkeyalias", "userknownhostsfile", "globalknownhostsfile", "revokedhostkeys", "proxyjump", "proxycommand")
+UNHEEDED = {"addressfamily": "AddressFamily", "bindaddress": "BindAddress", "bindinterface": "BindInterface",
+            "knownhostscommand": "KnownHostsCommand", "pkcs11provider": "PKCS11Provider"}
+_FILES = ("userknownhostsfile", "globalknownhostsfile")
+# ssh -G shows these with ~ and tokens put in, the others as they are written
+_EXPANDED = (*_FILES, "identityagent")
+_NOBODY = "nobody.invalid"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What `ssh -o HostName=ADDRESS -l USER -p PORT NAME` would be told on its command line."""
+
+    name: str
+    address: str | None = None
+    user: str | None = None
+    port: int | None = None
+
+    def argv(self) -> list[str]:
+        if not _NAME.fullmatch(self.name):
+            raise ConnectError(f"{self.name!r} is not a host name", kind="config")
+        given = ["-l", self.user] if self.user else []
+        given += ["-p", str(self.port)] if self.port else []
+        given += ["-o", f"HostName={self.address.replace('%', '%%')}"] if self.address else []
+        return [*given, "--", self.name]
+
+
+class NoClient(ConnectError):
+    """There is no ssh on this machine."""
+
+
+class SshClient:
+    """Asks ssh once about each host, a few at a time.
+
+    files: the user's config and others. text: gives what the user's file is to be taken for, where that is not what
+    it holds. lines: every line of the files, {keyword: {value: "FILE:LINE"}}, for the line that ssh -G does not give.
+    """
+
+    def __init__(
+        self, home: Path, files: tuple[Path, ...], text: Callable[[], bytes] | None,
+        lines: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        me = pwd.getpwuid(os.getuid())
+        self._home, self._files, self._text, self._lines = home, files, text, lines
+        self._own, self._me = Path(me.pw_dir), me.pw_name
+        # only so does ssh itself read them; it takes ~ from the user database
+        self._plain = text is None and files == (self._own / ".ssh/config", Path("/etc/ssh/ssh_config"))
+        self._lock = threading.Lock()
+        self._index: dict[str, tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]] = {}
+        self._answers: dict[Query | None, Future[Settings]] = {}
+        self._at_once = threading.BoundedSemaphore(max(2, os.cpu_count() or 1))
+
+    def ask(self, query: Query, why: str, cancel: Cancel | None = None) -> Settings:
+        """The settings for this host. why: the FILE:LINE for whose sake ssh is asked. ConnectError(kind="config")."""
+        answer = self._once(query, lambda: self._compare(query, why, cancel))
+        return {key: list(values) for key, values in answer.items()}
+
+    def _once(self, query: Query | None, work: Callable[[], Settings]) -> Settings:
+        with self._lock:
+            answer = self._answers.get(query)
+            mine = answer is None
+            if answer is None:
+                answer = self._answers[query] = Future()
+        if mine:
+            try:
+                answer.set_result(work())
+            except BaseException as error:
+                if isinstance(error, Interrupted):
+                    del self._answers[query]
+                answer.set_exception(error)
+        try:
+            return answer.result()
+        except FleetError as error:
+            # one for each host: who raises it puts the host's name on it
+            raise type(error)(error.message, where=error.where, kind=error.kind, hint=error.hint) from None
+
+    def _compare(self, query: Query, why: str, cancel: Cancel | None) -> Settings:
+        unset = self._once(None, lambda: self._run(["-F", "none", "-G", "--", _NOBODY], why, cancel))
+        argv = [*([] if self._plain else ["-F", "/dev/stdin"]), "-T", "-G"]
+        if any("%C" in value for values in self._lines.values() for value in values):
+            argv += ["-o", "ControlPath=/%C"]
+        try:
+            said = self._run([*argv, *query.argv()], why, cancel)
+        except ConnectError as error:
+            if not error.message.startswith("jumphost loop"):
+                raise
+            # "everything goes through the bastion" is also about the bastion
+            said = self._run([*argv, "-o", "ProxyJump=none", *query.argv()], why, cancel)
+        found = {key: said[key] for key in (*_HEEDED, *UNHEEDED) if key in said and said[key] != unset.get(key)}
+        if "controlpath" in said:
+            found["%C"] = [(said["controlpath"][0][0][1:], "")]
+        ssh_sees = tokens(query, found, self._own, self._me)
+        return {key: self._placed(key, [value for value, _ in values], ssh_sees) for key, values in found.items()}
+
+    def _placed(self, key: str, values: list[str], ssh_sees: Mapping[str, str]) -> list[tuple[str, str]]:
+        """These values, with their lines. File names that ssh has put together are taken apart by the line they
+        come from: they may hold blanks, and ~ is fleet's home."""
+        plain, open_ends = self._spellings(key)
+        placed: list[tuple[str, str]] = []
+        for value in values:
+            parts, where = plain.get(value, ([], ""))
+            for raw, line in open_ends if not where else ():
+                with contextlib.suppress(ValueError):
+                    if value == " ".join(tilde(expand(part, ssh_sees), self._own) for part in raw):
+                        parts, where = raw, line
+                        break
+            if key not in _EXPANDED:
+                parts = [value]
+            elif not where:
+                parts = value.replace("%", "%%").split(" ")
+            placed += [(part, where) for part in parts]
+        return placed
+
+    def _spellings(self, key: str) -> tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]:
+        """({value as ssh -G shows it: (its words, FILE:LINE)}, the same of those that ssh puts something into)."""
+        with self._lock:
+            if key not in self._index:
+                plain: dict[str, tuple[list[str], str]] = {}
+                for raw, where in self._lines.get(key, {}).items():
+                    parts = words(raw)
+                    plain.setdefault(" ".join(parts), (parts, where))
+                    plain.setdefault(raw, (parts, where))
+                open_ends = [(parts, where) for text, (parts, where) in plain.items() if set("~%$") & set(text)]
+                self._index[key] = (plain, open_ends if key in _EXPANDED else [])
+            return self._index[key]
+
+    def _run(self, argv: list[str], why: str, cancel: Cancel | None) -> Settings:
+        """{keyword: [(value, ""), ...]} of all that ssh says."""
+        config = -1
+        try:
+            stdin: int = subprocess.DEVNULL
+            if "/dev/stdin" in argv:
+                stdin = config = os.memfd_create("ssh_config")
+                os.write(config, self._whole())
+            with self._at_once:
+                status, out, err = self._communicate(["ssh", *argv], stdin, cancel)
+        except FileNotFoundError:
+            raise NoClient("what stands there is only understood by OpenSSH's own client, which is not on this machine",
+                           where=why, kind="config", hint="install it (Debian: apt install openssh-client)") from None
+        finally:
+            if config >= 0:
+                os.close(config)
+        if status is None:
+            raise ConnectError(f"ssh -G gives no answer within {SECONDS:g} s", where=why, kind="config",
+                               hint="does a 'Match exec' there hang, or the name server (CanonicalizeHostname)?")
+        if status:
+            raise self._refusal(err, why)
+        found: Settings = {}
+        for line in out.split("\n"):
+            key, _, value = line.partition(" ")
+            found.setdefault(key.lower(), []).append((value, ""))
+        return found
+
+    def _whole(self) -> bytes:
+        """One file for -F, the user's lines at the numbers they have; with -F, ssh reads no other."""
+        if self._text is not None:
+            mine = self._text()
+        else:
+            mine = self._files[0].read_bytes() if self._files[0].exists() else b""
+        others = "".join(f'Include "{file}"\n' for file in self._files[1:])
+        return mine + b"\nMatch all\n" + others.encode()
+
+    def _communicate(self, argv: list[str], stdin: int, cancel: Cancel | None) -> tuple[int | None, str, str]:
+        # glob(3), which Include is read by, takes ~ from HOME
+        env = {**os.environ, "HOME": str(self._home)}
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env,
+                                   encoding="utf-8", errors="surrogateescape", start_new_session=True)
+
+        def end() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        undo = cancel.on_set(end) if cancel else None
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            end()
+            process.communicate()
+            return None, "", ""
+        finally:
+            if undo:
+                undo()
+        if cancel and cancel.is_set():
+            raise Interrupted("interrupted")
+        return process.returncode, out, err
+
+    def _refusal(self, err: str, why: str) -> ConnectError:
+        lines = [line.strip() for line in err.split("\n") if line.strip()]
+        for line in lines:
+            match = re.match(r"(.*?):? line (\d+): (.*)", line)
+            if match:
+                file = str(self._files[0]) if match[1] == "/dev/stdin" else match[1]
+                return ConnectError(match[3].rstrip("."), where=f"{file}:{match[2]}", kind="config")
+        return ConnectError(lines[0] if lines else "ssh -G fails and says nothing", where=why, kind="config",
+                            hint="'ssh -G HOST' says the same")
+
+
+def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]:
+    """What %x stands for, of the tokens that names of files may hold. me: the user on this machine."""
+
+    def first(key: str, default: str) -> str:
+        return found[key][0][0] if found.get(key) else default
+
+    machine = os.uname().nodename
+    values = {
+        "%": "%", "d": str(home), "h": (query.address or first("hostname", query.name)).lower(), "i": str(os.getuid()),
+        "j": first("proxyjump", ""), "k": first("hostkeyalias", query.name), "l": machine, "L": machine.split(".")[0],
+        "n": query.name, "p": str(query.port or first("port", "22")), "r": query.user or first("user", me), "u": me,
+    }
+    return values | ({"C": found["%C"][0][0]} if "%C" in found else {})
