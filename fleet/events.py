@@ -18,8 +18,16 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Round(Event):
+    """Work begins that goes over all of `hosts`. what: what is done there ("installing"), "" for the verb itself."""
+
+    what: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Started(Event):
-    """Work on a host began. what: a short phrase ("connecting", "supervisor pid 4711")."""
+    """Work on a host began, or goes on with something else. what: a short phrase ("connecting", "installing")."""
 
     host: str
     what: str = ""
@@ -37,12 +45,13 @@ class Output(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """A counter moved: done of total (bytes, files, pairs), None when the total is not known."""
+    """A counter moved: done of total, None when the total is not known. unit: bytes, or a count of something."""
 
     host: str | None
     what: str
     done: float
     total: float | None = None
+    unit: Literal["bytes", "count"] = "bytes"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import click
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, talk, write_plan
+from fleet.cli.output import clean, echo, talk, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.cli.wheels import show_wheels
 from fleet.errors import UsageError
@@ -38,7 +38,7 @@ class BuildTalk(ProgressLine):
             self._rest = rest[-LINE_BYTES:]
             for line in lines if self._log else ():
                 text = line.decode("utf-8", "replace").rpartition("\r")[2]
-                self.say(f"{click.style(event.host + ':', dim=True)} {clean(text)}")
+                talk(f"{click.style(event.host + ':', dim=True)} {clean(text)}", wrap=False)
         else:
             super().__call__(event)
 
@@ -96,7 +96,7 @@ def show(report: Report) -> None:
     """Where the wheel is, then who has it."""
     if "wheel" in report.data:
         arch = f" for {';'.join(report.data['arch'])}" if report.data["arch"] else ""
-        click.echo(f"{report.data['wheel']}: built on {report.data['on']}{arch}")
+        echo(f"{report.data['wheel']}: built on {report.data['on']}{arch}")
     elif "log" in report.data:
         talk(f"the log: {report.data['log']}")
     if "wheels" in report.data:

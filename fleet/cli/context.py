@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from fleet.cli import terminal
 from fleet.cli.options import settings_of
 from fleet.cli.output import write_failures, write_json, write_plan
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
@@ -24,6 +25,7 @@ from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
+
 
 def load_everyone() -> Inventory:
     """The inventory that -i, $FLEET_INVENTORY or the current folder name, whole; read once a command line."""
@@ -73,12 +75,6 @@ def runtime(
             transport.close()
 
 
-def say_beside(text: str) -> None:
-    """A word from a signal handler, on stderr: in a thread of its own, since a terminal that nobody drains would hold
-    the handler up; and not through sys.stderr, which the main thread may be writing to."""
-    threading.Thread(target=os.write, args=(2, text.encode()), name="say", daemon=True).start()
-
-
 def leave_if_stuck() -> None:
     """End an interrupted command when for STUCK_SECONDS nobody reads what it says."""
     stuck_since = time.monotonic()
@@ -97,7 +93,7 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
         if cancel.is_set():
             os._exit(EXIT_INTERRUPTED)
         cancel.set()
-        say_beside("interrupted: stopping; once more to leave at once\n")
+        terminal.note("interrupted: stopping; once more to leave at once")
         threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()
 
     before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}

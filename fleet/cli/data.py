@@ -10,7 +10,7 @@ import click
 
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, groups_by, size_text, talk
+from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.model import Inventory, Report, Result
 
@@ -79,7 +79,7 @@ def _line(result: Result) -> str:
 def show(report: Report) -> None:
     """One line per group of hosts to which the same happened, then who cost time."""
     for line, names in groups_by([r for r in report.results if r.ok], _line).items():
-        click.echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
+        echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
     for path in report.data["skipped"]:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
     for cut in report.data["cuts"]:

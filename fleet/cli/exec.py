@@ -6,22 +6,26 @@ import sys
 
 import click
 
+from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import write_folded, write_plan
+from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
 
 
-class PrefixedLines:
+class PrefixedLines(ProgressLine):
     """Prints whole lines as they come, each behind its host's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
         self._rest: dict[tuple[str, str], bytes] = {}
 
     def __call__(self, event: Event) -> None:
+        super().__call__(event)
         if isinstance(event, Output):
             key = (event.host, event.stream)
             *lines, rest = (self._rest.pop(key, b"") + event.data).split(b"\n")
@@ -38,8 +42,9 @@ class PrefixedLines:
     @staticmethod
     def _write(key: tuple[str, str], line: bytes) -> None:
         out = sys.stdout if key[1] == "stdout" else sys.stderr
-        out.buffer.write(f"{key[0]}: ".encode() + line + b"\n")
-        out.buffer.flush()
+        with terminal.aside():
+            out.buffer.write(f"{key[0]}: ".encode() + line + b"\n")
+            out.buffer.flush()
 
 
 @click.command("exec", cls=Verb, examples=("fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"))
@@ -68,15 +73,16 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     if settings.dry_run:
         write_plan("exec", inventory.names, plan.describe())
         return 0
-    live = PrefixedLines() if no_fold and not settings.json else None
+    quiet = settings.quiet or settings.json
+    progress = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
 
     def show(report: Report) -> None:
-        if live:
-            live.flush()
+        if isinstance(progress, PrefixedLines):
+            progress.flush()
         else:
             write_folded(report.results, "stdout")
             write_folded(report.results, "stderr")
 
-    with runtime(inventory, *([live] if live else [])) as rt:
+    with progress, runtime(inventory, progress) as rt:
         report = execute(inventory, plan, options, rt)
     return finish(report, show)

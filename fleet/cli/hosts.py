@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from fleet.cli import terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import load_inventory
+from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, write_json
+from fleet.cli.output import clean, echo, write_json
 from fleet.inventory import FORMATS, convert, report
 from fleet.model import Host, Inventory
 
@@ -49,27 +48,21 @@ def hosts(form: str) -> int:
     elif form == "table":
         show(inventory)
     else:
-        click.echo(convert(inventory, form), nl=False)
+        echo(convert(inventory, form).removesuffix("\n"), wrap=False)
     return 0
 
 
 def show(inventory: Inventory) -> None:
-    """The table; as wide as it needs to be where no terminal limits it."""
+    """The table; on a terminal, what is the same for all hosts stands below it, and in a pipe one line is one host."""
     groups: dict[str, str] = {}
     for group, members in inventory.groups.items():
         groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})
-    shown = {name: cell for name, cell in COLUMNS.items() if any(cell(h) for h in inventory.hosts)}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("node rank", justify="right", no_wrap=True)
-    table.add_column("host", no_wrap=True)
-    for name in shown:
-        table.add_column(name, overflow="fold", justify="right" if name in ("port", "slots") else "left")
-    if groups:
-        table.add_column("groups", overflow="fold")
-    for node_rank, host in enumerate(inventory.hosts):
-        cells = [str(node_rank), host.name, *(_text(cell(host)) for cell in shown.values())]
-        table.add_row(*map(Text, [*cells, groups.get(host.name, "")] if groups else cells))
-    Console(width=None if sys.stdout.isatty() else 1000, highlight=False).print(table)
+    rows = [[str(node_rank), host.name, *(_text(cell(host)) for cell in COLUMNS.values()), groups.get(host.name, "")]
+            for node_rank, host in enumerate(inventory.hosts)]
+    width = terminal.width(sys.stdout)
+    for line in table(("node rank", "host", *COLUMNS, "groups"), rows, width, keys=2,
+                      right=("node rank", "port", "slots"), once="all hosts" if width else ""):
+        echo(line, wrap=False)
 
 
 def _text(value: object) -> str:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli import terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean
+from fleet.cli.output import clean, echo
+from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,17 +62,17 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
 
     settings = settings_of()
     inventory = load_inventory()
-    with runtime(inventory) as rt:
+    with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
         scanned = scan(inventory, ports, force, rt)
     if not settings.json:
         show(scanned.listeners)
         if not scanned.listeners and any(result.ok for result in scanned.results):
-            click.echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
+            echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
     if settings.dry_run:
         outcome = preview(scanned)
     elif scanned.targets and (yes or ask(len({(each.host, each.pid) for each in scanned.targets}))):
         # a runtime of its own: while we ask, Ctrl-C means no
-        with runtime(inventory) as rt:
+        with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             outcome = end(inventory, scanned, grace, force, rt)
     else:
         outcome = report(scanned, {})
@@ -79,30 +82,30 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
 def ask(count: int) -> bool:
     """A question on the terminal; UsageError where there is none to ask on."""
     what = f"{count} process{'' if count == 1 else 'es'}"
-    if settings_of().json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         raise UsageError(f"would end {what}, and cannot ask here", hint="add -y to end them, --dry-run to only look")
-    return click.confirm(f"End {what}?", default=False, err=True)
+    with terminal.prompt():
+        return click.confirm(f"End {what}?", default=False, err=True)
 
 
 def show(listeners: tuple[Listener, ...]) -> None:
     """Who listens where, one line each, and what would be done about it."""
     from fleet.rules.units import seconds
 
-    if not listeners:
-        return
-    rows = [("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "COMMAND")]
+    rows = []
     for each in listeners:
         facts = each.facts
         address = clean(f"[{facts['address']}]" if ":" in facts["address"] else facts["address"])
         command = clean(facts["command"] or "?").replace("\n", "\\n").replace("\t", "\\t")
-        if len(command) > COMMAND_WIDTH and not settings_of().verbose:
-            command = command[: COMMAND_WIDTH - 3] + "..."
+        if not settings_of().verbose:
+            command = terminal.cut(command, COMMAND_WIDTH, "...")
         rows.append(("leave" if each.reason else "end", each.host, f"{address}:{facts['port']}",
                      str(facts["pid"] or "?"), clean(facts["user"]),
-                     "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or "-"), command))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+                     "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or ""), command))
+    width = terminal.width(sys.stdout)
+    for line in table(("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "COMMAND"), rows, width, keys=4,
+                      once="all of them" if width else ""):
+        echo(line, wrap=False)
 
 
 def show_ended(outcome: Report) -> None:
@@ -110,6 +113,6 @@ def show_ended(outcome: Report) -> None:
     for result in outcome.results:
         for entry in result.data["listeners"]:
             if entry["ended"]:
-                click.echo(f"{result.host}: port {entry['port']}, pid {entry['pid']}: ended")
+                echo(f"{result.host}: port {entry['port']}, pid {entry['pid']}: ended")
             elif outcome.data.get("dry_run") and entry["reason"]:
-                click.echo(f"{result.host}: port {entry['port']}: {clean(entry['reason'])}")
+                echo(f"{result.host}: port {entry['port']}: {clean(entry['reason'])}")

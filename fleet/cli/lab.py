@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.cli import terminal
 from fleet.cli.command import VerbGroup, completed
+from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import fold, talk, write_json
+from fleet.cli.output import echo, fold, talk, write_json
 from fleet.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
     the = the_lab()
     if settings_of().dry_run:
-        click.echo(f"would bring up {count or len(the.status().hosts) or 4} hosts, under {the.folder.path}")
+        echo(f"would bring up {count or len(the.status().hosts) or 4} hosts, under {the.folder.path}")
         return EXIT_OK
     state = the.up(count, link, disk)
     if settings_of().json:
@@ -77,12 +80,12 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
         return EXIT_OK
     folder = the.folder
     again = "" if folder.instance == "lab" else f"FLEET_LAB={folder.instance} "
-    click.echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
-    click.echo(f"inventory: {folder.inventory}")
-    click.echo("next:")
-    click.echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
-    click.echo(f"  {again}fleet -i lab exec -- hostname")
-    click.echo(f"  {again}fleet lab down")
+    echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
+    echo(f"inventory: {folder.inventory}")
+    echo("next:")
+    echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
+    echo(f"  {again}fleet -i lab exec -- hostname")
+    echo(f"  {again}fleet lab down")
     return EXIT_OK
 
 
@@ -92,7 +95,7 @@ def down() -> int:
     """End the lab and everything in it."""
     the = the_lab()
     if settings_of().dry_run:
-        click.echo(f"would end the lab under {the.folder.path}")
+        echo(f"would end the lab under {the.folder.path}")
         return EXIT_OK
     the.down()
     if settings_of().json:
@@ -112,19 +115,15 @@ def status() -> int:
         write_json(document(the, state))
         return EXIT_OK
     if not state.hosts:
-        click.echo(f"lab {the.folder.instance} is not up")
+        echo(f"lab {the.folder.instance} is not up")
         return EXIT_OK
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("host", "address", "pid", "link", "state"):
-        table.add_column(column, justify="right" if column == "pid" else "left", no_wrap=True)
+    rows = []
     for name, condition in the.conditions(state).items():
         machine = state.hosts[name]
         pid = "-" if condition == "off" else str(machine.pid)
-        table.add_row(name, machine.address, pid, machine.link or state.link or "-", condition)
-    Console(markup=False, highlight=False).print(table)
+        rows.append((name, machine.address, pid, machine.link or state.link or "", condition))
+    for line in table(("host", "address", "pid", "link", "state"), rows, terminal.width(sys.stdout), right=("pid",)):
+        echo(line, wrap=False)
     return EXIT_OK
 
 
@@ -134,7 +133,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
     the = the_lab()
     if settings_of().dry_run:
-        click.echo(f"{fold(select(the.status(), nodes))}: would be {done}")
+        echo(f"{fold(select(the.status(), nodes))}: would be {done}")
         return EXIT_OK
     chosen = act(the)
     if settings_of().json:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import load_inventory, make_transport, say_beside
+from fleet.cli.context import load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json, write_plan
+from fleet.cli.output import clean, echo, fold, hint_line, talk, write_failures, write_json, write_plan
 from fleet.errors import UsageError
 from fleet.model import Inventory, Job, Report
 from fleet.ops.runtime import Runtime
@@ -67,18 +68,28 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
 
     Everything behind SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
     """
-    from fleet.ops.launch import make_plan, new_run_id
-
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
+    settings = settings_of()
+    if not (settings.dry_run or settings.json or settings.quiet):
+        # before anything is asked, or even imported, that takes its time
+        talk(clean(f"launching {script} on {where(inventory, given['nnodes'])}"))
+    from fleet.ops.launch import make_plan, new_run_id
+
     job, options = _job(script, args, given), _options(given)
     run_id = new_run_id(script, given["name"])
     plan = make_plan(inventory, job, options, run_id)
-    if settings_of().dry_run:
+    if settings.dry_run:
         _show_plan(plan)
         return 0
     return _run(inventory, plan)
+
+
+def where(inventory: Inventory, nnodes: str | None) -> str:
+    """"lab[01-04] (4 hosts)"."""
+    names = inventory.names[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.names
+    return f"{fold(names)}{f' ({len(names)} hosts)' * (len(names) > 1)}"
 
 
 def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
@@ -115,23 +126,23 @@ def _show_plan(plan: Plan) -> None:
     import shlex
 
     shown = plan.describe()
-    click.echo(f"run {shown['run']}: {shown['world_size']} ranks, engine {shown['engine']}, "
+    echo(f"run {shown['run']}: {shown['world_size']} ranks, engine {shown['engine']}, "
                f"master {shown['master']}, logs in {shown['logs']}")
     for name, node in shown["hosts"].items():
         ranks = node["ranks"]
         span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-        click.echo(clean(f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"))
-        click.echo(clean(f"  engine: {shlex.join(node['argv'])}"))
-        click.echo(clean(f"  each rank: {shlex.join(node['command'])}"))
+        echo(clean(f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"))
+        echo(clean(f"  engine: {shlex.join(node['argv'])}"))
+        echo(clean(f"  each rank: {shlex.join(node['command'])}"))
         if node["env"]:
-            click.echo(f"  env: {', '.join(node['env'])}")
+            echo(f"  env: {', '.join(node['env'])}")
 
 
 def _run(inventory: Inventory, plan: Plan) -> int:
     from fleet.ops.launch import Interrupts, launch
 
     settings = settings_of()
-    view = LaunchView({n.node.host.name: n.node.node_rank for n in plan.nodes}, json=settings.json,
+    view = LaunchView([host.name for host in plan.hosts], json=settings.json,
                       level=-1 if settings.quiet else settings.verbose)
     interrupts = Interrupts()
     transport = make_transport(inventory)
@@ -156,7 +167,7 @@ def _signals(interrupts: Interrupts, runtime: Runtime) -> Iterator[None]:
         interrupts.request()
         runtime.cancel.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
-        say_beside(f"\ninterrupted: {says.get(interrupts.count, 'leaving')}\n")
+        terminal.note(f"interrupted: {says.get(interrupts.count, 'leaving')}")
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
@@ -178,7 +189,7 @@ def _show_summary(report: Report) -> None:
     if failure:
         talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
         for line in (failure["traceback"] or failure["tail"] or "").splitlines():
-            talk(f"    {clean(line)}")
+            talk(f"    {clean(line)}", wrap=False)
         if failure["hint"]:
             talk(hint_line(failure["hint"]))
         talk(f"  log: {failure['log']}")

@@ -1,4 +1,5 @@
-"""What a launch shows: ranks' lines behind `[host:rank]`, live progress bars, and remarks on stderr.
+"""What a launch shows: what it does until the ranks run, their lines behind `[host:rank]`, live progress bars, and
+remarks on stderr.
 
 Printing happens in a thread of its own behind a bounded buffer: a stopped terminal or a slow pipe never
 holds up the reading of a node. What does not fit is counted and said; the log files have it all.
@@ -6,25 +7,25 @@ holds up the reading of a node. What does not fit is counted and said; the log f
 
 from __future__ import annotations
 
-import os
-import select
-import shutil
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 import click
 
-from fleet.cli.output import clean, hint_line, write_json
+from fleet.cli import terminal
+from fleet.cli.output import clean, hint_line, talk, write_json
+from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice, Output
 
 BUFFER_BYTES = 32 << 20
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS = 0.1
 LINE_LIMIT = 64 << 10
+STEPS = ("step", "running")  # what is done so far and where the logs are is shown to everybody
 
 
 class Lines:
@@ -55,20 +56,21 @@ def last_state(line: bytes) -> bytes:
 
 
 class LaunchView:
-    """An Emit. Use as a context manager; leaving it prints what is left. level: -1 quiet, 0, 1 verbose."""
+    """An Emit. Use as a context manager; leaving it prints what is left. level: -1 quiet, 0, 1 verbose.
 
-    def __init__(self, names: Mapping[str, int], *, json: bool = False, level: int = 0) -> None:
+    names: of the hosts, in node-rank order."""
+
+    def __init__(self, names: Sequence[str], *, json: bool = False, level: int = 0) -> None:
         self._json, self._level = json, level
-        self._width = max(map(len, names), default=0)
-        self._node_ranks = names
+        self._node_ranks = {name: node_rank for node_rank, name in enumerate(names)}
+        self._starting = ProgressLine("sending")
         self._queue: deque[Event] = deque()
         self._bytes = 0
         self._dropped = 0
         self._wake = threading.Condition()
         self._closing = False
         self._lines: dict[tuple[str, int | None, str], Lines] = {}
-        self._tty = sys.stderr.isatty() and not json and level >= 0
-        self._drawn = 0
+        self._live = terminal.live(sys.stderr) and not json and level >= 0
         self._thread = threading.Thread(target=self._work, name="view", daemon=True)
 
     def __enter__(self) -> LaunchView:
@@ -79,12 +81,9 @@ class LaunchView:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        # a terminal that is stopped for good must not keep fleet from ending, nor must the locks of its files
         self._thread.join(10.0)
         if self._thread.is_alive():
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-            if not select.select([], [2], [], 0)[1]:
-                sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+            terminal.give_up()
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
@@ -102,19 +101,20 @@ class LaunchView:
             while True:
                 with self._wake:
                     if not self._queue and not self._closing:
-                        self._wake.wait(LIVE_SECONDS if self._tty else 1.0)
+                        self._wake.wait(LIVE_SECONDS if self._live else 1.0)
                     events, self._queue = self._queue, deque()
                     self._bytes = 0
                     dropped, self._dropped = self._dropped, 0
                     closing = self._closing
-                self._erase()
-                for event in events:
-                    self._show(event)
-                if dropped:
-                    click.echo(f"({dropped} bytes of output not shown here; the log files have them)", err=True)
-                if closing:
-                    self._flush()
-                    return
+                if events or closing:
+                    with terminal.aside():
+                        for event in events:
+                            self._show(event)
+                        if dropped:
+                            talk(f"({dropped} bytes of output not shown here; the log files have them)")
+                        if closing:
+                            self._flush()
+                            return
                 self._progress()
                 sys.stdout.flush()
         except (OSError, ValueError):
@@ -130,32 +130,32 @@ class LaunchView:
                 self._line(event.host, event.rank, event.stream, line)
         elif isinstance(event, Notice):
             self._notice(event)
+        else:
+            self._starting.feed(event)
 
     def _notice(self, notice: Notice) -> None:
+        records = [notice.data] if isinstance(notice.data, Mapping) else notice.data
         if self._json:
-            data = notice.data or {"event": "notice", "time": notice.time, "host": notice.host,
-                                   "level": notice.level, "message": notice.message, "hint": notice.hint}
-            for record in [data] if isinstance(data, Mapping) else data:
-                write_json(record)
+            plain = {"event": "notice", "time": notice.time, "host": notice.host, "level": notice.level,
+                     "message": notice.message, "hint": notice.hint}
+            for record in records or [{}]:
+                write_json(record or plain)
             sys.stdout.flush()
-        elif notice.level != "info" or self._level > 0:
+        elif notice.level != "info" or self._level > 0 or any(r.get("event") in STEPS for r in records):
             if self._level < 0 and notice.level != "error":
                 return
             mark = {"error": click.style("error: ", fg="red"), "warning": click.style("warning: ", fg="yellow")}
-            click.echo(mark.get(notice.level, "") + clean(notice.message), err=True)
+            talk(mark.get(notice.level, "") + clean(notice.message))
             if notice.hint:
-                click.echo(hint_line(notice.hint), err=True)
+                talk(hint_line(notice.hint))
 
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
         out: BinaryIO = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
         who = host if rank is None else f"{host}:{rank}"
-        text = line if not self._terminal(stream) else clean(line.decode("utf-8", "replace")).encode()
+        seen = terminal.interactive(sys.stdout if stream == "stdout" else sys.stderr)
+        text = line if not seen else clean(line.decode("utf-8", "replace")).encode()
         out.write(f"[{who}] ".encode() + text + b"\n")
         out.flush()
-
-    @staticmethod
-    def _terminal(stream: str) -> bool:
-        return (sys.stdout if stream == "stdout" else sys.stderr).isatty()
 
     def _flush(self) -> None:
         for (host, rank, stream), lines in self._lines.items():
@@ -165,28 +165,20 @@ class LaunchView:
 
     # -- progress bars ------------------------------------------------------------------------------------
     def _progress(self) -> None:
-        """One live line a node on a terminal; in a pipe the bars' state now and then, as a line."""
+        """What it waits for before the start, then a live line a node; in a pipe the bars' state now and then."""
         now = time.monotonic()
-        if self._tty:
+        if self._live:
             live: dict[str, tuple[int | None, bytes]] = {}
             for (host, rank, _), lines in self._lines.items():
                 if lines.live and (host not in live or (rank or 0) < (live[host][0] or 0)):
                     live[host] = rank, lines.live
-            width = shutil.get_terminal_size().columns
-            for host in sorted(live, key=lambda h: self._node_ranks.get(h, 0)):
-                rank, state = live[host]
-                text = f"[{host}:{rank}] " + clean(state.decode("utf-8", "replace"))
-                sys.stderr.write(text[: width - 1] + "\n")
-            self._drawn = len(live)
-            sys.stderr.flush()
+            terminal.draw(self._starting.lines(now) + [
+                f"[{host}:{live[host][0]}] {clean(live[host][1].decode('utf-8', 'replace'))}"
+                for host in sorted(live, key=lambda h: self._node_ranks.get(h, 0))])
             return
+        if not self._json and self._level >= 0:
+            self._starting.remind(now)
         for (host, rank, stream), lines in self._lines.items():
             if lines.live and now - lines.shown_at >= PIPE_PROGRESS_SECONDS and self._level >= 0:
                 lines.shown_at = now
                 self._line(host, rank, stream, lines.live)
-
-    def _erase(self) -> None:
-        if self._drawn:
-            sys.stderr.write(f"\x1b[{self._drawn}F\x1b[J")
-            sys.stderr.flush()
-            self._drawn = 0

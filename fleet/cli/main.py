@@ -75,11 +75,11 @@ def cli() -> None:
 
 
 def print_error(error: FleetError) -> None:
-    from fleet.cli.output import clean, hint_line
+    from fleet.cli.output import clean, hint_line, talk
 
-    click.echo(f"error: {clean(str(error))}", err=True)
+    talk(f"error: {clean(str(error))}")
     if error.hint:  # of an inventory's error, -w or -x may be the cause
-        click.echo(hint_line(error.hint, selection=not isinstance(error, InventoryError)), err=True)
+        talk(hint_line(error.hint, selection=not isinstance(error, InventoryError)))
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:

@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
+from fleet.cli import terminal
 from fleet.cli.hints import as_typed
+from fleet.cli.layout import wrap as wrapped
 from fleet.cli.options import settings_of
 from fleet.errors import EXIT_OK
 from fleet.model import Report, Result
@@ -38,20 +40,30 @@ def size_text(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
+    """A line of results on stdout, above the live lines; on a terminal broken between words, with an indent."""
+    out = sys.stderr if err else sys.stdout
+    width = terminal.width(out) if wrap else None
+    if width is not None:
+        text = "\n".join(piece for line in text.split("\n") for piece in wrapped(line, width))
+    with terminal.aside():
+        click.echo(text, file=out, color=terminal.colored(out))
+
+
+def talk(text: str, *, wrap: bool = True) -> None:
+    """A remark on stderr."""
+    echo(text, err=True, wrap=wrap)
+
+
 def write_json(document: Mapping[str, Any]) -> None:
     """One JSON document (or one JSON line) on stdout."""
-    click.echo(json.dumps(document, ensure_ascii=True, default=str))
+    echo(json.dumps(document, ensure_ascii=True, default=str), wrap=False)
 
 
 def write_plan(verb: str, names: Iterable[str], plan: Any, **more: Any) -> None:
     """What --dry-run prints: the JSON document of a verb that did nothing yet on the hosts `names`, and its plan."""
     report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
     write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
-
-
-def talk(text: str) -> None:
-    """A remark on stderr."""
-    click.echo(text, err=True)
 
 
 def fold(names: Iterable[str]) -> str:
@@ -84,8 +96,7 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
     for data, names in groups_by(results, lambda r: getattr(r, stream)).items():
         if not data:
             continue
-        click.echo(header(names), file=out)
-        out.flush()
+        echo(header(names), err=out is sys.stderr, wrap=False)
         out.buffer.write(data if data.endswith(b"\n") else data + b"\n")
         out.buffer.flush()
 

@@ -1,94 +1,151 @@
-"""One live line on a terminal for work that spreads over hosts, and remarks above it; where stderr is no terminal,
-the remarks only."""
+"""One live line on a terminal for work that spreads over hosts, naming those that it still waits for, and remarks
+above it; elsewhere the remarks, and one line when it takes long."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
 from types import TracebackType
 
-from fleet.cli.output import clean, size_text, talk
-from fleet.events import Event, Finished, Notice, Progress, Started
+from fleet.cli import terminal
+from fleet.cli.output import clean, fold, size_text, talk
+from fleet.events import Event, Finished, Notice, Progress, Round, Started
 
-REDRAW_SECONDS = 0.1
+TICK_SECONDS = 0.1
+FIRST_SECONDS = 0.4  # what is over by then needs no line
+NAMES_SECONDS = 1.0  # from then on the hosts that are not through are named
+PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to say once what it waits for
+FOLD_SHARE = 20  # naming a thousand hosts costs time: at most a twentieth of it goes there
 
 
 class ProgressLine:
-    """An Emit: sums Progress events over hosts, counts hosts that are through, says notices. quiet: nothing at all.
+    """An Emit: sums Progress events over hosts, knows who is not through, says notices. quiet: nothing at all.
 
-    Work may go over the hosts several times, to ask, to send, to install: each round has its own count."""
+    Work may go over the hosts several times, to ask, to send, to install: each round has its own count. A context
+    manager: the line is drawn by a thread of its own, so that it goes on while nothing happens."""
 
     info = ""  # what stands before a notice that is no warning
 
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
+    def __init__(self, what: str = "", *, quiet: bool = False) -> None:
         self._what = what
         self._quiet = quiet
-        self._live = not quiet and sys.stderr.isatty()
         self._lock = threading.Lock()
         self._done: dict[str, float] = {}
         self._total: dict[str, float] = {}
         self._state: dict[str, str] = {}
-        self._hosts: set[str] = set()
+        self._counted = False
+        self._hosts: tuple[str, ...] = ()
+        self._at_work: dict[str, str] = {}
         self._through: set[str] = set()
         self._round = ""
-        self._drawn = 0.0
-        self._begun = time.monotonic()
+        self._made = self._begun = time.monotonic()
+        self._reminded = False
+        self._named: tuple[float, frozenset[str], str] = (0.0, frozenset(), "")
+        self._over = threading.Event()
+        self._ticker: threading.Thread | None = None
 
     def __enter__(self) -> ProgressLine:
+        if not self._quiet:
+            self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
+            self._ticker.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._live and self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Notice) and not self._quiet:
             level = self.info if event.level == "info" else f"{event.level}: "
             host = f"host {event.host}: " if event.host else ""
-            self.say(f"{level}{host}{clean(event.message)}")
-        if not self._live:
-            return
+            talk(f"{level}{host}{clean(event.message)}")
+        self.feed(event)
+
+    def feed(self, event: Event) -> None:
+        """Only what the line is made of."""
         with self._lock:
-            if isinstance(event, Progress):
+            if isinstance(event, Round):
+                for last in (self._at_work, self._through, self._done, self._total, self._state):
+                    last.clear()
+                self._hosts, self._round, self._counted = event.hosts, event.what, False
+                self._begun = time.monotonic()
+            elif isinstance(event, Progress):
                 name = event.host or ""
                 self._done[name] = event.done
                 self._total[name] = event.total or 0
                 self._state[name] = event.what
+                self._counted = event.unit == "count"
             elif isinstance(event, Started):
-                if event.host in self._through:
-                    for last in (self._hosts, self._through, self._done, self._total, self._state):
-                        last.clear()
-                    self._begun = time.monotonic()
-                self._hosts.add(event.host)
-                self._round = event.what
+                self._at_work[event.host] = event.what
             elif isinstance(event, Finished):
+                self._at_work.pop(event.host, None)
                 self._through.add(event.host)
+
+    def _tick(self) -> None:
+        live = terminal.live(sys.stderr)
+        while not self._over.wait(TICK_SECONDS):
             now = time.monotonic()
-            if now - self._drawn >= REDRAW_SECONDS:
-                self._drawn = now
-                self._draw(now)
+            if not live:
+                self.remind(now)
+            elif now - self._made >= FIRST_SECONDS:
+                terminal.draw(self.lines(now))
+        terminal.draw([])
 
-    def say(self, text: str) -> None:
-        """A remark above the line."""
+    def remind(self, now: float) -> None:
+        """Where no line can be drawn over: say once what takes so long."""
+        if not self._reminded and now - self._made >= PLAIN_SECONDS and (lines := self.lines(now)):
+            self._reminded = True
+            talk(lines[0])
+
+    def lines(self, now: float) -> list[str]:
+        """What is to be seen at `now`: one line, or none where no work is under way."""
         with self._lock:
-            if self._live and self._drawn:
-                sys.stderr.write("\r\x1b[K")
-            talk(text)
+            if not self._hosts and not self._total:
+                return []
+            seconds = now - self._begun
+            words = self.words(seconds)
+            names = self._names() if seconds >= NAMES_SECONDS and (not words or self._is_nearly_over()) else ""
+            line = self._line(words, names, seconds)
+            room = terminal.width(sys.stderr)
+            if room is not None and names:  # rather the names are cut than what stands behind them
+                excess = terminal.cells(line) - room + 1
+                line = self._line(words, terminal.cut(names, terminal.cells(names) - max(0, excess), "..."), seconds)
+            return [line]
 
-    def _draw(self, now: float) -> None:
-        parts = [f"{len(self._through)}/{len(self._hosts)} hosts", *self.words(now - self._begun)]
-        # a line that wraps could not be drawn over
-        sys.stderr.write("\r\x1b[K" + "  ".join(parts)[: shutil.get_terminal_size().columns - 1])
-        sys.stderr.flush()
+    def _is_nearly_over(self) -> bool:
+        return 2 * len(self._at_work) <= len(self._hosts)
+
+    def _line(self, words: list[str], names: str, seconds: float) -> str:
+        """"installing: waiting for gpu[07,12] (2 of 64) ... 4 s"."""
+        at, of = len(self._at_work), len(self._hosts)
+        parts = [] if names or self._counted else [f"{len(self._through)} of {of} hosts"]
+        parts += words
+        if names:
+            parts.append(f"waiting for {names}{f' ({at} of {of})' if of > 1 else ''} ... {seconds:.0f} s")
+        states = set(self._at_work.values())
+        what = "" if words else states.pop() if len(states) == 1 else self._round
+        return f"{what}: {'  '.join(parts)}" if what else "  ".join(parts)
 
     def words(self, seconds: float) -> list[str]:
-        """What the line says behind the count of hosts, `seconds` after the beginning."""
+        """What the line says of the amounts, `seconds` after the beginning of the round."""
         total, done = sum(self._total.values()), sum(self._done.values())
         if not total:
-            return [self._round] if self._round else []
+            return []
+        if self._counted:
+            return [f"{next(iter(self._state.values()))}: {done:.0f} of {total:.0f}"]
         rate = done / max(seconds, 0.001)
         left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
         return [f"{self._what} {100 * done / total:3.0f}% of {size_text(total)}, {size_text(rate)}/s{left}"]
+
+    def _names(self) -> str:
+        """The hosts at work, folded."""
+        again, known, text = self._named
+        names = frozenset(self._at_work)
+        if names != known and time.monotonic() >= again:
+            begun = time.monotonic()
+            text = clean(fold(names)) if names else ""
+            ended = time.monotonic()
+            self._named = (ended + FOLD_SHARE * (ended - begun), names, text)
+        return text

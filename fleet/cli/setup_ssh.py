@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli import layout, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, fold, hint_line, write_plan
+from fleet.cli.output import clean, echo, fold, hint_line, talk, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
-from fleet.events import Event, Notice, Progress
+from fleet.events import Event, Notice
 from fleet.model import Inventory, Report
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def ask_password(hosts: Sequence[str]) -> str | None:
     if not _terminal():
         return None
     try:
-        with _interruptible():
+        with _interruptible(), terminal.prompt():
             return getpass.getpass(f"password for {clean(fold(hosts))}, asked once: ") or None
     except EOFError:
         return None
@@ -59,20 +60,17 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
     """Show the host keys nobody vouches for and let the user answer once for all of them."""
     if not _terminal():
         return None
-    with _interruptible(), Path("/dev/tty").open("r+b", buffering=0) as tty:
-        tty.write(("\n".join([*table(keys), "Accept them? Type 'yes' if they are right: "])).encode())
+    with _interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
+        lines = [*table(keys, terminal.width(tty)), "Accept them? Type 'yes' if they are right: "]
+        tty.write("\n".join(lines).encode())
         return tty.readline().strip().lower() == b"yes"
 
 
-def table(keys: Sequence[NewKey]) -> list[str]:
-    """Lines: host, where it is, key type, fingerprint; what it would replace below."""
-    rows = [(k.host, k.target, k.key.type, k.key.fingerprint) for k in keys]
-    width = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = [f"{len(rows)} host key{'s' * (len(rows) > 1)} not known yet:"]
-    for key, row in zip(keys, rows, strict=True):
-        lines.append("  " + "  ".join(cell.ljust(w) for cell, w in zip(row[:3], width, strict=True)) + "  " + row[3])
-        lines += [f"      instead of {old}" for old in key.old]
-    return [clean(line) for line in lines]
+def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
+    """Lines: host, where it is, key type, fingerprint, and the fingerprints that it would replace."""
+    rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
+    return [f"{len(rows)} host key{'s' * (len(rows) > 1)} not known yet:",
+            *layout.table(("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2)]
 
 
 def tell(line: ProgressLine, *, quiet: bool) -> Callable[[Event], None]:
@@ -81,10 +79,10 @@ def tell(line: ProgressLine, *, quiet: bool) -> Callable[[Event], None]:
         if isinstance(event, Notice):
             if not quiet or event.level != "info":
                 host = f"host {event.host}: " if event.host else ""
-                line.say(clean(f"{event.level}: {host}{event.message}"))
+                talk(clean(f"{event.level}: {host}{event.message}"))
                 if event.hint:
-                    line.say(hint_line(event.hint))
-        elif not isinstance(event, Progress):
+                    talk(hint_line(event.hint))
+        else:
             line(event)
     return emit
 
@@ -95,23 +93,26 @@ def show(report: Report) -> None:
     for result in report.results:
         key = result.data.get("host_key")
         if key and key["how"] in ("trusted on first use", "replaced"):
-            click.echo(clean(f"{result.host}: host key {key['how']}: {key['type']} {key['fingerprint']}"))
+            echo(clean(f"{result.host}: host key {key['how']}: {key['type']} {key['fingerprint']}"))
     groups: dict[str, list[str]] = {}
     for result in report.results:
         if result.data.get("changed"):
             groups.setdefault(", ".join(result.data["changed"]), []).append(result.host)
     if report.data["head"]["changed"]:
-        click.echo(clean(f"this machine: {', '.join(report.data['head']['changed'])}"))
+        echo(clean(f"this machine: {', '.join(report.data['head']['changed'])}"))
     for what, names in groups.items():
-        click.echo(clean(f"{fold(names)}: {what}"))
+        echo(clean(f"{fold(names)}: {what}"))
     if not report.data["changed"] and report.ok:
-        click.echo("nothing to change")
-    if pairs is not None:
-        hosts = sum(r.ok for r in report.results)
-        if pairs["verified"]:
-            click.echo(f"{pairs['verified']} pairs verified, and this machine to {pairs['from_head']} hosts")
-        elif hosts:
-            click.echo(f"this machine to {pairs['from_head']} hosts verified")
+        echo("nothing to change")
+    if pairs is None or not any(r.ok for r in report.results):
+        return
+    echo(f"checked: this machine reaches {counted(pairs['from_head'], 'host')}" + (
+        f", and they reach each other in {counted(pairs['verified'], 'way')}" if pairs["verified"] else ""))
+
+
+def counted(count: int, what: str) -> str:
+    """"1 host", "4 hosts"."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
@@ -151,7 +152,7 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
         return 0
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
-    with ProgressLine("pairs", quiet=settings.quiet or settings.json) as line, \
+    with ProgressLine(quiet=settings.quiet or settings.json) as line, \
             runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
         report = op.setup(plan, lambda password_for: make_transport(everyone, password_for), rt, passwords,
                           op.Asks(confirm, ask_password), limit=settings.connect_timeout)
@@ -165,7 +166,7 @@ def _undo(inventory: Inventory, everyone: Inventory, home: Path) -> int:
     if settings.dry_run:
         write_plan("setup-ssh", inventory.names, describe(inventory, everyone, home), undo=True)
         return 0
-    with ProgressLine("", quiet=settings.quiet or settings.json) as line, \
+    with ProgressLine(quiet=settings.quiet or settings.json) as line, \
             runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
         report = undo(inventory, everyone, home, rt)
     return finish(report, show)

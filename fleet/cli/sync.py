@@ -10,7 +10,7 @@ import click
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import Part, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, fold, groups_by, size_text, talk
+from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
@@ -32,7 +32,7 @@ def show(report: Report) -> None:
     """One line per group of hosts to which the same happened, then what was left alone."""
     done = [r for r in report.results if r.ok]
     for line, names in groups_by(done, _line).items():
-        click.echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
+        echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
     for kept, names in groups_by(done, lambda r: tuple(r.data.get("kept", ()))).items():
         for path in kept:
             talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")

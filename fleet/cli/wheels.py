@@ -8,7 +8,7 @@ import click
 
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, groups_by
+from fleet.cli.output import clean, echo, fold, groups_by
 from fleet.cli.progress import ProgressLine
 from fleet.model import Inventory, Report, Result
 
@@ -48,7 +48,7 @@ def show_wheels(report: Report) -> None:
         return f"{', '.join(parts)}, in {result.data.get('python')}"
 
     for text, names in groups_by([r for r in report.results if r.data.get("wheels")], line).items():
-        click.echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
+        echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
 
 def _short(names: list[str]) -> str:

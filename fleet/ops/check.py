@@ -66,7 +66,7 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
             raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
         return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
 
-    results = on_each(inventory.hosts, runtime, task)
+    results = on_each(inventory.hosts, runtime, task, what="asking")
     views = {r.host: view_of(inventory.host(r.host), r.data["facts"], options) for r in results if r.ok}
     findings = tuple(judge(views, fold))
     code = exit_code_of(results)

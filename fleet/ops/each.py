@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fleet import fanout
 from fleet.errors import FleetError, HostFailed, Interrupted
-from fleet.events import Emit, Finished, Notice, Started
+from fleet.events import Emit, Finished, Notice, Round, Started
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
 from fleet.ops.runtime import Runtime
@@ -21,22 +21,24 @@ def on_each(
     runtime: Runtime,
     task: Task,
     *,
-    what: str = "connecting",
+    what: str = "",
     fds_per_host: int = 2,
     drain: float = fanout.DRAIN_SECONDS,
 ) -> tuple[Result, ...]:
     """Run `task` on every host, `runtime.fanout` at a time; results in the order of `hosts`.
 
-    Emits Started and Finished for every host. A FleetError becomes Result.error; so does anything else, with
-    kind "internal". The connection is closed as soon as a host is done. After a cancel a task has `drain` seconds
-    to clean up before it is left behind. Raises LimitError before the start
+    Emits a Round, and Started and Finished for every host. what: what the task does, in words. A FleetError becomes
+    Result.error; so does anything else, with kind "internal". The connection is closed as soon as a host is done.
+    After a cancel a task has `drain` seconds to clean up before it is left behind. Raises LimitError before the start
     when this machine cannot hold so many connections.
     """
     fanout.check_limits(len(hosts), runtime.fanout, fds_per_host)
+    runtime.emit(Round(what, tuple(host.name for host in hosts)))
 
     def one(host: Host) -> Result:
-        runtime.emit(Started(host.name, what))
+        runtime.emit(Started(host.name, "connecting"))
         session = runtime.transport.connect(host, runtime.cancel)
+        runtime.emit(Started(host.name, what))
         try:
             return task(session, host)
         finally:

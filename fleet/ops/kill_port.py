@@ -80,7 +80,7 @@ def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runti
                       cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name))
 
-    results = on_each(inventory.hosts, runtime, task)
+    results = on_each(inventory.hosts, runtime, task, what="looking who listens")
     listeners = tuple(
         Listener(result.host, facts, why_left(facts, force))
         for result in results if result.ok for facts in result.data["listeners"]
@@ -126,7 +126,7 @@ def end(inventory: Inventory, scanned: Scan, grace: float, force: bool, runtime:
         return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name, ended=True))
 
     hosts = [host for host in inventory.hosts if host.name in by_host]
-    ended = {result.host: result for result in on_each(hosts, runtime, task)}
+    ended = {result.host: result for result in on_each(hosts, runtime, task, what="ending")}
     return report(scanned, ended)
 
 

@@ -12,9 +12,7 @@ MB = 10**6
 
 @pytest.fixture
 def line() -> DataLine:
-    line = DataLine("receiving")
-    line._live, line._drawn = True, float("inf")  # it takes events, and is never due to be drawn
-    return line
+    return DataLine("receiving")
 
 
 def test_a_few_nodes_are_shown_one_by_one(line: DataLine) -> None:

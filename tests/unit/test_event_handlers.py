@@ -28,7 +28,7 @@ from fleet.model import Result
 
 def view() -> Emit:
     """The launch's view, its printing done in the calling thread."""
-    made = LaunchView({"gpu01": 0}, level=1)
+    made = LaunchView(["gpu01"], level=1)
 
     def emit(event: Event) -> None:
         made(event)
@@ -37,22 +37,14 @@ def view() -> Emit:
     return emit
 
 
-def live(make: Callable[[], ProgressLine]) -> Callable[[], Emit]:
-    def line() -> Emit:
-        made = make()
-        made._live = True
-        return made
-
-    return line
-
-
 # "MODULE.NAME" of each handler -> what makes one
 HANDLERS: dict[str, Callable[[], Emit]] = {
-    "progress.ProgressLine.__call__": live(lambda: ProgressLine("sending")),
-    "data.DataLine": live(lambda: DataLine("receiving")),
-    "build.BuildTalk.__call__": live(lambda: BuildTalk(log=True)),
+    "progress.ProgressLine.__call__": lambda: ProgressLine("sending"),
+    "progress.ProgressLine.feed": lambda: ProgressLine("sending").feed,
+    "data.DataLine": lambda: DataLine("receiving"),
+    "build.BuildTalk.__call__": lambda: BuildTalk(log=True),
     "exec.PrefixedLines.__call__": PrefixedLines,
-    "setup_ssh.tell.emit": lambda: tell(ProgressLine("pairs"), quiet=False),
+    "setup_ssh.tell.emit": lambda: tell(ProgressLine(), quiet=False),
     "launch_view.LaunchView.__call__": view,
 }
 
@@ -88,7 +80,8 @@ def test_every_handler_is_known_here() -> None:
 def every_event() -> Iterator[Event]:
     """One of each kind there is, every field filled."""
     values = {"host": "gpu01", "what": "asking", "stream": "stderr", "data": b"a line\n", "rank": 0, "done": 1.0,
-              "total": 2.0, "result": Result("gpu01", ok=True), "message": "a remark", "hint": "a hint"}
+              "total": 2.0, "result": Result("gpu01", ok=True), "message": "a remark", "hint": "a hint",
+              "hosts": ("gpu01", "gpu02"), "unit": "count"}
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
     for kind in kinds:
         names = [field.name for field in dataclasses.fields(kind) if field.name not in ("time", "level")]
@@ -116,5 +109,5 @@ def test_every_event_from_a_thread(name: str, capfdbinary: pytest.CaptureFixture
 
 
 def test_no_kind_of_event_is_left_out() -> None:
-    assert {type(event).__name__ for event in every_event()} >= {"Event", "Started", "Output", "Progress", "Finished",
-                                                                 "Notice"}
+    assert {type(event).__name__ for event in every_event()} >= {
+        "Event", "Round", "Started", "Output", "Progress", "Finished", "Notice"}

@@ -11,7 +11,7 @@ import pytest
 
 from fleet import fanout
 from fleet.errors import ConnectError, FleetError, Interrupted, LimitError
-from fleet.events import Event, Finished, Started
+from fleet.events import Event, Finished, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
@@ -176,7 +176,7 @@ def test_each_host_has_its_result_in_order_and_is_closed() -> None:
         return Result(host.name, True, 0)
 
     hosts = [Host(n, n) for n in ("b", "down", "a", "bug")]
-    results = on_each(hosts, Runtime(transport, emit=events.append), task)
+    results = on_each(hosts, Runtime(transport, emit=events.append), task, what="asking")
     assert [r.host for r in results] == ["b", "down", "a", "bug"]
     assert [r.ok for r in results] == [True, False, True, False]
     down, bug = results[1].error, results[3].error
@@ -187,7 +187,10 @@ def test_each_host_has_its_result_in_order_and_is_closed() -> None:
     assert "KeyError: 'what'" in bug.message
     assert bug.__traceback__ is not None
     assert sorted(transport.closed) == ["a", "b", "bug"]
-    assert sorted(e.host for e in events if isinstance(e, Started)) == ["a", "b", "bug", "down"]
+    assert [e.hosts for e in events if isinstance(e, Round)] == [("b", "down", "a", "bug")]
+    begun = sorted((e.host, e.what) for e in events if isinstance(e, Started))
+    assert begun == sorted([(name, "connecting") for name in ("a", "b", "bug", "down")]
+                           + [(name, "asking") for name in ("a", "b", "bug")])
     assert sorted(e.host for e in events if isinstance(e, Finished)) == ["a", "b", "bug", "down"]
 
 

@@ -37,7 +37,7 @@ def test_endless_lines_do_not_eat_the_memory() -> None:
 
 
 def test_streams_keep_apart_and_the_rest_is_flushed(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    with LaunchView({"h": 0}) as view:
+    with LaunchView(["h"]) as view:
         view(out(b"one\ntw"))
         view(out(b"err \xff\n", 1, "stderr"))
         view(out(b"engine noise\n", None, "stderr"))
@@ -48,11 +48,11 @@ def test_streams_keep_apart_and_the_rest_is_flushed(capfdbinary: pytest.CaptureF
 
 
 def test_json_is_events_only_and_escapes_stay_out_of_remarks(capfd: pytest.CaptureFixture[str]) -> None:
-    with LaunchView({"h": 0}, json=True) as view:
+    with LaunchView(["h"], json=True) as view:
         view(out(b"line\n"))
         view(Notice("info", "x", "h", None, {"event": "rank", "status": 0}))
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [{"event": "rank", "status": 0}]
-    with LaunchView({"h": 0}) as view:
+    with LaunchView(["h"]) as view:
         view(Notice("error", "bad \x1b[31m", "h", "do \x07this"))
         view(Notice("info", "not shown", "h"))
     assert capfd.readouterr().err == "error: bad \\x1b[31m\n  hint: do \\x07this\n"
@@ -62,7 +62,7 @@ def test_a_reader_that_stops_reading_never_stops_the_run(monkeypatch: pytest.Mon
     monkeypatch.setattr(launch_view, "BUFFER_BYTES", 1 << 20)
     release = threading.Event()
     monkeypatch.setattr(LaunchView, "_line", lambda *args: release.wait(20))
-    view = LaunchView({"h": 0})
+    view = LaunchView(["h"])
     with view:
         began = time.monotonic()
         for _ in range(100):
@@ -77,7 +77,7 @@ def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         raise BrokenPipeError
 
     monkeypatch.setattr(LaunchView, "_line", gone)
-    with LaunchView({"h": 0}) as view:
+    with LaunchView(["h"]) as view:
         view(out(b"a\n"))
         view(out(b"b\n"))
     assert not view._thread.is_alive() and os.getpid()
@@ -88,7 +88,7 @@ def test_a_full_disk_behind_stdout_ends_the_view_and_nothing_else(
 ) -> None:
     full = open("/dev/full", "w")  # noqa: SIM115
     monkeypatch.setattr(sys, "stdout", full)
-    with LaunchView({"h": 0}) as view:
+    with LaunchView(["h"]) as view:
         view(out(b"line\n"))
     monkeypatch.undo()
     os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what it still holds can go somewhere

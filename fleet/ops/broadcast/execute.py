@@ -14,7 +14,7 @@ from typing import Any
 
 from fleet import fanout
 from fleet.errors import FleetError, HostFailed, UsageError
-from fleet.events import Finished, Started
+from fleet.events import Finished, Round, Started
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.broadcast.certificate import make_certificate
 from fleet.ops.broadcast.chain import SOURCE
@@ -68,6 +68,7 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
     fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
     members = [Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24))
                for host in inventory.hosts]
+    runtime.emit(Round("", inventory.names))
     transfer = _Transfer(plan, manifest, members, runtime)
     coordinator = transfer.coordinator
     threading.Thread(target=transfer.source, name="source", daemon=True).start()

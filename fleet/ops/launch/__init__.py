@@ -16,7 +16,7 @@ from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, pa
 from fleet.ops.launch.plan import Plan, make_plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.run import Interrupts, Run
-from fleet.ops.launch.start import Sessions, start_all
+from fleet.ops.launch.start import Sessions, start_all, step
 from fleet.ops.runtime import Runtime
 
 __all__ = [
@@ -34,17 +34,23 @@ def launch(
     draft = make_plan(inventory, job, options, run_id)
     fanout.check_limits(len(draft.hosts), len(draft.hosts), FDS_PER_HOST)
     if options.sync:
-        sync_code(inventory, draft, runtime)
+        with step(runtime, "sync", len(draft.hosts)):
+            sync_code(inventory, draft, runtime)
     sessions = Sessions(runtime)
     try:
-        plan = preflight(inventory, draft, sessions)
+        with step(runtime, "preflight", len(draft.hosts)):
+            plan = preflight(inventory, draft, sessions)
         folder = RunFolder.create(options.runs_dir, run_id)
         folder.write_json("run.json", {**plan.describe(), "started": time.time()})
         runtime.emit(Notice("info", f"run {run_id}: {plan.world.size} ranks on {len(plan.nodes)} nodes", None, None,
                             folder.event("plan", **plan.describe())))
-        started = start_all(plan, sessions)
+        with step(runtime, "start", len(plan.hosts)):
+            started = start_all(plan, sessions)
         for host, answer in started.items():
             folder.event("started", host=host, pid=answer.get("pid"), folder=answer.get("dir"))
+        logs = options.runs_dir / run_id
+        runtime.emit(Notice("info", f"run {run_id}: {plan.world.size} ranks on {len(plan.nodes)} nodes, logs in {logs}",
+                            data=folder.event("running", world_size=plan.world.size, logs=str(logs))))
         run = Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime, interrupts)
         return run.follow()
     finally:
@@ -63,4 +69,3 @@ def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
         refusal = as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere")
         refusal.hosts = {r.host: errors.get(r.host) for r in report.results}
         raise refusal
-    runtime.emit(Notice("info", f"synced {plan.options.cwd} to {len(plan.hosts)} hosts"))

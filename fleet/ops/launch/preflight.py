@@ -102,7 +102,7 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
             hurry.set()  # nobody needs to wait for this one any more
             raise
 
-    return sessions.each(plan.hosts, connect_and_ask)
+    return sessions.each(plan.hosts, connect_and_ask, "preflight")
 
 
 def spec_for(plan: Plan, host: Host, port: int, token: str) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, TypeVar
 
 from fleet import fanout
 from fleet.engines.base import COMMAND_FILE
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
-from fleet.model import Host
+from fleet.events import Finished, Notice, Round, Started
+from fleet.model import Host, Result
 from fleet.ops.each import as_one, failed
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.runtime import Runtime
@@ -21,6 +23,17 @@ T = TypeVar("T")
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
+
+
+@contextmanager
+def step(runtime: Runtime, name: str, hosts: int) -> Iterator[None]:
+    """A part of the way to running ranks: says how long it took, and that nothing of it is under way any more."""
+    began = time.monotonic()
+    yield
+    seconds = round(time.monotonic() - began, 3)
+    runtime.emit(Round("", ()))
+    runtime.emit(Notice("info", f"{name}: {hosts} host{'s' * (hosts > 1)}, {seconds:.1f} s", data={
+        "event": "step", "time": time.time(), "step": name, "hosts": hosts, "seconds": seconds}))
 
 
 class Sessions:
@@ -47,14 +60,19 @@ class Sessions:
         self._open.clear()
 
     def each(
-        self, hosts: tuple[Host, ...], work: Callable[[Host], T], cancel: Cancel | None = None
+        self, hosts: tuple[Host, ...], work: Callable[[Host], T], what: str, cancel: Cancel | None = None
     ) -> tuple[dict[str, T], dict[str, FleetError]]:
-        """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`."""
+        """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`. what: in
+        words."""
         outcomes: dict[str, T | BaseException] = {}
+        self.runtime.emit(Round(what, tuple(host.name for host in hosts)))
+        for host in hosts:
+            self.runtime.emit(Started(host.name, what))
         for host, outcome in fanout.run(
             hosts, work, limit=len(hosts), cancel=cancel or self.runtime.cancel
         ):
             outcomes[host.name] = outcome
+            self.runtime.emit(Finished(Result(host.name, not isinstance(outcome, BaseException))))
         answers: dict[str, T] = {}
         errors: dict[str, FleetError] = {}
         for host in hosts:
@@ -107,7 +125,7 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
         return answer
 
     # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
-    answers, errors = sessions.each(plan.hosts, start)
+    answers, errors = sessions.each(plan.hosts, start, "start")
     if errors or sessions.runtime.cancel.is_set():
         stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
         if sessions.runtime.cancel.is_set():
@@ -125,4 +143,4 @@ def stop_all(
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
     spec = {"run": plan.run_id, "grace": grace, "reason": reason}
     return sessions.each(
-        plan.hosts, lambda host: call(sessions.get(host), "stop", spec, timeout=grace + STOP_SECONDS), Cancel())
+        plan.hosts, lambda host: call(sessions.get(host), "stop", spec, timeout=grace + STOP_SECONDS), "stop", Cancel())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleet import fanout
 from fleet.errors import ConnectError, FleetError, Interrupted
-from fleet.events import Started
+from fleet.events import Finished, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.each import failed
 from fleet.ops.runtime import Runtime
@@ -94,8 +94,10 @@ def _fetch(
     plans: Sequence[HostPlan], transport: SshTransport, runtime: Runtime, failures: dict[str, Result]
 ) -> list[tuple[HostPlan, HostKey]]:
     """The keys these hosts present, in the order of `plans`."""
+    runtime.emit(Round("reading host keys", tuple(plan.name for plan in plans)))
+
     def one(plan: HostPlan) -> HostKey:
-        runtime.emit(Started(plan.name, "host key"))
+        runtime.emit(Started(plan.name, "reading host keys"))
         return _present(plan.host, transport, runtime)
 
     found: dict[str, HostKey] = {}
@@ -104,6 +106,7 @@ def _fetch(
             found[plan.name] = answer
         else:
             failures[plan.name] = failed(plan.host, answer)
+        runtime.emit(Finished(failures.get(plan.name) or Result(plan.name, ok=True)))
     return [(plan, found[plan.name]) for plan in plans if plan.name in found]
 
 

@@ -50,13 +50,13 @@ def install(
         reached[host.name] = found
         return Result(host.name, ok=True)
 
-    results = {r.host: r for r in on_each([p.host for p in level], runtime, task, what="key")}
+    results = {r.host: r for r in on_each([p.host for p in level], runtime, task, what="making keys")}
     refused = [
         p.host for p in level
         if (error := results[p.name].error) and error.kind == "auth" and not passwords.used(p.name)
     ]
     if refused and ask_once(passwords, [h.name for h in refused], ask):
-        results.update({r.host: r for r in on_each(refused, runtime, task, what="password")})
+        results.update({r.host: r for r in on_each(refused, runtime, task, what="logging in with the password")})
     elif refused:
         for host in refused:
             results[host.name] = Result(host.name, ok=False, error=ConnectError(

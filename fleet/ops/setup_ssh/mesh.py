@@ -47,7 +47,8 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
                 found.changed.append(file)
         return Result(host.name, ok=True)
 
-    return (*broken, *on_each([reached[name].plan.host for name in changes], runtime, task, what="mesh"))
+    hosts = [reached[name].plan.host for name in changes]
+    return (*broken, *on_each(hosts, runtime, task, what="letting the hosts in to each other"))
 
 
 def wanted_files(

@@ -38,7 +38,7 @@ def undo(inventory: Inventory, everyone: Inventory, home: Path, runtime: Runtime
         return Result(host.name, ok=True, data={"changed": changed[host.name]})
 
     on_record = [host for host in inventory.hosts if host.name in record.hosts]
-    results = on_each(on_record, runtime, task, what="undo")
+    results = on_each(on_record, runtime, task, what="taking away what was added")
     done = {r.host for r in results if r.ok}
     record.hosts = {name: trace for name, trace in record.hosts.items() if name not in done}
     left = [name for name in record.hosts if name not in inventory.names and name in everyone.names]

@@ -27,6 +27,7 @@ from fleet.transport.line import run_line
 from fleet.transport.ssh_agent import HINT, Agent
 
 HEAD = "head"
+CHECKING = "checking that every host reaches every other"
 # ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
 # from the tenth on (MaxStartups). One node opens at most LANES
 # of them.
@@ -126,10 +127,10 @@ def among(hosts: Sequence[Host], limit: float, runtime: Runtime) -> list[Pair]:
         answer = run_line(session, COMMAND, text(targets, lanes, limit),
                           timeout=_patience(len(targets), lanes, limit), cancel=runtime.cancel)
         done[host.name] = parse(host.name, targets, answer.stdout)
-        runtime.emit(Progress(None, "pairs", sum(map(len, done.values())), len(names) ** 2))
+        runtime.emit(Progress(None, CHECKING, sum(map(len, done.values())), len(names) ** 2, "count"))
         return Result(host.name, ok=True)
 
-    for result in on_each(hosts, runtime, task, what="pairs"):
+    for result in on_each(hosts, runtime, task, what=CHECKING):
         if result.error is not None:
             done[result.host] = [Pair(result.host, name, str(result.error.message)) for name in names]
     return [pair for name in names for pair in done[name]]

@@ -194,7 +194,7 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
                 done = told(talk.answer(), name, DONE)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
 
-    results = with_shared(on_each(inventory.hosts, runtime, task))
+    results = with_shared(on_each(inventory.hosts, runtime, task, what="comparing files"))
     data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
     return Report("sync", results, exit_code_of(results), data)
 

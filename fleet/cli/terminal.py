@@ -1,0 +1,156 @@
+"""What a stream may show, asked here and nowhere else; the lines at the bottom of a terminal that are drawn over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_STYLE = re.compile(r"\x1b\[[\d;]*m")
+
+
+def interactive(stream: Any) -> bool:
+    """A terminal, whatever it can do: somebody looks, and must not be shown control characters of others."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+def _dumb() -> bool:
+    return os.environ.get("TERM", "") in ("", "dumb", "unknown")
+
+
+def colored(stream: Any) -> bool:
+    """Whether colours reach it: no-color.org, and terminals that know none."""
+    return interactive(stream) and not _dumb() and not os.environ.get("NO_COLOR")
+
+
+def live(stream: Any) -> bool:
+    """Whether lines may be drawn over. The log of a CI job keeps every state of them, even where it is a terminal."""
+    return interactive(stream) and not _dumb() and os.environ.get("CI", "").lower() in ("", "0", "false")
+
+
+def width(stream: Any) -> int | None:
+    """Cells of a line; None where no terminal limits it."""
+    return _size(stream)[0] if interactive(stream) else None
+
+
+def _size(stream: Any) -> tuple[int, int]:
+    """(columns, rows); $COLUMNS and $LINES win, as everywhere."""
+    try:
+        columns, rows = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        columns = rows = 0
+    asked = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    columns, rows = (int(a) if a.isdecimal() and int(a) else n for a, n in zip(asked, (columns, rows), strict=True))
+    return columns or 80, rows or 24
+
+
+def cells(text: str) -> int:
+    """Columns that a text takes: two for a CJK letter, none for a combining accent or a colour."""
+    if "\x1b" in text:
+        text = _STYLE.sub("", text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def cut(text: str, limit: int, end: str = "") -> str:
+    """The text in at most `limit` cells; `end` stands where something was cut off."""
+    if cells(text) <= limit:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, max(0, limit - cells(end))).rstrip() + end
+
+
+def pad(text: str, size: int, *, right: bool = False) -> str:
+    """The text with blanks to `size` cells."""
+    blanks = " " * (size - cells(text))
+    return blanks + text if right else text + blanks
+
+
+class _Bottom:
+    """The live lines at the bottom of stderr. Whoever writes to the terminal does so inside `aside`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.shown: list[str] = []
+        self.held = 0
+
+    def draw(self, lines: Sequence[str]) -> None:
+        with self.lock:
+            if not self.held and list(lines) != self.shown:
+                # at once, so that it does not flicker; no newline behind the last: it could scroll
+                sys.stderr.write(self.erasure() + "\n".join(lines))
+                sys.stderr.flush()
+                self.shown = list(lines)
+
+    def erasure(self) -> str:
+        up = f"\x1b[{len(self.shown) - 1}A" if len(self.shown) > 1 else ""
+        return f"\r{up}\x1b[J" if self.shown else ""
+
+
+_bottom = _Bottom()
+
+
+def draw(lines: Sequence[str]) -> None:
+    """Put these in the place of the live lines; none takes them away. They are cut so that no line wraps and all of
+    them are on the screen: what has scrolled off cannot be drawn over."""
+    if not lines and not _bottom.shown:
+        return
+    columns, rows = _size(sys.stderr)
+    if len(lines) >= rows:
+        lines = [*lines[: rows - 2], f"... and {len(lines) - rows + 2} more"]
+    _bottom.draw([cut(line.expandtabs(), columns - 1) for line in lines])
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """The live lines are gone while this writes; they come back below it."""
+    bottom = _bottom
+    with bottom.lock:
+        bottom.draw([])
+        bottom.held += 1
+        try:
+            yield
+        finally:
+            bottom.held -= 1
+
+
+@contextlib.contextmanager
+def prompt() -> Iterator[None]:
+    """A question is on the terminal: the live lines are gone until it is answered, and nobody waits for that."""
+    bottom = _bottom
+    with aside():
+        bottom.held += 1
+    try:
+        yield
+    finally:
+        with bottom.lock:
+            bottom.held -= 1
+
+
+def note(text: str) -> None:
+    """A line from a signal handler: in a thread of its own, since a terminal that nobody drains would hold the handler
+    up; without a lock and not through sys.stderr, which the main thread may be writing to."""
+    erasure, _bottom.shown = _bottom.erasure(), []
+    threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True).start()
+
+
+def give_up() -> None:
+    """The terminal is stopped for good, and a thread hangs in writing to it: the locks of our files must not keep fleet
+    from ending."""
+    global _bottom
+    _bottom = _Bottom()
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if not select.select([], [2], [], 0)[1]:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
