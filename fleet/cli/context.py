@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.options import settings_of
-from fleet.cli.output import write_failures, write_json, write_plan
+from fleet.cli.output import clean, write_failures, write_json, write_plan
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
@@ -70,7 +71,7 @@ def runtime(
     transport = transport or make_transport(inventory)
     with interrupts(cancel):
         try:
-            yield Runtime(transport, settings_of().fanout, emit, cancel)
+            yield Runtime(transport, settings_of().fanout, emit, cancel, ask)
         finally:
             transport.close()
 
@@ -83,6 +84,24 @@ def leave_if_stuck() -> None:
         if len(select.select([], [1, 2], [], 0)[1]) == 2:
             stuck_since = time.monotonic()
     os._exit(EXIT_INTERRUPTED)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends a question at once, instead of being noted."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ask(question: str) -> bool | None:
+    """Yes or no, on the terminal; None where there is nobody to ask."""
+    if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
+        return None
+    with interruptible(), terminal.prompt():
+        return click.confirm(clean(question), default=False, err=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.command import Verb
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import ask, finish, load_inventory, runtime
 from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo
@@ -70,7 +70,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
             echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
     if settings.dry_run:
         outcome = preview(scanned)
-    elif scanned.targets and (yes or ask(len({(each.host, each.pid) for each in scanned.targets}))):
+    elif scanned.targets and (yes or agree(len({(each.host, each.pid) for each in scanned.targets}))):
         # a runtime of its own: while we ask, Ctrl-C means no
         with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             outcome = end(inventory, scanned, grace, force, rt)
@@ -79,13 +79,13 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     return finish(outcome, show_ended)
 
 
-def ask(count: int) -> bool:
+def agree(count: int) -> bool:
     """A question on the terminal; UsageError where there is none to ask on."""
     what = f"{count} process{'' if count == 1 else 'es'}"
-    if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
+    agreed = ask(f"End {what}?")
+    if agreed is None:
         raise UsageError(f"would end {what}, and cannot ask here", hint="add -y to end them, --dry-run to only look")
-    with terminal.prompt():
-        return click.confirm(f"End {what}?", default=False, err=True)
+    return agreed
 
 
 def show(listeners: tuple[Listener, ...]) -> None:

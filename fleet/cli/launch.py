@@ -13,7 +13,7 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import load_inventory, make_transport
+from fleet.cli.context import ask, load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, hint_line, talk, write_failures, write_json, write_plan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "fleet launch --sync train.py --lr 1e-4", "fleet launch --nproc-per-node 8 --env NCCL_DEBUG=INFO train.py",
     "fleet launch --engine deepspeed train.py --deepspeed_config ds.json",
 ), sections={
-    "What runs": ["engine", "python", "workdir", "sync", "engine_args", "max_restarts"],
+    "What runs": ["engine", "python", "workdir", "sync", "force", "engine_args", "max_restarts"],
     "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
     "Environment": ["env", "env_expand", "env_file"],
     "While it runs": ["lease", "grace", "node_timeout", "no_preflight"],
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--engine-arg", "engine_args", multiple=True, metavar="ARG",
               help="An option for the engine itself: --engine-arg=--bind_cores_to_rank.")
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
+@click.option("--force", is_flag=True, help="With --sync: also over what another folder's sync put there.")
 @click.option("--lease", type=Seconds(min=1), default=120.0, metavar="S", show_default=True,
               help="Seconds that nodes go on without this command.")
 @click.option("--grace", type=Seconds(min=0), default=10.0, metavar="S", show_default=True,
@@ -68,6 +69,8 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
 
     Everything behind SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
     """
+    if given["force"] and not given["sync"]:
+        raise UsageError("--force has a meaning with --sync only", hint="fleet launch --sync --force " + script)
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
@@ -114,6 +117,7 @@ def _options(given: dict[str, Any]) -> LaunchOptions:
     return LaunchOptions(
         parse_nnodes(given["nnodes"]), parse_nproc(given["nproc_per_node"])[1], given["lease"], given["grace"],
         given["node_timeout"], not given["no_preflight"], given["sync"], given["runs_dir"], str(Path.cwd()),
+        given["force"],
     )
 
 
@@ -146,7 +150,7 @@ def _run(inventory: Inventory, plan: Plan) -> int:
                       level=-1 if settings.quiet else settings.verbose)
     interrupts = Interrupts()
     transport = make_transport(inventory)
-    runtime = Runtime(transport, settings.fanout, view)
+    runtime = Runtime(transport, settings.fanout, view, ask=ask)
     try:
         with _signals(interrupts, runtime), view:
             report = launch(inventory, plan.job, plan.options, plan.run_id, runtime, interrupts)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,7 @@ import click
 
 from fleet.cli import layout, terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, load_everyone, load_inventory, make_transport, runtime
+from fleet.cli.context import finish, interruptible, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, echo, fold, hint_line, talk, write_plan
 from fleet.cli.progress import ProgressLine
@@ -35,22 +33,12 @@ def _terminal() -> bool:
     return True
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends a question at once (and getpass gives the terminal its echo back), instead of being noted."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def ask_password(hosts: Sequence[str]) -> str | None:
     """Ask on the terminal, hidden; None when there is none, or it says nothing."""
     if not _terminal():
         return None
     try:
-        with _interruptible(), terminal.prompt():
+        with interruptible(), terminal.prompt():
             return getpass.getpass(f"password for {clean(fold(hosts))}, asked once: ") or None
     except EOFError:
         return None
@@ -60,7 +48,7 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
     """Show the host keys nobody vouches for and let the user answer once for all of them."""
     if not _terminal():
         return None
-    with _interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
+    with interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
         lines = [*table(keys, terminal.width(tty)), "Accept them? Type 'yes' if they are right: "]
         tty.write("\n".join(lines).encode())
         return tty.readline().strip().lower() == b"yes"

@@ -45,9 +45,12 @@ def show(report: Report) -> None:
 @click.command("sync", cls=Verb, examples=(
     "fleet sync", "fleet sync src --to '~/work/src'", "fleet sync --data /data/imagenet:/data/",
     "fleet sync --wheels requirements.txt",
-), sections={"Code": ["to"], "Data": ["data", "limit", "via"], "Wheels": ["wheels", "refresh", "import_timeout"]})
+), sections={
+    "Code": ["to", "force"], "Data": ["data", "limit", "via"], "Wheels": ["wheels", "refresh", "import_timeout"],
+})
 @click.argument("src", required=False, shell_complete=completed("file"))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
+@click.option("--force", is_flag=True, help="Also over what a sync of another folder put there, without asking.")
 @click.option("--data", multiple=True, metavar="PATH[:DEST]", shell_complete=completed("file"),
               help="Instead of code: data or a model, by pipelined broadcast; repeatable.")
 @click.option("--limit", metavar="RATE", help="With --data: what may leave this machine, 100MB or 200mbit a second.")
@@ -60,13 +63,14 @@ def show(report: Report) -> None:
               help="With --wheels: seconds that importing them may take on a host [120].")
 @common_options
 def sync(
-    src: str | None, to: str | None, data: tuple[str, ...], limit: str | None, via: Literal["chain", "rsync"],
-    wheels: Path | None, refresh: bool, import_timeout: float,
+    src: str | None, to: str | None, force: bool, data: tuple[str, ...], limit: str | None,
+    via: Literal["chain", "rsync"], wheels: Path | None, refresh: bool, import_timeout: float,
 ) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
     .gitignore and .fleetignore are honoured. Only what an earlier sync delivered is ever deleted: what runs
-    wrote there, checkpoints above all, stays. Files are staged, verified by sha256, then switched in.
+    wrote there, checkpoints above all, stays. What a sync of another folder delivered is not lost without your yes, or
+    --force. Files are staged, verified by sha256, then switched in.
 
     --data PATH:DEST/ puts PATH inside DEST, PATH:DEST makes DEST that file or that folder's contents; PATH alone
     goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
@@ -81,6 +85,8 @@ def sync(
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
     if not data and (limit is not None or via != "chain"):
         raise UsageError("--limit and --via have a meaning with --data only")
+    if force and (data or wheels is not None):
+        raise UsageError("--force is for code: data and wheels delete nothing")
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
     from fleet.cli.data import sync_data
@@ -94,7 +100,7 @@ def sync(
         section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
     if section == Section(None, (), None):
         raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
-    parts = [sync_code(inventory, *section.code)] if section.code is not None else []
+    parts = [sync_code(inventory, *section.code, force)] if section.code is not None else []
     if section.data:
         parts.append(sync_data(inventory, section.data, limit=limit, via=via))
     if section.wheels is not None:
@@ -102,11 +108,11 @@ def sync(
     return run_parts("sync", inventory.names, parts)
 
 
-def sync_code(inventory: Inventory, source: Path, to: str | None) -> Part:
+def sync_code(inventory: Inventory, source: Path, to: str | None, force: bool) -> Part:
     """Plan it; what is returned runs it."""
     from fleet.ops.sync import execute, make_plan
 
-    plan = make_plan(inventory, source, to)
+    plan = make_plan(inventory, source, to, force)
 
     def run() -> Report:
         settings = settings_of()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.events import Emit, silent
@@ -10,9 +11,11 @@ from fleet.transport.base import Cancel, Transport
 
 @dataclass
 class Runtime:
-    """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C."""
+    """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. ask: puts a
+    question that is answered by yes or no, None where nobody can be asked."""
 
     transport: Transport
     fanout: int = 64
     emit: Emit = silent
     cancel: Cancel = field(default_factory=Cancel)
+    ask: Callable[[str], bool | None] = lambda question: None

@@ -1,8 +1,9 @@
 """What code syncs have put on this node, for those who start runs from it: preflight and supervise.
 
 In the state folder of a sync (place.py) lie
-    state      JSON {"digest": of the manifest, "also": [entry]: what of older ones is still there}, a line break, and
-               the manifest as the head packed it: zlib JSON [[path, ...]]
+    state      JSON {"digest": of the manifest, "also": [entry]: what of older ones is still there, "source": {"host",
+               "path"}: the folder that it came from}, a line break, and the manifest as the head packed it: zlib JSON
+               [[path, ...]]
     switching  zlib JSON [entry]: what is being put in place, by this switch or one before it that was cut short; there
                until the state says so, too
     lock       held by a sync from its first question to its end
@@ -17,7 +18,7 @@ BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
-NOTHING = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b""}
+NOTHING = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
 COLUMNS = (str, str, int, int, int, str)  # of an entry: path, kind, mode, size, mtime_ns, link
 
 
@@ -44,9 +45,10 @@ def replace_file(path, data):
 
 
 def read_state(meta):
-    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came}, or None where no
-    sync has come as far as putting files in place. digest None: a switch was cut short, it had begun to put in place
-    what "begun" lists; of a path that is listed several times, any version may be there, or none.
+    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "source": null
+    where none was recorded, as by older versions}, or None where no sync has come as far as putting files in place.
+    digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a path that is listed
+    several times, any version may be there, or none.
     """
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
@@ -55,6 +57,9 @@ def read_state(meta):
                      packed=packed)
         if not isinstance(state["digest"], str):
             raise ValueError("this is no digest")
+        source = line.get("source")
+        if isinstance(source, dict) and isinstance(source.get("host"), str) and isinstance(source.get("path"), str):
+            state["source"] = {"host": source["host"], "path": source["path"]}
     except BROKEN:
         state = None
     try:
@@ -74,9 +79,10 @@ def mark_switch(meta, entries):
     replace_file(os.path.join(meta, b"switching"), zlib.compress(json.dumps(entries).encode(), 1))
 
 
-def save_state(meta, digest, packed, also):
+def save_state(meta, digest, packed, also, source):
     """The switch is over."""
-    replace_file(os.path.join(meta, b"state"), json.dumps({"digest": digest, "also": also}).encode() + b"\n" + packed)
+    line = {"digest": digest, "also": also, "source": source}
+    replace_file(os.path.join(meta, b"state"), json.dumps(line).encode() + b"\n" + packed)
     try:
         os.unlink(os.path.join(meta, b"switching"))
     except FileNotFoundError:

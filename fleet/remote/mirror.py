@@ -1,11 +1,14 @@
 """The node's half of a code sync: says what it lacks, stages it, verifies, then switches it in.
 
 Conversation (J frames out, control lines in):
-    spec {"dest", "sync", "host", "head", "wait": s, "patience": s}
+    spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path"}, "replaces": [source]
+    or true: the other folders of which what they delivered may be replaced and deleted}
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
     <- {"op": "manifest", "digest", "size": n} and n bytes (zlib JSON), or size 0 where "known" is that digest
-    -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
+    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another folder
+       delivered would be lost
+    or {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see mirror_parcels.py; any number of these
     <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
@@ -156,6 +159,12 @@ def mirror(spec):
         packed = head.payload(message)
         entries = unpack(packed)
     needed, changed = compare(dest, entries, known)
+    if state["source"] not in (None, spec["source"]) and spec["replaces"] is not True \
+            and state["source"] not in spec["replaces"]:
+        deleted, replaced = count_lost(dest, known, entries, needed)
+        if deleted or replaced:
+            return {"event": "other", "source": state["source"], "dest": dec(dest.name), "deleted": deleted,
+                    "replaced": replaced}
     os.makedirs(stage, 0o700, exist_ok=True)
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
     wanted = list(parcels.left.values())
@@ -174,7 +183,10 @@ def mirror(spec):
         deleted, kept = delete_stale(dest, known, entries, writable)
         Switch(dest, parcels.folder, stage, parcels.left, writable).run(changed, needed)
         flush(dest, needed)
-        save_state(meta, digest, packed, [entry for path in kept for entry in known[path] if entry[1] == "d"])
+        also = [entry for path in kept for entry in known[path] if entry[1] == "d"]
+        save_state(meta, digest, packed, also, spec["source"])
+    elif state["source"] != spec["source"]:
+        save_state(meta, digest, packed, state["also"], spec["source"])
     for folder in (stage, parcels.folder):
         remove_tree(folder)
     return {"event": "done", "sent": len(wanted), "bytes": sum(e[3] for e in wanted), "deleted": deleted,

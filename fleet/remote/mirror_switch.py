@@ -124,10 +124,9 @@ class Writable:
                 chmod(self.dest.at(enc(inside)), modes[inside])
 
 
-def delete_stale(dest, known, entries, writable):
-    """Remove what was delivered and is no more in the source, unless the node changed it. -> deleted, kept"""
+def find_stale(dest, known, entries):
+    """(path, what is there) of what was delivered and is no more in the source, the deepest first."""
     folder = {e[0]: e[1] == "d" for e in entries}
-    deleted, kept = 0, []
     stale = [path for path, versions in known.items() if any(folder.get(path) != (e[1] == "d") for e in versions)]
     for path in sorted(stale, reverse=True):
         st = look(dest, path)
@@ -135,6 +134,20 @@ def delete_stale(dest, known, entries, writable):
             continue  # gone already, or reached through a link that the node put there
         if stat.S_ISDIR(st.st_mode) == folder.get(path):
             continue  # what a switch that was cut short has put there
+        yield path, st
+
+
+def count_lost(dest, known, entries, needed):
+    """(how many files and links that were delivered would be deleted, how many files would be replaced)."""
+    deleted = sum(delivered(path, st, known) and not stat.S_ISDIR(st.st_mode)
+                  for path, st in find_stale(dest, known, entries))
+    return deleted, sum(look(dest, entry[0]) is not None for entry in needed)
+
+
+def delete_stale(dest, known, entries, writable):
+    """Remove what was delivered and is no more in the source, unless the node changed it. -> deleted, kept"""
+    deleted, kept = 0, []
+    for path, st in find_stale(dest, known, entries):
         if not delivered(path, st, known):
             kept.append(path)
             continue

@@ -145,3 +145,25 @@ def test_through_a_bastion(breakable: VirtualLab, source: Path, tmp_path: Path) 
     done = breakable.fleet("-i", str(inventory), "sync", str(source), "--to", "~/jumped")
     assert done.returncode == 0, done.stderr
     assert len({digest(breakable, n, "/root/jumped") for n in breakable.names}) == 1
+
+
+def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "eval.py").write_text("print('b')\n")
+    (other / "fleet-steps.yaml").write_text("- sync: {src: ., to: ~/shared, force: true}\n")
+    ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/shared", check=True)
+    refused = ready_lab.fleet("-i", "lab", "sync", "--to", "~/shared", cwd=other)
+    assert refused.returncode == 123 and "fleet -i lab sync --to '~/shared' --force" in refused.stderr
+    assert refused.stderr.count("error:") == 1 and f":{source}; 3 files of it would be deleted" in refused.stderr
+    launched = ready_lab.fleet("-i", "lab", "--json", "launch", "--sync", "--workdir", "~/shared", "eval.py", cwd=other)
+    summary = json.loads(launched.stdout.splitlines()[-1])
+    assert launched.returncode == 123
+    assert {h["error"]["kind"] for h in summary["hosts"].values()} == {"other-source"}
+    assert ready_lab.sh(ready_lab.names[0], "ls /root/shared") == "pkg\ntool\ntrain.py"
+    ready_lab.fleet("-i", "lab", "play", "fleet-steps.yaml", cwd=other, check=True)
+    assert ready_lab.sh(ready_lab.names[1], "ls /root/shared") == "eval.py\nfleet-steps.yaml"
+    back = ready_lab.fleet("-i", "lab", "launch", "--sync", "--force", "--workdir", "~/shared", "--engine", "command",
+                           "./tool", cwd=source)
+    assert back.returncode == 0, back.stderr
+    assert "eval.py" not in ready_lab.sh(ready_lab.names[0], "ls /root/shared")

@@ -250,7 +250,8 @@ def test_a_state_folder_that_has_gone_is_no_reason_not_to_train(home: Path, run:
 
 # -- locks and folders ------------------------------------------------------------------------------------------
 def mirror_spec(dest: Path, **changes: Any) -> dict[str, Any]:
-    return {"dest": str(dest), "sync": "mine", "host": "n1", "head": "here", "wait": 0.3, "patience": 30.0, **changes}
+    return {"dest": str(dest), "sync": "mine", "host": "n1", "head": "here", "wait": 0.3, "patience": 30.0,
+            "source": {"host": "here", "path": "/src"}, "replaces": [], **changes}
 
 
 def test_a_second_sync_is_refused_by_name(home: Path, source: Path, dest: Path) -> None:

@@ -14,7 +14,7 @@ from fleet.events import Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.runtime import Runtime
-from fleet.ops.sync import code
+from fleet.ops.sync import code, conversation
 from fleet.transport.base import Cancel
 from fleet.transport.frames import Nonsense
 from fleet.transport.local import LocalTransport
@@ -53,7 +53,7 @@ def test_a_node_that_freezes_while_rsync_runs_is_lost_and_not_interrupted(
 ) -> None:
     (source / "large").write_bytes(b"l" * LARGE)
     node_with(monkeypatch, "receive = lambda *args: os.kill(os.getpid(), 19)")
-    monkeypatch.setattr(code, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(conversation, "SILENCE_SECONDS", 1.0)
     ended = threading.Event()
 
     def hangs(*args: object, cancel: Cancel, **more: object) -> None:

@@ -63,7 +63,9 @@ def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
 
     hosts = replace(inventory, hosts=plan.hosts)
     where = {n.node.host.name: n.workdir for n in plan.nodes}
-    report = sync.execute(hosts, sync.SyncPlan(Path(plan.options.cwd), where), runtime)
+    report = sync.execute(hosts, sync.SyncPlan(
+        Path(plan.options.cwd), where, force=plan.options.force,
+        hint="'fleet launch --sync --force' replaces it; --workdir names another folder"), runtime)
     errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
     if errors:
         refusal = as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere")

@@ -9,30 +9,30 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import ConnectError, HostFailed, Reason, UsageError
+from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each, with_shared
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.ops.sync.conversation import Conversation, Delivery, told
+from fleet.ops.sync.others import KIND, OTHER, Source, question, refusal
 from fleet.ops.sync.parcels import Parcels
 from fleet.ops.sync.tree import Tree, scan
 from fleet.transport.base import Cancel, Session
-from fleet.transport.frames import Frame, Nonsense
+from fleet.transport.frames import Nonsense
 from fleet.transport.program import Program
 from fleet.transport.rsh import rsync
 
-SILENCE_SECONDS = 30.0
-JOIN_SECONDS = 5.0
 SMALL_BYTES = 1 << 20
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
@@ -46,33 +46,29 @@ RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-
          "--partial", "--timeout=60")
 
 
-def told(message: Mapping[str, Any], host: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message of a node; Nonsense when something in it is not of the shape that it must have."""
-    for name, part in shape.items():
-        if not fits(message, {name: part}):
-            raise Nonsense(f"{name!r} is told in another way", host)
-    return message
-
-
 @dataclass(frozen=True)
 class SyncPlan:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also
-    what ignore files leave out."""
+    what ignore files leave out. force: also replace and delete what came from another folder. hint: how to say that."""
 
     source: Path
     dests: Mapping[str, str]
     whole: bool = False
+    force: bool = False
+    hint: str = "--force replaces it"
 
     def describe(self) -> dict[str, Any]:
         return {"source": str(self.source), "to": dict(self.dests)}
 
 
-def make_plan(inventory: Inventory, source: Path, to: str | None) -> SyncPlan:
+def make_plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:
     """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
     if to is not None and not to.strip():
         raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
     here = str(Path.cwd())
-    return SyncPlan(source, {h.name: to or h.workdir or here for h in inventory.hosts})
+    words = [str(source)] * (source != Path(".")) + (["--to", to] if to else [])
+    return SyncPlan(source, {h.name: to or h.workdir or here for h in inventory.hosts}, force=force,
+                    hint=f"to go on all the same: {shlex.join(['fleet', 'sync', *words, '--force'])}")
 
 
 class Digests:
@@ -91,67 +87,31 @@ class Digests:
             return {path: self._known[path] for path in paths}
 
 
-class _Conversation:
-    """The J frames of remote/mirror.py, one question at a time."""
-
-    def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
-        self._program, self._waiting = program, waiting
-        self._waited = False
-        self._frames: Iterator[Frame] = program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel)
-
-    def answer(self) -> dict[str, Any]:
-        for frame in self._frames:
-            if frame.kind == "J":
-                message, name = frame.json(), self._program.host.name
-                if message.get("event") == "waiting":
-                    if not self._waited:  # a node that says so without end fills nobody's screen
-                        self._waiting(str(message.get("run")))
-                    self._waited = True
-                elif message.get("event") == "failed":
-                    hint = message.get("hint")
-                    raise HostFailed(Reason.of_node(str(message.get("message"))), hint=hint and str(hint), host=name,
-                                     kind="sync")
-                else:
-                    return message
-        raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")
-
-
-class _Delivery(threading.Thread):
-    """Sends a host what it lacks, while its answers are listened to: it may fail or freeze meanwhile."""
-
-    def __init__(self, program: Program, deliver: Callable[[Cancel], None], cancel: Cancel) -> None:
-        super().__init__(name=f"delivery {program.host.name}", daemon=True)
-        self._program, self._deliver, self._cancel = program, deliver, Cancel()
-        self._forget = cancel.on_set(self._cancel.set)
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._deliver(self._cancel)
-        except Exception as error:
-            self.error = error
-            self._program.close()
-
-    def __enter__(self) -> _Delivery:
-        self.start()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._forget()
-        cause = self.error
-        if error is not None:
-            self._cancel.set()
-            self._program.close()  # what waits for the node to read ends, too
-        self.join(JOIN_SECONDS)
-        if error is None:
-            cause = self.error  # what is raised from here on after an error comes of our own cutting it off
-        if cause is not None and getattr(error, "kind", None) != "sync":  # that is the node's own word
-            raise cause from None
-
-
 def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
-    """Mirror the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}."""
+    """Mirror the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
+
+    What another folder delivered is lost only with `plan.force`, or when the user says yes to it.
+    """
     tree = scan(plan.source, whole=plan.whole)
+    here = {"host": socket.gethostname(), "path": str(tree.root)}
+    results = _mirror(inventory.hosts, plan, tree, here, plan.force, runtime)
+    others = [r for r in results if r.error is not None and r.error.kind == KIND]
+    if others and runtime.ask(question(others, here)):
+        names = {r.host for r in others}
+        hosts = [inventory.host(r.host) for r in results if names & {r.host, str(r.data.get("shared_with"))}]
+        agreed = list({tuple(r.data["source"].items()): r.data["source"] for r in others}.values())
+        again = {r.host: r for r in _mirror(hosts, plan, tree, here, agreed, runtime)}
+        results = tuple(again.get(r.host, r) for r in results)
+    results = with_shared(results)
+    data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
+    return Report("sync", results, exit_code_of(results), data)
+
+
+def _mirror(
+    hosts: Sequence[Host], plan: SyncPlan, tree: Tree, here: Source, replaces: bool | Sequence[Source],
+    runtime: Runtime,
+) -> tuple[Result, ...]:
+    """Once over the hosts. replaces: the other folders of which what they delivered may be lost, True: any."""
     digests, parcels = Digests(tree), Parcels(tree)
     sync_id = uuid.uuid4().hex
     runs: set[str] = set()
@@ -164,15 +124,19 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
     def task(session: Session, host: Host) -> Result:
         name = host.name
         spec = {"dest": plan.dests[name], "sync": sync_id, "host": name, "wait": LOCK_WAIT_SECONDS,
-                "head": f"{socket.gethostname()} (pid {os.getpid()})", "patience": PATIENCE_SECONDS}
+                "head": f"{here['host']} (pid {os.getpid()})", "patience": PATIENCE_SECONDS, "source": here,
+                "replaces": replaces or []}
         with Program(session, "mirror", spec) as program:
-            talk = _Conversation(program, runtime, waiting)
+            talk = Conversation(program, runtime, waiting)
             hello = talk.answer()
             if hello.get("event") == "shared":
                 return Result(name, True, 0, data={"to": spec["dest"], "shared_with": str(hello.get("with"))})
             told(hello, name, HELLO)
             program.send_bytes(_manifest(tree, hello["known"]))
-            need = told(talk.answer(), name, NEED)
+            need = talk.answer()
+            if need.get("event") == "other":
+                return refusal(told(need, name, OTHER), name, plan.hint)
+            told(need, name, NEED)
             paths = _wanted(tree, need["files"], name)
             can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
             large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
@@ -190,13 +154,11 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
                     counter.add(count)
                 program.send({"op": "switch", "digests": digests_of_large})
 
-            with _Delivery(program, deliver, runtime.cancel):
+            with Delivery(program, deliver, runtime.cancel):
                 done = told(talk.answer(), name, DONE)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
 
-    results = with_shared(on_each(inventory.hosts, runtime, task, what="comparing files"))
-    data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
-    return Report("sync", results, exit_code_of(results), data)
+    return on_each(hosts, runtime, task, what="comparing files")
 
 
 def _wanted(tree: Tree, files: list[Any], host: str) -> list[str]:

@@ -71,7 +71,7 @@ def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Ru
     if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
         if done:
             runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
-        plan = sync.SyncPlan(stage, {h.name: there for h in left}, whole=True)
+        plan = sync.SyncPlan(stage, {h.name: there for h in left}, whole=True, force=True)
         some = replace(inventory, hosts=left, unselected=inventory.hosts + inventory.unselected)
         done |= {r.host: r for r in sync.execute(some, plan, runtime).results}
     return tuple(done[h.name] for h in inventory.hosts)

@@ -1,0 +1,114 @@
+"""Two projects and one folder on the node: what one delivered is not lost to the other's sync without a word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fleet.model import Host, Inventory, Report
+from fleet.ops import sync
+from fleet.ops.runtime import Runtime
+from fleet.transport.local import LocalTransport
+
+Tree = dict[str, str]
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "node" / "work"
+
+
+def project(tmp_path: Path, name: str, files: Tree) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None = None, names: str = "n1") -> Report:
+    questions: list[str] = []
+
+    def ask(question: str) -> bool | None:
+        questions.append(question)
+        return says
+
+    inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
+    report = sync.execute(inventory, sync.make_plan(inventory, source, str(dest), force),
+                          Runtime(LocalTransport(), ask=ask))
+    assert len(questions) <= 1
+    return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
+
+
+def there(dest: Path) -> list[str]:
+    return sorted(str(path.relative_to(dest)) for path in dest.rglob("*") if path.is_file())
+
+
+def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Path) -> None:
+    first = project(tmp_path, "A", {"a.py": "1", "pkg/b.py": "2", "same.py": "A"})
+    second = project(tmp_path, "B", {"same.py": "of B"})
+    assert mirror(first, dest).ok
+    refused = mirror(second, dest)
+    assert there(dest) == ["a.py", "pkg/b.py", "same.py"] and (dest / "same.py").read_text() == "A"
+    (result,) = refused.results
+    assert refused.exit_code == 123 and result.error and result.error.kind == "other-source"
+    assert (result.data["deleted"], result.data["replaced"]) == (2, 1)
+    assert f"holds what was synced from {result.data['source']['host']}:{first};" in result.error.message
+    assert f"fleet sync {second} --to {dest} --force" in str(result.error.hint)
+    assert json.loads(json.dumps(refused.as_json()))["hosts"]["n1"]["error"]["kind"] == "other-source"
+    # the first goes on as if nothing had been
+    (first / "a.py").unlink()
+    assert mirror(first, dest).ok and there(dest) == ["pkg/b.py", "same.py"]
+
+
+def test_force_and_a_yes_go_on_and_a_no_does_not(tmp_path: Path, dest: Path) -> None:
+    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
+    assert mirror(first, dest).ok
+    assert mirror(second, dest, says=False).exit_code == 123 and there(dest) == ["a.py"]
+    agreed = mirror(second, dest, says=True)
+    assert agreed.ok and there(dest) == ["b.py"]
+    assert str(first) in agreed.data["asked"][0] and str(second) in agreed.data["asked"][0]
+    # it is the second's now
+    assert mirror(second, dest, says=False).data["asked"] == []
+    assert mirror(first, dest, force=True).ok and there(dest) == ["a.py"]
+
+
+def test_hosts_that_share_the_folder_are_asked_about_once(tmp_path: Path, dest: Path) -> None:
+    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
+    assert mirror(first, dest, names="n1 n2 n3").ok
+    refused = mirror(second, dest, names="n1 n2 n3")
+    assert not any(r.ok for r in refused.results) and there(dest) == ["a.py"]
+    assert mirror(second, dest, names="n1 n2 n3", says=True).ok and there(dest) == ["b.py"]
+
+
+def test_nothing_is_asked_where_nothing_would_be_lost(tmp_path: Path, dest: Path) -> None:
+    first = project(tmp_path, "A", {"a.py": "1"})
+    assert mirror(first, dest).ok
+    moved = first.rename(tmp_path / "moved")
+    (moved / "more.py").write_text("2")
+    assert mirror(moved, dest).ok and there(dest) == ["a.py", "more.py"]
+    # it is the new one's now, and what a node changed is its own
+    (dest / "a.py").write_text("changed on the node")
+    other = project(tmp_path, "B", {})
+    refused = mirror(other, dest)
+    assert refused.results[0].data["deleted"] == 1 and str(moved) in str(refused.results[0].data["source"])
+
+
+def test_a_sync_that_changes_nothing_puts_its_name_to_what_an_older_fleet_left(tmp_path: Path, dest: Path) -> None:
+    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
+    assert mirror(first, dest).ok
+    state = dest.parent / f".{dest.name}.fleet-sync" / "state"
+
+    def forget() -> None:
+        line, _, packed = state.read_bytes().partition(b"\n")
+        state.write_bytes(json.dumps({k: v for k, v in json.loads(line).items() if k != "source"}).encode() + b"\n"
+                          + packed)
+
+    forget()
+    assert mirror(first, dest).ok
+    assert mirror(second, dest).exit_code == 123
+    forget()
+    assert mirror(second, dest).ok and there(dest) == ["b.py"]
