@@ -64,11 +64,13 @@ class SshTransport:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
         try:
             endpoint = self.resolve(host, cancel)
-            link = self._connect(host, endpoint, self._route(endpoint), cancel)
+            route = self._route(endpoint)
+            link = self._connect(host, endpoint, route, cancel)
         except FleetError as error:
             error.host = host.name
             raise
-        return SshSession(host, link, self.options.connect_timeout)
+        return SshSession(host, link, self.options.connect_timeout,
+                          lambda: self._connect(host, endpoint, route, Cancel()))
 
     def host_key(self, host: Host, cancel: Cancel, key_type: str | None = None) -> HostKey:
         """The key that whoever answers at this host presents, unverified; nothing is sent to it but a key

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from paramiko.buffered_pipe import PipeTimeout
-from paramiko.common import cMSG_CHANNEL_REQUEST
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
@@ -16,13 +15,14 @@ from fleet.transport.base import Cancel
 from fleet.transport.ssh_dial import Deadline
 from fleet.transport.ssh_hostkeys import HostKey
 from fleet.transport.ssh_link import WINDOW_BYTES, ChannelRefused, Link
-from fleet.transport.ssh_wire import Message, NodeChannel
+from fleet.transport.ssh_wire import NodeChannel
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
 # while a program there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
 SEND_PATIENCE = 120.0
 EARLY_BYTES = 64 << 20
+SETTLE_SECONDS = 0.2
 
 
 class SshChannel:
@@ -120,13 +120,14 @@ class SshChannel:
 
 
 class SshSession:
-    """An authenticated connection to one host."""
+    """Authenticated access to one host: a connection, and more of them where sshd allows few channels on one
+    (MaxSessions). more: opens another."""
 
-    def __init__(self, host: Host, link: Link, timeout: float, on_close: Callable[[], None] | None = None) -> None:
+    def __init__(self, host: Host, link: Link, timeout: float, more: Callable[[], Link] | None = None) -> None:
         self.host = host
-        self._link = link
+        self._links = [link]
         self._timeout = timeout
-        self._on_close = on_close
+        self._more = more
 
     def start(self, command: str) -> SshChannel:
         try:
@@ -135,46 +136,51 @@ class SshSession:
             error.host = self.host.name
             raise
 
-    def _start(self, command: str) -> SshChannel:
+    def _start(self, command: str, again: bool = True) -> SshChannel:
         # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
         deadline = Deadline.after(self._timeout, Cancel())
-        try:
-            channel = self._link.open("session", deadline)
-        except ChannelRefused as error:
-            raise ConnectError(
-                f"its sshd opens no further session: {error.text or 'refused'}",
-                kind="protocol", hint="MaxSessions in its sshd_config (10 by default)") from error
-        event = channel.event
-        event.clear()
-        channel.event_ready = False
-        m = Message()
-        m.add_byte(cMSG_CHANNEL_REQUEST)
-        m.add_int(channel.remote_chanid)
-        m.add_string("exec")
-        m.add_boolean(True)
-        m.add_string(command)
-        self._link.post(m, deadline, "the start of a command")
-        in_time = deadline.wait(event)
+        link, channel = self._open(deadline)
+        link.post(lambda: channel.ask(command), deadline, "the start of a command")
+        in_time = deadline.wait(channel.event)
         if channel.event_ready:
             return SshChannel(channel, self.host)
-        if in_time and self._link.is_active():
-            raise ConnectError("its sshd refuses to run commands", kind="protocol",
-                               hint="a restricted account? try 'ssh HOST true'")
-        raise self._link.failure(in_time, self._timeout, "the start of a command")
+        if not in_time or not link.is_active():
+            raise link.failure(in_time, self._timeout, "the start of a command")
+        if again:  # Dropbear closes a channel at once that is opened while the command of a closed one still ends
+            time.sleep(SETTLE_SECONDS)
+            return self._start(command, again=False)
+        raise ConnectError("its sshd refuses to run commands", kind="protocol",
+                           hint="a restricted account? try 'ssh HOST true'")
+
+    def _open(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
+        for link in reversed(self._links):
+            try:
+                return link, link.open("session", deadline)
+            except ChannelRefused as error:
+                refused = error
+        try:
+            if self._more is None:
+                raise ConnectError("no more connections")
+            link = self._more()
+            self._links.append(link)
+            return link, link.open("session", deadline)
+        except (ConnectError, ChannelRefused):
+            raise ConnectError(f"its sshd opens no further session: {refused.text or 'refused'}", kind="protocol",
+                               hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config"
+                               ) from refused
 
     @property
     def host_key(self) -> HostKey:
         """The verified key of the host at the other end."""
-        assert self._link.server_host_key is not None
-        return self._link.server_host_key
+        key = self._links[0].server_host_key
+        assert key is not None
+        return key
 
     @property
     def alive(self) -> bool:
         """The connection stands, as far as this side has heard."""
-        return bool(self._link.is_active())
+        return all(link.is_active() for link in self._links)
 
     def close(self) -> None:
-        self._link.abort()
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            on_close()
+        for link in self._links:
+            link.abort()

@@ -144,7 +144,7 @@ class Link(paramiko.Transport):  # type: ignore[misc]
             self.channels_seen[chanid] = True
             channel._set_transport(self)
             channel._set_window(WINDOW_BYTES, self.default_max_packet_size)
-        self.post(m, deadline, "the opening of a channel")
+        self.post(lambda: self._send_user_message(m), deadline, "the opening of a channel")
         in_time = False
         try:
             in_time = deadline.wait(event)
@@ -166,10 +166,10 @@ class Link(paramiko.Transport):  # type: ignore[misc]
             return False
         return True
 
-    def post(self, m: Message, deadline: Deadline, during: str) -> None:
-        """Send one message. ConnectError when the connection is gone."""
+    def post(self, send: Callable[[], None], deadline: Deadline, during: str) -> None:
+        """Call what sends one message. ConnectError when the connection is gone."""
         try:
-            self._send_user_message(m)
+            send()
         except (EOFError, OSError, paramiko.SSHException) as error:
             raise self.failure(True, deadline.seconds, during) from error
 

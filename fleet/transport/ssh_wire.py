@@ -29,7 +29,7 @@ def _load() -> Any:
 paramiko: Any = _load()
 
 from paramiko.buffered_pipe import PipeTimeout  # noqa: E402
-from paramiko.common import cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
+from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
 from paramiko.message import Message as Message  # noqa: E402
 from paramiko.packet import Packetizer  # noqa: E402
 
@@ -111,15 +111,41 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             with self.lock:
                 self.in_window_sofar += len(data)
 
+    def ask(self, command: str) -> None:
+        """Ask for a command to be run; `event` is set by the answer, `event_ready` with it when it is yes. A request on
+        a channel that is closed already would cost the whole connection."""
+        m = Message()
+        m.add_byte(cMSG_CHANNEL_REQUEST)
+        m.add_int(self.remote_chanid)
+        m.add_string("exec")
+        m.add_boolean(True)
+        m.add_string(command)
+        with self._sending:
+            with self.lock:
+                if self.closed:
+                    return
+                self.event.clear()
+                self.event_ready = False
+            self.transport._send_user_message(m)
+
     def close(self) -> None:
         with self.lock:
             messages = self._close_internal() if self.active and not self.closed else ()
         self._say_close(messages)
 
+    def _request_failed(self, m: Message) -> None:
+        with self.lock:
+            messages = self._close_internal()
+        self._say_close_soon(messages)
+
     def _handle_close(self, m: Message) -> None:
         with self.lock:
             messages = self._close_internal()
             self.transport._unlink_channel(self.chanid)
+        self._say_close_soon(messages)
+
+    def _say_close_soon(self, messages: Any) -> None:
+        """From the connection's own thread."""
         if self.transport.clear_to_send.is_set() and not self._sending.locked():
             self._say_close(messages)
         else:

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from transport_tools import wait_until
+from private_sshd import Head, Sshd
+from transport_tools import transport, wait_until
 
 from fleet import fanout
 from fleet.errors import ConnectError
@@ -82,9 +83,19 @@ def test_closing_a_channel_closes_stdin(session: SshSession, tmp_path: Path) -> 
     wait_until((tmp_path / "ended").exists)
 
 
-def test_too_many_sessions_is_said(session: SshSession) -> None:
-    with pytest.raises(ConnectError) as caught:
-        for _ in range(11):
-            session.start("sleep 20")
-    assert caught.value.hint is not None
-    assert "MaxSessions" in caught.value.hint
+def test_more_channels_than_sshd_allows_on_one_connection(session: SshSession) -> None:
+    channels = [session.start(f"echo {number}; sleep 20") for number in range(12)]
+    assert [channel.recv(5) for channel in channels] == [b"%d\n" % number for number in range(12)]
+
+
+def test_an_sshd_that_opens_no_session_is_named(tmp_path: Path, head: Head) -> None:
+    server = Sshd(tmp_path / "s", settings=["MaxSessions 0"])
+    head.trusted_by(server)
+    made = transport(head).connect(server.host(), Cancel())
+    try:
+        with pytest.raises(ConnectError) as caught:
+            made.start("true")
+    finally:
+        made.close()
+        server.stop()
+    assert caught.value.hint is not None and "'MaxSessions 10'" in caught.value.hint
