@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean venv-demo venv-test venv-bench
+.PHONY: help demo test check bench clean root venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -13,7 +13,7 @@ DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 help:  ## shows this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: venv-demo  ## four virtual hosts, from a password to a trained model (root)
+demo: root venv-demo  ## four virtual hosts, from a password to a trained model (root)
 	@tools/demo
 
 # Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs.
@@ -31,6 +31,10 @@ bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
 clean:  ## removes .venv, runs and caches
 	rm -rf .venv .provision.log runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# before minutes of installing, not behind them
+root:
+	@[ "$$(id -u)" = 0 ] || { printf 'error: the lab needs root: it makes namespaces and mounts\n  hint: sudo -H make demo\n' >&2; exit 1; }
 
 venv-demo:
 	@tools/provision system $(DEBIAN)

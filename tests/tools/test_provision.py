@@ -59,8 +59,9 @@ class Machine:
         path.write_text(f'#!/bin/sh\necho "$@" >>{log}\n{body}')
         path.chmod(0o755)
 
-    def packages(self, states: dict[str, str]) -> None:
+    def packages(self, states: dict[str, str], broken: str = "") -> None:
         """What dpkg-query knows: "installed" for all but `states`; "" is a package that it never heard of."""
+        states = {**states, "*Eflag*": f"reinstreq {broken}" if broken else "-"}
         cases = "".join(f'{name}) [ -n "{state}" ] || exit 1; echo {state} ;; ' for name, state in states.items())
         self.stub("dpkg-query", f'eval "name=\\${{$#}}"; case $name in {cases} *) echo installed ;; esac')
 
@@ -149,6 +150,13 @@ def test_a_kill_while_apt_runs_leaves_the_policy_alone(machine: Machine, policy:
     there = f"{POLICY}\n{policy}" if policy else ""
     assert ended == f"{128 + number}\n{there}"
     assert again == there
+
+
+def test_a_package_that_a_killed_dpkg_was_unpacking_comes_first(machine: Machine) -> None:
+    machine.packages({"openssh-server": "unpacked"}, broken="ucf")
+    machine.run(SERVER)
+    update, again, install = machine.calls("apt-get")
+    assert again.endswith(" --reinstall ucf") and "--reinstall" not in install
 
 
 @pytest.mark.parametrize(("policy", "aside", "healed"), [
