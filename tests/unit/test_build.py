@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import stat
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.errors import PreflightError, UsageError
+from fleet.errors import HostFailed, PreflightError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.build import BuildOptions, build_env, installed_ops, make_plan
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
 from fleet.ops.build.node import _Incoming, _told
+from fleet.ops.build.source import unpack
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.compilers import gcc_bounds
 from fleet.rules.gpus import capability
@@ -36,6 +40,53 @@ INVENTORY = Inventory((Host("gpu01", "a"), Host("gpu02", "b")))
 ])
 def test_the_table_of_gpus(name: str, value: str | None) -> None:
     assert capability(name) == value
+
+
+def sdist(path: Path, *members: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for member in members:
+            data = b"text\n" if member.isreg() else b""
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o644, link: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.linkname = kind, mode, link
+    return member
+
+
+def test_an_sdist_is_unpacked_by_a_python_whose_tarfile_has_no_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    good = sdist(tmp_path / "x-1.tar.gz", entry("x-1", tarfile.DIRTYPE, 0o755), entry("x-1/setup.py"),
+                 entry("x-1/bin/run", mode=0o4777), entry("x-1/empty", tarfile.DIRTYPE, 0))
+    inner = unpack(good, tmp_path / "to")
+    assert inner == tmp_path / "to/x-1" and (inner / "setup.py").read_text() == "text\n"
+    assert [stat.S_IMODE((inner / name).stat().st_mode) for name in ("setup.py", "bin/run")] == [0o644, 0o755]
+    assert list((inner / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", [
+    entry("../out"), entry("x-1/../../out"), entry("/tmp/fleet-out"), entry("x-1/link", tarfile.SYMTYPE, link="/etc"),
+    entry("x-1/hard", tarfile.LNKTYPE, link="x-1/setup.py"), entry("x-1/dev", tarfile.CHRTYPE),
+    entry("x-1/pipe", tarfile.FIFOTYPE),
+], ids=lambda member: str(member.name))
+def test_an_sdist_writes_nothing_but_files_below_its_folder(bad: tarfile.TarInfo, tmp_path: Path) -> None:
+    with pytest.raises(HostFailed, match="which no source has"):
+        unpack(sdist(tmp_path / "x-1.tar.gz", entry("x-1/setup.py"), bad, entry("x-1/link/later")), tmp_path / "w/to")
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir()} == {
+        "x-1.tar.gz", "w/to/x-1/setup.py"}
+
+
+def test_what_is_no_sdist_is_said(tmp_path: Path) -> None:
+    whole = sdist(tmp_path / "x-1.tar.gz", entry("x-1/setup.py")).read_bytes()
+    for content in (b"", b"<html>", whole[:-20], whole[:40] + b"?" * 40):
+        (tmp_path / "y.tar.gz").write_bytes(content)
+        with pytest.raises(HostFailed, match="y.tar.gz is no sdist"):
+            unpack(tmp_path / "y.tar.gz", tmp_path / "to")
 
 
 def node(*gpus: str, **changes: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import re
 import shutil
 import sys
 import tarfile
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.runtime import Runtime
@@ -55,14 +56,34 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
         if sdist is None:
             raise HostFailed(f"pip left no source of deepspeed {version}", kind="collect",
                              hint="give the tree with --source DIR")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(work / "tree", filter="data")
-        inner = next((work / "tree").iterdir())
+        inner = unpack(sdist, work / "tree")
         shutil.rmtree(folder, ignore_errors=True)
         inner.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+def unpack(sdist: Path, to: Path) -> Path:
+    """The one folder that an sdist holds, below `to`. Only files and folders are taken, and only from inside of it:
+    tarfile's own filter is not there before Python 3.11.4, and another one in each version after."""
+    try:
+        with tarfile.open(sdist) as archive:
+            for member in archive:
+                path = PurePosixPath(member.name)
+                if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
+                    raise HostFailed(f"{sdist.name} holds {member.name!r}, which no source has", kind="collect",
+                                     hint="give the tree with --source DIR")
+                target = to / path
+                (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
+                if (content := archive.extractfile(member)) is not None:
+                    with content, target.open("wb") as out:
+                        shutil.copyfileobj(content, out)
+                    target.chmod(0o755 if member.mode & 0o100 else 0o644)
+        return next(to.iterdir())
+    except (tarfile.TarError, zlib.error, EOFError, StopIteration) as error:
+        raise HostFailed(f"{sdist.name} is no sdist: {error or 'it is empty'}", kind="collect",
+                         hint="give the tree with --source DIR") from None
 
 
 def _has_setuptools() -> bool:
