@@ -5,7 +5,7 @@ spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s}. Answ
                            "capability": "8.0" | null
     cc, cxx, nvcc, ninja   {"path", "version"}, or null where there is none; $CC, $CXX and $CUDA_HOME count
     headers                path of Python.h | null
-    backends               {module: bool} of what builds wheels
+    backends               {module: bool} of what builds wheels; setuptools 70.1 and newer need no "wheel" for it
     timed_out, failed      as in the probe
 """
 # parts: steps probe_system probe_tools
@@ -13,9 +13,12 @@ ASK_BUILD = r"""
 import json, os, sysconfig
 from importlib.util import find_spec
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
+backends = {name: find_spec(name) is not None for name in ("pip", "setuptools", "wheel")}
+if backends["setuptools"]:
+    own = os.path.join(os.path.dirname(find_spec("setuptools").origin), "command", "bdist_wheel.py")
+    backends["wheel"] = backends["wheel"] or os.path.exists(own)
 print()
-print(json.dumps({"headers": header if os.path.exists(header) else None,
-                  "backends": {name: find_spec(name) is not None for name in ("pip", "setuptools", "wheel")}}))
+print(json.dumps({"headers": header if os.path.exists(header) else None, "backends": backends}))
 """
 
 

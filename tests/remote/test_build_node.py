@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,23 @@ def spec(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / ".tree.fleet-sync/lock").write_text(json.dumps({"sync": "s", "host": "n1", "head": "desk"}))
     return {"python": sys.executable, "activate": None, "env": {}, "source": str(tree), "id": "b1", "mark": "build-b1",
             "grace": 0.0, "wait": 0.3}
+
+
+def test_what_makes_wheels_there(home: Path, tmp_path: Path) -> None:
+    """A new environment of Python 3.10 has a setuptools that cannot do it without the wheel package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    package = next(tmp_path.glob("env/lib/python3*/site-packages")) / "setuptools"
+
+    def backends() -> dict[str, bool]:
+        spec = {"python": str(tmp_path / "env/bin/python"), "activate": None, "env": {}, "deadline": 60}
+        return dict(answer("toolchain", spec, home)["facts"]["backends"])
+
+    assert backends() == {"pip": False, "setuptools": False, "wheel": False}
+    (package / "command").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert backends() == {"pip": False, "setuptools": True, "wheel": False}
+    (package / "command/bdist_wheel.py").touch()
+    assert backends() == {"pip": False, "setuptools": True, "wheel": True}
 
 
 def test_builds_do_not_wait_for_each_other(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ GCC7 = {"path": "/usr/bin/gcc", "version": "7.3.1"}
     ({"torch": {"version": "2.6.0+cpu", "cuda": None, "hip": None}}, ("9.0",), "built without CUDA", "--cpu"),
     ({"headers": None}, (), r"Python\.h", "python3-dev"),
     ({"backends": {"pip": True, "setuptools": False, "wheel": True}}, (), "lacks setuptools", "sync their wheels"),
+    ({"backends": {"pip": True, "setuptools": True, "wheel": False}}, (), "lacks wheel,", "sync their wheels"),
     ({"activate": "no such file"}, (), "activate line failed", "bash"),
     ({"python": {"executable": None, "error": "x: no such program"}}, (), "no such program", "'python'"),
 ])

@@ -74,10 +74,11 @@ def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list
     if python.get("error") or not python:
         refuse(python.get("error") or "its Python gave no answer", "correct 'python' of this host in the inventory")
         return errors
-    missing = [name for name, there in (facts.get("backends") or {}).items() if not there and name != "wheel"]
+    missing = [name for name, there in (facts.get("backends") or {}).items() if not there]
     if missing:
+        how = "" if missing == ["wheel"] else f"{python['executable']} -m ensurepip; or "
         refuse(f"{python['executable']} lacks {' and '.join(missing)}, which build wheels",
-               f"{python['executable']} -m ensurepip; or sync their wheels: fleet sync --wheels DIR")
+               f"{how}sync their wheels: fleet sync --wheels DIR")
     if not facts.get("headers"):
         refuse(f"the headers of {python['executable']} are missing (Python.h)",
                "apt-get install python3-dev (python3.X-dev), yum install python3-devel; conda has them")
