@@ -49,7 +49,7 @@ def holders(inodes):
 
 def status_number(pid, field):
     """The first number behind `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
-    for line in read_file("/proc/%d/status" % pid).splitlines():
+    for line in read_file("/proc/%d/status" % pid).split(b"\n"):
         name, _, rest = line.partition(b":")
         if name == field and rest.split():
             return int(rest.split()[0])

@@ -23,6 +23,9 @@ import os, signal, socket, sys, time
 family, address, port, how = sys.argv[1:]
 if how == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if how == "forged":
+    with open("/proc/self/comm", "wb") as comm:
+        comm.write(b"x\\rUid:\\t4242")
 s = socket.socket(getattr(socket, family))
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind((address, int(port)))
@@ -97,6 +100,13 @@ def test_a_listener_is_shown_and_ended(home: Path, listen: Listen, family: str, 
     done = end(home, port, [key(entry)])
     assert done == {"ended": [pid], "reasons": {}, "listeners": []}
     assert not alive(pid)
+
+
+def test_a_process_cannot_name_itself_into_another_users(home: Path, listen: Listen) -> None:
+    """Its name stands above its uid in /proc/PID/status, and may hold a carriage return."""
+    pid, port = listen("forged")
+    (entry,) = scan(home, port)
+    assert (entry["pid"], entry["uid"], entry["own"]) == (pid, os.getuid(), True)
 
 
 def test_nothing_listens(home: Path) -> None:

@@ -106,6 +106,12 @@ def test_what_is_not_answered_failed() -> None:
     assert parse("a", ["b", "c"], b"\nFLEET-SETUP-SSH\nFAIL ssh is not installed\n")[1].reason == "ssh is not installed"
 
 
+@pytest.mark.parametrize("end", ["\r", "\x85", "\u2028", "\v", "\f"])
+def test_what_a_host_says_speaks_for_no_other(end: str) -> None:
+    output = f"\nFLEET-SETUP-SSH\nPAIR b 255 denied{end}PAIR c 0 \nPAIR c 255 denied\nPAIR d 255 x{end}PAIR c 0 \n"
+    assert not any(pair.reason is None for pair in parse("a", ["b", "c", "d"], output.encode()))
+
+
 def test_equal_reasons_are_folded() -> None:
     pairs = [Pair("a", f"gpu{i:02}", f"ssh: connect to host 10.0.0.{i} port 22: Connection refused") for i in (1, 2, 3)]
     error = as_error("a", [*pairs, Pair("a", "b", "exit status 1")], 9)

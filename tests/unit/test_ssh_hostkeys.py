@@ -10,7 +10,8 @@ import pytest
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.ssh_endpoint import Endpoint
-from fleet.transport.ssh_hostkeys import HostKey, HostKeyCheck, KnownHosts, parse
+from fleet.transport.ssh_hostkeys import HostKeyCheck
+from fleet.transport.ssh_known_hosts import HostKey, KnownHosts, parse
 
 
 @pytest.fixture(scope="module")
@@ -21,18 +22,19 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, HostKey]:
     for name, kind in (("ed1", "ed25519"), ("ed2", "ed25519"), ("rsa", "rsa"), ("ec", "ecdsa")):
         subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(folder / name)], check=True)
         line = (folder / f"{name}.pub").read_text()
-        made[name] = parse(f"x {line}", "made")[0].key
+        made[name] = parse(f"x {line}".encode(), "made")[0].key
     return made
 
 
 def check(
     tmp_path: Path, lines: str, *, port: int = 22, pin: str | None = None, address: str = "10.0.0.1",
-    known: KnownHosts | None = None,
+    known: KnownHosts | None = None, revoked: Path | None = None,
 ) -> HostKeyCheck:
     file = tmp_path / "known_hosts"
-    file.write_text(lines)
+    file.write_text(lines, newline="")
     host = Host("gpu1", address, port=port, host_key=pin)
-    return HostKeyCheck(host, Endpoint(address, port, "me", (), (), (file,)), known or KnownHosts())
+    return HostKeyCheck(host, Endpoint(address, port, "me", (), (), (file,), revoked=revoked),
+                        known or KnownHosts())
 
 
 def refused(judge: HostKeyCheck, key: HostKey) -> ConnectError:
@@ -104,6 +106,79 @@ def test_revoked_beats_everything(tmp_path: Path, keys: dict[str, HostKey]) -> N
         error = refused(check(tmp_path, lines, pin=pin), keys["ed1"])
         assert error.kind == "host-key"
         assert "revoked" in error.message
+
+
+def test_revoked_holds_on_every_port(tmp_path: Path, keys: dict[str, HostKey]) -> None:
+    lines = f"[10.0.0.1]:33 {keys['ed1'].text}\n@revoked 10.0.0.1 {keys['ed1'].text}\n"
+    assert "revoked" in refused(check(tmp_path, lines, port=33), keys["ed1"]).message
+    only = f"@revoked 10.0.0.1 {keys['ed1'].text}\n"
+    assert "revoked" in refused(check(tmp_path, only, port=33, pin=keys["ed1"].fingerprint), keys["ed1"]).message
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\x1d", "\x1e", "\r", "\0"])
+def test_a_line_ends_at_a_newline_only(tmp_path: Path, keys: dict[str, HostKey], end: str) -> None:
+    """What Python takes for a line's end as well would let a comment, or a name, vouch for a key."""
+    for before in ("# from our wiki", f"other {keys['ed2'].text} comment"):
+        lines = f"{before}{end}10.0.0.1 {keys['ed1'].text}\n"
+        assert refused(check(tmp_path, lines), keys["ed1"]).kind == "unknown-host-key"
+    # the reverse: a revocation behind such a break is not cut off from its line
+    assert refused(check(tmp_path, f"@revoked * {keys['ed1'].text} a{end}b\n"), keys["ed1"]).kind == "host-key"
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2003", "\x1f", "\v"])
+def test_words_end_at_blanks_and_tabs_only(tmp_path: Path, keys: dict[str, HostKey], blank: str) -> None:
+    lines = f"10.0.0.1{blank}{keys['ed1'].text}\n"
+    assert refused(check(tmp_path, lines), keys["ed1"]).kind == "unknown-host-key"
+    check(tmp_path, f"\t10.0.0.1 \t{keys['ed1'].text}\tcomment\r\n").check(keys["ed1"])
+
+
+def test_lines_agree_with_ssh_keygen(tmp_path: Path, keys: dict[str, HostKey]) -> None:
+    """The real `ssh-keygen -F` on the same file, line for line."""
+    text = keys["ed1"].text
+    lines = ["# c\u202810.0.0.1 " + text, "a\v10.0.0.1 " + text, "10.0.0.1\t" + text, "x,10.0.0.1 " + text + "\r",
+             "@revoked 10.0.0.1 " + text, "@cert-authority 10.0.0.1 " + text, "10.0.0.* " + text, "10.0.0.10 " + text,
+             "10.0.0.1\u00a0" + text, "!10.0.0.1,10.* " + text]
+    for line in lines:
+        (tmp_path / "one").write_text(line + "\n", newline="")
+        said = subprocess.run(["ssh-keygen", "-F", "10.0.0.1", "-f", tmp_path / "one"], capture_output=True)
+        found = [entry for entry in parse((line + "\n").encode(), "one") if entry.covers("10.0.0.1")]
+        assert bool(found) == (said.returncode == 0), line
+
+
+def test_a_file_of_revoked_keys(tmp_path: Path, keys: dict[str, HostKey]) -> None:
+    revoked = tmp_path / "revoked"
+    lines = f"10.0.0.1 {keys['ed1'].text}\n10.0.0.1 {keys['ec'].text}\n"
+    revoked.write_text(f"# lost\n\n  {keys['ed1'].text} laptop\r\n")
+    error = refused(check(tmp_path, lines, revoked=revoked), keys["ed1"])
+    assert error.kind == "host-key"
+    assert str(revoked) in error.message
+    check(tmp_path, lines, revoked=revoked).check(keys["ec"])
+    # as ssh: without the file nobody is trusted
+    error = refused(check(tmp_path, lines, revoked=tmp_path / "gone"), keys["ec"])
+    assert (error.kind, error.where) == ("config", str(tmp_path / "gone"))
+
+
+def test_a_krl_is_read_by_ssh_keygen(tmp_path: Path, keys: dict[str, HostKey], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lost.pub").write_text(keys["ed1"].text + "\n")
+    krl = tmp_path / "krl"
+    subprocess.run(["ssh-keygen", "-q", "-k", "-f", krl, tmp_path / "lost.pub"], check=True)
+    lines = f"10.0.0.1 {keys['ed1'].text}\n10.0.0.1 {keys['ec'].text}\n"
+    assert refused(check(tmp_path, lines, revoked=krl), keys["ed1"]).kind == "host-key"
+    check(tmp_path, lines, revoked=krl).check(keys["ec"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "ssh-keygen" in refused(check(tmp_path, lines, revoked=krl), keys["ec"]).message
+
+
+def test_a_certificate_authority_is_named(tmp_path: Path, keys: dict[str, HostKey]) -> None:
+    for names in ("*", "10.0.0.1"):
+        error = refused(check(tmp_path, f"# c\n@cert-authority {names} {keys['rsa'].text}\n", port=33), keys["ed1"])
+        assert error.kind == "unknown-host-key"
+        assert "@cert-authority" in error.message
+        assert "known_hosts:2" in error.message
+    # it vouches for no key itself, and does not stand in the way of one on file
+    both = f"@cert-authority * {keys['rsa'].text}\n10.0.0.1 {keys['ed1'].text}\n"
+    assert refused(check(tmp_path, both), keys["rsa"]).kind == "host-key"
+    check(tmp_path, both).check(keys["ed1"])
 
 
 def test_wildcards_and_negation(tmp_path: Path, keys: dict[str, HostKey]) -> None:

@@ -53,11 +53,13 @@ def enrol(
     new: list[NewKey] = []
     accepted: list[tuple[HostPlan, HostKey]] = []
     for plan, key in fetched:
-        known, revoked = transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)
-        if any(e.key == key for e in revoked):
-            failures[plan.name] = failed(plan.host, ConnectError(
-                f"it presented {key}, which is marked @revoked ({revoked[0].where})", kind="host-key"))
-        elif plan.host.host_key:
+        on_file = transport.known_hosts.of(plan.endpoint)
+        try:
+            on_file.check_revoked(key)
+        except ConnectError as error:
+            failures[plan.name] = failed(plan.host, error)
+            continue
+        if plan.host.host_key:
             if plan.host.host_key.rstrip("=") == key.fingerprint:
                 how[plan.name] = "pinned"
                 accepted.append((plan, key))
@@ -65,15 +67,16 @@ def enrol(
                 failures[plan.name] = failed(plan.host, ConnectError(
                     f"the inventory expects host key {plan.host.host_key}, it presented {key}", kind="host-key",
                     hint="if the change is expected: correct host_key in the inventory"))
-        elif any(e.key == key for e in known):
+        elif any(e.key == key for e in on_file.known):
             how[plan.name] = "known"
         else:
-            old = tuple(dict.fromkeys(str(e.key) for e in known))
+            old = tuple(dict.fromkeys(str(e.key) for e in on_file.known))
             new.append(NewKey(plan.name, str(plan.endpoint), key, old))
     if new:
         yes = True if options.tofu else confirm(new)
+        by_name = {plan.name: plan for plan in level}
         for entry in new:
-            plan = next(p for p in level if p.name == entry.host)
+            plan = by_name[entry.host]
             if yes:
                 how[plan.name] = "replaced" if entry.old else "trusted on first use" if options.tofu else "confirmed"
                 accepted.append((plan, entry.key))
@@ -87,7 +90,7 @@ def enrol(
 
 
 def _on_file(plan: HostPlan, transport: SshTransport) -> bool:
-    return bool(transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)[0])
+    return bool(transport.known_hosts.of(plan.endpoint).known)
 
 
 def _fetch(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.ops.setup_ssh.lines import Added, append, split
-from fleet.transport.ssh_hostkeys import HostKey, parse
+from fleet.transport.ssh_known_hosts import HostKey, parse
 
 
 def known_name(address: str, port: int = 22) -> str:
@@ -18,8 +18,8 @@ def known_name(address: str, port: int = 22) -> str:
 
 def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
     """(name, key) of every entry that is neither hashed nor revoked nor an authority."""
-    for entry in parse((data or b"").decode("utf-8", "replace"), ""):
-        if not entry.revoked:
+    for entry in parse(data or b"", ""):
+        if not entry.marker:
             yield from ((name, entry.key) for name in entry.names if not name.startswith("|"))
 
 
@@ -27,9 +27,9 @@ def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> 
     """The file with each key known under each of its names; a line is added for the names that lack it."""
     plain: set[tuple[str, HostKey]] = set()
     special = []
-    for entry in parse((data or b"").decode("utf-8", "replace"), ""):
-        if not entry.revoked:
-            if any(c in "".join(entry.names) for c in "|*?!"):
+    for entry in parse(data or b"", ""):
+        if not entry.marker:
+            if entry.special:
                 special.append(entry)
             else:
                 plain.update((name, entry.key) for name in entry.names)
@@ -53,16 +53,17 @@ def forget(data: bytes | None, names: Iterable[str], keep: HostKey | None = None
     gone = {name.lower() for name in names}
     lines = split(data)
     for index, line in enumerate(lines):
-        for entry in parse(line.decode("utf-8", "replace"), ""):
-            if entry.revoked or entry.key == keep:
+        for entry in parse(line, ""):
+            if entry.marker or entry.key == keep:
                 continue
             if entry.names[0].startswith("|"):
                 if any(entry.covers(name) for name in gone):
                     lines[index] = b""
                 continue
-            left = [name for name in line.split()[0].split(b",") if name.decode("utf-8", "replace").lower() not in gone]
+            first = line.lstrip(b" \t").replace(b"\t", b" ").partition(b" ")[0]
+            left = [name for name in first.split(b",") if name.decode("latin-1").lower() not in gone]
             if not left:
                 lines[index] = b""
             elif len(left) < len(entry.names):
-                lines[index] = line.replace(line.split()[0], b",".join(left), 1)
+                lines[index] = line.replace(first, b",".join(left), 1)
     return b"".join(lines)

@@ -154,7 +154,7 @@ def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, 
         wanted[name] = plans[name]
     known = frozenset(
         name for name, plan in wanted.items()
-        if transport.known_hosts.lookup(plan.endpoint.known_name, plan.endpoint.known_hosts_files)[0]
+        if transport.known_hosts.of(plan.endpoint).known
     )
     depth = max((len(p.route) for p in wanted.values()), default=0)
     in_order = [*selected, *(n for n in wanted if n not in selected)]

@@ -61,7 +61,7 @@ def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
     """The pairs of one source; a target that the output does not mention failed."""
     found: dict[str, str | None] = {}
     general = "no answer"
-    for line in output.rpartition(_MARK)[2].decode("utf-8", "replace").splitlines():
+    for line in output.rpartition(_MARK)[2].decode("utf-8", "replace").split("\n"):
         word, _, rest = line.partition(" ")
         if word == "FAIL":
             general = rest

@@ -90,7 +90,7 @@ class Ignore:
 def _patterns(path: Path) -> list[Any]:
     """Those of one ignore file, in its order; none where there is no such file."""
     try:
-        lines = path.read_text("utf-8", "surrogateescape").splitlines()
+        lines = path.read_text("utf-8", "surrogateescape").split("\n")
     except (FileNotFoundError, IsADirectoryError):
         return []
     except OSError as error:

@@ -1,0 +1,204 @@
+"""known_hosts files, and files of revoked keys, as OpenSSH reads them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import subprocess
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from fleet.errors import ConnectError
+from fleet.transport.ssh_endpoint import Endpoint
+
+_KRL = b"SSHKRL\n\0"
+_MARKERS = ("", "@revoked", "@cert-authority")
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public host key: `type` as in known_hosts ("ssh-ed25519"), `blob` its wire form."""
+
+    type: str
+    blob: bytes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """"SHA256:..." as ssh-keygen -l shows it."""
+        return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
+
+    @property
+    def text(self) -> str:
+        """"ssh-ed25519 AAAA...", the part of a known_hosts line behind the name."""
+        return f"{self.type} {base64.b64encode(self.blob).decode()}"
+
+    def __str__(self) -> str:
+        return f"{self.fingerprint} ({self.type.removeprefix('ssh-').removeprefix('ecdsa-sha2-')})"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line. marker: "", "@revoked" or "@cert-authority"."""
+
+    names: tuple[str, ...]
+    key: HostKey
+    marker: str
+    where: str
+
+    @property
+    def special(self) -> bool:
+        """Its names have to be compared, they cannot be looked up."""
+        return bool(self.marker) or any(c in name for name in self.names for c in "|*?!")
+
+    @cached_property
+    def _hashed(self) -> tuple[bytes, bytes] | None:
+        """(salt, digest) of a name that ssh hashed."""
+        try:
+            _, _, salt, digest = self.names[0].split("|")
+            return base64.b64decode(salt), base64.b64decode(digest)
+        except (ValueError, binascii.Error):
+            return None
+
+    def covers(self, name: str) -> bool:
+        if self.names[0].startswith("|1|"):
+            return self._hashed is not None and hmac.digest(self._hashed[0], name.encode(), "sha1") == self._hashed[1]
+        plain = [n.replace("[", "[[]") for n in self.names]
+        if any(n.startswith("!") and fnmatchcase(name, n[1:]) for n in plain):
+            return False
+        return any(fnmatchcase(name, n) for n in plain)
+
+
+def parse(data: bytes, source: str) -> list[Entry]:
+    """Entries of a known_hosts file. Lines that are not one are skipped, as ssh does.
+
+    A line ends at "\\n" and at nothing else, words at blanks and tabs: what looks like a break to Python (U+2028,
+    vertical tab, ...) would let a comment vouch for a key.
+    """
+    entries = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        words = re.findall(r"[^ \t]+", line.partition(b"\0")[0].decode("latin-1").rstrip("\r"))
+        if not words or words[0].startswith("#"):
+            continue
+        marker = words.pop(0) if words[0].startswith("@") else ""
+        key = _key(words[1:])
+        if key is None or marker not in _MARKERS:
+            continue
+        names = (words[0],) if words[0].startswith("|1|") else tuple(words[0].lower().split(","))
+        entries.append(Entry(names, key, marker, f"{source}:{number}"))
+    return entries
+
+
+def _key(words: list[str]) -> HostKey | None:
+    """The key that a line names by its type and its text."""
+    try:
+        return HostKey(words[0], base64.b64decode(words[1], validate=True))
+    except (IndexError, ValueError, binascii.Error):
+        return None
+
+
+@dataclass
+class OnFile:
+    """What is on file for one host. known: entries that name it. bare: those that name it without its port, where
+    none has it. revoked, authorities: entries of that mark, for any port. revoked_keys: RevokedHostKeys."""
+
+    known: list[Entry] = field(default_factory=list)
+    bare: list[Entry] = field(default_factory=list)
+    revoked: list[Entry] = field(default_factory=list)
+    authorities: list[Entry] = field(default_factory=list)
+    revoked_keys: Path | None = None
+
+    def check_revoked(self, key: HostKey) -> None:
+        """ConnectError(kind="host-key") for a key that must not be trusted any more."""
+        where = next((e.where for e in self.revoked if e.key.blob == key.blob), None)
+        if where is not None:
+            mark = f"@revoked ({where})"
+        elif self.revoked_keys is not None and _is_revoked(self.revoked_keys, key):
+            mark = f"revoked by {self.revoked_keys} (RevokedHostKeys)"
+        else:
+            return
+        raise ConnectError(f"it presented {key}, which is marked {mark}", kind="host-key",
+                           hint="this key must not be trusted any more; find out who answers at that address")
+
+
+def _is_revoked(file: Path, key: HostKey) -> bool:
+    """Whether the file lists it: one key on a line, or a KRL, which ssh-keygen reads. Without the file no host is to
+    be trusted."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConnectError(f"cannot read the file of revoked host keys: {error.strerror}", where=str(file),
+                           kind="config", hint="RevokedHostKeys in the ssh config names it") from error
+    if not data.startswith(_KRL):
+        lines = (line.decode("latin-1").strip(" \t\r") for line in data.split(b"\n"))
+        keys = (_key(re.findall(r"[^ \t]+", line)) for line in lines if not line.startswith("#"))
+        return any(one is not None and one.blob == key.blob for one in keys)
+    try:
+        said = subprocess.run(["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"], input=key.text.encode() + b"\n",
+                              capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConnectError("this list of revoked keys (KRL) takes ssh-keygen to read", where=str(file), kind="config",
+                           hint="install it (Debian: apt install openssh-client)") from error
+    if said.returncode not in (0, 1):
+        raise ConnectError(said.stderr.decode("utf-8", "replace").strip() or "ssh-keygen cannot read it",
+                           where=str(file), kind="config")
+    return said.returncode == 1
+
+
+class KnownHosts:
+    """known_hosts files, read again only when they changed: setup-ssh enrols keys while it is connected."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[tuple[int, ...], dict[str, list[Entry]], list[Entry]]] = {}
+        self._lock = threading.Lock()
+
+    def _load(self, file: Path) -> tuple[dict[str, list[Entry]], list[Entry]]:
+        """(entries by plain name, entries that need a comparison)."""
+        try:
+            stat = file.stat()
+            stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            with self._lock:
+                if file not in self._files or self._files[file][0] != stamp:
+                    plain: dict[str, list[Entry]] = {}
+                    special: list[Entry] = []
+                    for entry in parse(file.read_bytes(), str(file)):
+                        if entry.special:
+                            special.append(entry)
+                        else:
+                            for name in entry.names:
+                                plain.setdefault(name, []).append(entry)
+                    self._files[file] = (stamp, plain, special)
+                return self._files[file][1:]
+        except (FileNotFoundError, NotADirectoryError):
+            return {}, []
+        except OSError as error:
+            raise ConnectError(f"cannot read it: {error.strerror}", where=str(file), kind="config") from error
+
+    def of(self, endpoint: Endpoint) -> OnFile:
+        """What is on file for whoever answers there."""
+        name = endpoint.known_name
+        bare = (endpoint.host_key_alias or endpoint.address).lower()
+        entries = self._lookup(name, endpoint.known_hosts_files)
+        others = self._lookup(bare, endpoint.known_hosts_files) if bare != name else []
+        known = [e for e in entries if not e.marker]
+        both = (*entries, *others)
+        return OnFile(
+            # as OpenSSH: a key on file without the port speaks for the host, its absence or difference says nothing
+            known, [e for e in others if not e.marker] if not known else [],
+            [e for e in both if e.marker == "@revoked"], [e for e in both if e.marker == "@cert-authority"],
+            endpoint.revoked,
+        )
+
+    def _lookup(self, name: str, files: Iterable[Path]) -> list[Entry]:
+        found: list[Entry] = []
+        for file in files:
+            plain, special = self._load(file)
+            found += plain.get(name, [])
+            found += (entry for entry in special if entry.covers(name))
+        return found
