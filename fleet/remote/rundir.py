@@ -14,6 +14,8 @@ import signal
 RUN_MARK = "FLEET_RUN_ID"
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 FINAL = ("exited", "stopped", "lost")
+# why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
+# head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed)
 NODE = os.uname()[1].replace("/", "_")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -73,9 +75,11 @@ def read_status(folder):
     return read_json(os.path.join(folder, "status.json"))
 
 
-def final_status(state, reason, left, engine_status=None, signum=None):
-    return {"state": state, "engine_status": engine_status, "signal": signum, "reason": reason,
-            "time": time.time(), "left": left}
+def final_status(state, reason, left, cause=None, began=None):
+    """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer."""
+    now = time.time()
+    return {"state": state, "engine_status": None, "signal": None, "reason": reason, "time": now, "left": left,
+            "cause": cause, "began": began or now}
 
 
 def write_final(folder, status):
@@ -203,8 +207,9 @@ def send_signal(pid, born, signum):
             pass
 
 
-def bury(run, folder, grace, reason, ancestors=(), state="lost"):
+def bury(run, folder, grace, reason, ancestors=(), state="lost", cause="supervisor"):
     """End what a dead supervisor left behind and say so in status.json; returns that status."""
-    status = final_status(state, reason, Ending(run, grace, ancestors).finish())
+    began = time.time()
+    status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
     write_final(folder, status)
     return status

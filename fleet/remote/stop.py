@@ -56,7 +56,7 @@ def stop(spec):
     below = descendants([who["pid"] for who in stuck])
     for who in reversed(stuck):
         send_signal(who["pid"], who["start"], signal.SIGKILL)
-    status = bury(run, folder, 0 if stuck else grace, reason, state="stopped")
+    status = bury(run, folder, 0 if stuck else grace, reason, state="stopped", cause="asked")
     for pid, born in below.items():
         send_signal(pid, born, signal.SIGKILL)
     return status["left"], "running"

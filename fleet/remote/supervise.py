@@ -9,7 +9,7 @@ Answers J {"event": "started", "pid", "dir"} or {"event": "failed", "message", "
 Three processes: the foreground answers and ends; the guardian only waits for the supervisor, to clean up
 if that is killed; the supervisor is the engine's parent. None of them carries the run's mark.
 The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null,
-"reason", "time", "left": [pids], "disk_full": true where the disk is full}.
+"reason", "time", "left": [pids], "cause", "began": see rundir.py, "disk_full": true where the disk is full}.
 """
 # parts: rundir engine place delivered
 import shutil
@@ -45,8 +45,8 @@ class Supervisor:
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
         self.beginning = beginning
         self.ended = None
-        self.ending = None
-        self.reason = None
+        self.ending = self.began = None
+        self.reason, self.cause = None, "engine"
         self.stop_seen = self.lease_seen = None
         self.renewed = self.ticked = time.monotonic()
 
@@ -57,9 +57,10 @@ class Supervisor:
             for signum in caught:
                 if signum != signal.SIGCHLD:
                     grace = self.spec["grace"] if signum == signal.SIGTERM else 0
-                    self.stop("the supervisor got signal %d" % signum, grace)
+                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
             self.look()
             if self.ended is not None and self.ending is None:
+                self.began = time.time()
                 self.ending = Ending(self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()])
             if self.ending is not None and self.ending.step():
                 self.reap()
@@ -83,7 +84,7 @@ class Supervisor:
         if request != self.stop_seen:
             self.stop_seen = request
             asked = read_json(os.path.join(self.folder, "stop"))
-            self.stop(asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]))
+            self.stop(asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked")
         lease = self.spec.get("lease")
         if lease is not None:
             renewal = stamp(os.path.join(self.folder, "lease"))
@@ -91,28 +92,29 @@ class Supervisor:
                 self.lease_seen, self.renewed = renewal, now
             # frozen for so long, this node was given up: renewals that waited in a socket prove nothing
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
-                self.stop("frozen", self.spec["grace"])
+                self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
             elif now - self.renewed > lease:
-                self.stop("lease", self.spec["grace"])
+                self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
         self.ticked = now
         if self.ending or self.beginning.over(now):
             self.beginning.release()
 
-    def stop(self, reason, grace):
+    def stop(self, reason, grace, cause):
         if self.ending is not None:
             self.ending.hurry(grace)
             return
-        self.reason = reason
+        self.reason, self.cause, self.began = reason, cause, time.time()
         self.ending = Ending(self.spec["run"], grace, [os.getpid()])
         try:
             write_json(os.path.join(self.folder, "status.json"),
-                       {"state": "stopping", "reason": reason, "time": time.time()})
+                       {"state": "stopping", "reason": reason, "time": time.time(), "cause": cause,
+                        "began": self.began})
         except OSError:
             pass
 
     def finish(self):
         state = "exited" if self.reason is None else "stopped"
-        status = final_status(state, self.reason, self.ending.left)
+        status = final_status(state, self.reason, self.ending.left, self.cause, self.began)
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.ended is not None:

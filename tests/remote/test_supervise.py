@@ -194,7 +194,7 @@ def test_lease(home: Path, run: str) -> None:
             time.sleep(0.2)
     assert marked(run), "renewed, it goes on"
     status = final(home, run, 6)
-    assert (status["state"], status["reason"]) == ("stopped", "lease")
+    assert (status["state"], status["cause"]) == ("stopped", "lease")
     assert not marked(run)
 
 
@@ -213,7 +213,7 @@ def test_a_node_that_was_frozen_stops_by_itself_though_renewals_waited(home: Pat
     os.utime(folder_of(home, run) / "lease")
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    assert final(home, run)["reason"] == "frozen"
+    assert final(home, run)["cause"] == "frozen"
     assert not marked(run)
 
 

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
+# why a node ended its part by itself -> the exit code; see remote/rundir.py
+OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED,
+              "supervisor": EXIT_HOST_FAILED}
 _WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
 
 
@@ -23,12 +26,14 @@ def checked(message: Mapping[str, Any]) -> Mapping[str, Any]:
         value = message.get(name)
         if value is not None and (type(value) is not int or abs(value) >= 2**31):
             raise ValueError(f"{name} {str(value)[:60]!r}")
-    for name in ("state", "reason"):
+    for name in ("state", "reason", "cause"):
         if not isinstance(message.get(name), str | None):
             raise ValueError(f"{name} is no text")
-    when, left = message.get("time"), message.get("left")
-    if when is not None and (type(when) not in (int, float) or not abs(when) < 1e12):
-        raise ValueError(f"time {str(when)[:60]!r}")
+    for name in ("time", "began"):
+        when = message.get(name)
+        if when is not None and (type(when) not in (int, float) or not abs(when) < 1e12):
+            raise ValueError(f"{name} {str(when)[:60]!r}")
+    left = message.get("left")
     if left is not None and not (isinstance(left, list) and all(type(pid) is int for pid in left)):
         raise ValueError("left is no list of process ids")
     if message.get("event") == "rank" and message.get("rank") is None:
@@ -74,7 +79,8 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class Failure:
-    """The first thing that went wrong. rank None: the engine itself, or the node."""
+    """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
+    "node", "link" (all nodes at once), or one of OWN_CAUSES."""
 
     host: str
     node_rank: int
@@ -102,6 +108,23 @@ class NodeState:
     @property
     def state(self) -> str:
         return str(self.status.get("state") or "starting")
+
+    @property
+    def cause(self) -> str | None:
+        """Why this node ended its part, where it did so by itself."""
+        cause = self.status.get("cause")
+        return cause if cause in OWN_CAUSES else None
+
+    @property
+    def began(self) -> float:
+        """When this node began to end its part, on the head's clock; 0 where it has not said so."""
+        return self.clock.on_head(float(self.status.get("began") or self.status.get("time") or 0))
+
+    def explains(self, end: RankEnd, when: float) -> bool:
+        """Whether a rank's end is the answer to that of its node or engine, and not its cause."""
+        if self.cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
+            return when >= self.began - TIE_SECONDS or self.cause == "supervisor" and end.signal == SIGTERM
+        return self.state == "exited" and end.signal is not None and when > self.began
 
     @property
     def engine_code(self) -> int:
@@ -141,7 +164,7 @@ class Gang:
             return None
         if node.state == "exited" and node.engine_code:
             return f"the engine on {host} failed"
-        if node.state in ("stopped", "lost"):
+        if node.state in ("stopped", "lost") or node.cause is not None:
             return f"{host}: {status.get('reason') or node.state}"
         return None
 
@@ -169,7 +192,8 @@ class Gang:
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self._last_attempts() if e.failed]
-        ends = [(when, end) for when, end in ends if self._before_stop(when)]
+        ends = [(when, end) for when, end in ends
+                if self._before_stop(when) and not self.nodes[end.host].explains(end, when)]
         if not ends:
             return []
         earliest = min(when for when, _ in ends)
@@ -186,12 +210,14 @@ class Gang:
     def _node_failures(self) -> list[Failure]:
         found = []
         for node in self.nodes.values():
-            when = node.clock.on_head(float(node.status.get("time") or 0))
+            when = node.began
             if node.lost is not None:
                 found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node"))
             elif node.state == "exited" and node.engine_code and self._before_stop(when):
                 found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine",
                                      signal=node.status.get("signal")))
+            elif node.cause is not None and (self._before_stop(when) or node.cause == "supervisor"):
+                found.append(Failure(node.host, node.node_rank, OWN_CAUSES[node.cause], when, what=node.cause))
             elif node.state in ("stopped", "lost") and self._before_stop(when):
                 found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node"))
         return found

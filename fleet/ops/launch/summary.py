@@ -7,6 +7,8 @@ from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError
 from fleet.model import Report, Result
+from fleet.ops.launch.causes import hint as plain_hint
+from fleet.ops.launch.causes import left_early, message, own_link
 from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
@@ -24,7 +26,7 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
         return hint is not None and hint.collateral
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
-    failure = None if interrupted else gang.first(collateral)
+    failure = None if interrupted else own_link(gang) or gang.first(collateral)
     missing = {n.node.host.name: ranks for n in plan.nodes
                if (ranks := gang.unaccounted(n.node.host.name, n.node.ranks))}
     if failure is None and not interrupted and missing and not plan.job.max_restarts:
@@ -44,7 +46,7 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
         "seconds": round(seconds, 3),
         "logs": str(plan.options.runs_dir / plan.run_id),
         "stopped": gang.reason,
-        "first_failure": describe(failure, plan, logs) if failure else None,
+        "first_failure": describe(failure, plan, logs, gang) if failure else None,
         "incomplete_logs": incomplete,
     })
 
@@ -66,7 +68,7 @@ def _result(node: NodeState, plan: Plan) -> Result:
     })
 
 
-def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs]) -> dict[str, Any]:
+def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> dict[str, Any]:
     """The first failure as JSON: who, how, its traceback or last lines, a hint, and the log that tells more."""
     name = "node.log" if failure.rank is None else f"rank{failure.rank}.err"
     text = logs[failure.host].tail(name, TAIL_BYTES)
@@ -75,8 +77,18 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs]) -> dict
     # of a line that a progress bar rewrote, its last state
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)
-    hint = hint_for(text)
-    trace = traceback_of(text)
+    ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
+    rule = hint_for(text) if ran else None
+    trace = traceback_of(text) if ran else None
+    said, hint = message(failure, plan), rule.remedy if rule else plain_hint(failure, plan)
+    early = left_early(failure, gang) if rule is not None and rule.collateral else None
+    if early is not None:
+        end, seconds = early
+        hint = (f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before: "
+                "did the others still need it?")
+    elif ran and gang.nodes[failure.host].status.get("disk_full"):
+        said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
+        hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
     return {
         "host": failure.host,
         "node_rank": failure.node_rank,
@@ -85,34 +97,11 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs]) -> dict
         "exit_code": failure.exit_code,
         "signal": failure.signal,
         "what": failure.what,
-        "message": _message(failure, plan),
+        "message": said,
+        "left_early": early and {"rank": early[0].rank, "host": early[0].host, "seconds": round(early[1], 3)},
         "traceback": trace,
-        "tail": None if trace else "\n".join(lines[-TAIL_LINES:]) or None,
-        "hint": hint.remedy if hint else _plain_hint(failure),
+        "tail": None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
+        "hint": hint,
         "log": str(logs[failure.host].folder / name),
     }
 
-
-def _message(failure: Failure, plan: Plan) -> str:
-    where = f"{failure.host} (node rank {failure.node_rank})"
-    if failure.what == "node":
-        return f"{where} was lost"
-    if failure.what == "vanished":
-        return f"rank {failure.rank} on {where} left no word of how it ended"
-    how = f"exit code {failure.exit_code}" if failure.signal is None else f"signal {failure.signal}"
-    if failure.what == "engine":
-        return f"{plan.job.engine} on {where} failed: {how}"
-    return f"rank {failure.rank} on {where} failed: {how}"
-
-
-def _plain_hint(failure: Failure) -> str | None:
-    """What the way it ended says where no log line does."""
-    if failure.what == "node":
-        return "the host hangs, or the link to it is cut; 'fleet exec -w HOST -- uptime' tells when it is back"
-    if failure.signal == 9:
-        return "killed from outside: out of memory? 'fleet exec -- dmesg' may say"
-    if failure.signal in (7, 11):
-        return "a crash in native code: PYTHONFAULTHANDLER=1 (--env) shows where"
-    if failure.exit_code in (126, 127):
-        return "the program could not be started there: is it on that node, and executable?"
-    return None

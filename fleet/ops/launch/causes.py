@@ -1,0 +1,72 @@
+"""What ended a run, in a sentence, and what to do about it. Pure.
+
+The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.errors import EXIT_CONNECT
+from fleet.ops.launch.gang import Failure, Gang, RankEnd
+from fleet.ops.launch.plan import Plan
+
+LINK_SECONDS = 5.0  # within which all nodes fall silent when it is this machine's own link
+
+
+def own_link(gang: Gang) -> Failure | None:
+    """All of several nodes fell silent at once: the head's link, not theirs."""
+    lost = [node.lost for node in gang.nodes.values() if node.lost is not None]
+    if len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
+        return None
+    first = next(iter(gang.nodes.values()))
+    return Failure(first.host, first.node_rank, EXIT_CONNECT, min(lost), what="link")
+
+
+def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
+    """The last rank that had ended well before a rank failed, and the seconds between: others may miss it."""
+    ends = [(failure.time - node.clock.on_head(end.time), end) for node in gang.nodes.values()
+            for end in node.ranks.values() if not end.failed]
+    before = [(seconds, end) for seconds, end in ends if seconds > 0]
+    seconds, end = min(before, key=lambda found: found[0], default=(0.0, None))
+    return (end, seconds) if end is not None else None
+
+
+def message(failure: Failure, plan: Plan) -> str:
+    """One sentence."""
+    where = f"{failure.host} (node rank {failure.node_rank})"
+    how = f"exit code {failure.exit_code}" if failure.signal is None else f"signal {failure.signal}"
+    sentences: Mapping[str, str] = {
+        "rank": f"rank {failure.rank} on {where} failed: {how}",
+        "vanished": f"rank {failure.rank} on {where} left no word of how it ended",
+        "engine": f"{plan.job.engine} on {where} failed: {how}",
+        "node": f"{where} was lost",
+        "link": f"all {len(plan.hosts)} nodes fell silent at once: this machine's own link seems to be down",
+        "lease": f"{where} ended its ranks: it had heard nothing of this machine for {plan.options.lease or 0:g} s",
+        "frozen": f"{where} ended its ranks: it had been frozen for longer than this machine waits",
+        "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
+        "supervisor": f"{where} ended its ranks: fleet's supervisor of this run was killed there",
+    }
+    return sentences[failure.what]
+
+
+def hint(failure: Failure, plan: Plan) -> str | None:
+    """What the way it ended says where no log line does."""
+    host = failure.host
+    hints: Mapping[str, str] = {
+        "node": f"the host hangs, or the link to it is cut; 'fleet exec -w {host} -- uptime' tells when it is back",
+        "link": f"nodes go on without this machine for {plan.options.lease or 0:g} s (--lease)",
+        "lease": "fleet was stopped or this machine slept, or its link was down; --lease S lets nodes go on for longer",
+        "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
+        "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
+        "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
+    }
+    if failure.what in hints:
+        return hints[failure.what]
+    if failure.signal == 9:
+        return f"killed from outside: out of memory? 'fleet exec -w {host} -- dmesg' may say"
+    if failure.signal in (7, 11):
+        return "a crash in native code: PYTHONFAULTHANDLER=1 (--env) shows where"
+    if failure.exit_code in (126, 127):
+        return "the program could not be started there: is it on that node, and executable?"
+    return None

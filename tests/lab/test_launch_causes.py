@@ -1,0 +1,115 @@
+"""What ended a run is named, not its victims: lease, killed supervisor or engine, full disk, the head's link."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_launch import (  # noqa: F401 (fixtures)
+    Launch,
+    background,
+    events,
+    launch,
+    left_on,
+    ready,
+    summary,
+    until,
+)
+from virtual_lab import VirtualLab
+
+Background = Callable[..., subprocess.Popen[bytes]]
+WHO = "import json, sys; who = json.load(open(sys.argv[1] + '/pid')); print(who['pid'], who['guardian']['pid'])"
+
+
+def owners(lab: VirtualLab, host: str, folder: Path) -> tuple[str, str]:
+    """The pids, as the host sees them, of a run's supervisor and guardian."""
+    (run,) = [p.name for p in folder.glob("runs/*-*")]
+    supervisor, guardian = lab.sh(host, f"python3 -c \"{WHO}\" ~/.fleet/runs/{run}").split()
+    return supervisor, guardian
+
+
+def ended(process: subprocess.Popen[bytes], folder: Path, lab: VirtualLab) -> tuple[int, dict[str, Any]]:
+    """The exit code and the first failure, on screen, in the summary and in the events alike."""
+    said = process.communicate(timeout=60)[1].decode()
+    first = summary(folder)["first_failure"]
+    assert f"failed: {first['message']}" in said and f"hint: {first['hint'].split(chr(39))[0]}" in said, said
+    assert events(folder, "summary")[0]["first_failure"] == first
+    assert first["exit_code"] == process.returncode
+    until(lambda: not left_on(lab, folder), 30)
+    return process.returncode, first
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_killed_supervisor(both: bool, background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("./s.py", "sleep", "-1")
+    victim = ready.names[2]
+    supervisor, guardian = owners(ready, victim, tmp_path)
+    ready.sh(victim, f"kill -9 {guardian if both else ''} {supervisor}")
+    code, first = ended(process, tmp_path, ready)
+    assert (code, first["what"], first["host"]) == (1, "supervisor", victim), first
+    assert "supervisor of this run was killed" in first["message"] and victim in first["hint"]
+
+
+def test_a_killed_engine(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("./s.py", "sleep", "-1")
+    victim = ready.names[1]
+    supervisor, _ = owners(ready, victim, tmp_path)
+    ready.sh(victim, f"kill -9 $(pgrep -P {supervisor})")
+    code, first = ended(process, tmp_path, ready)
+    assert (code, first["what"], first["host"], first["signal"]) == (137, "engine", victim, 9), first
+
+
+def test_a_supervisor_that_is_told_to_stop(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("./s.py", "sleep", "-1")
+    ready.sh(ready.names[3], f"kill {owners(ready, ready.names[3], tmp_path)[0]}")
+    code, first = ended(process, tmp_path, ready)
+    assert (code, first["what"], first["host"]) == (1, "signal", ready.names[3]), first
+
+
+def test_a_lease_that_ran_out(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("--lease", "2", "./s.py", "sleep", "-1")
+    os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: not left_on(ready, tmp_path), 15)
+    os.kill(process.pid, signal.SIGCONT)
+    code, first = ended(process, tmp_path, ready)
+    assert (code, first["what"]) == (124, "lease") and "nothing of this machine for 2 s" in first["message"], first
+
+
+def test_this_machines_own_link(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    process = background("--node-timeout", "4", "--lease", "8", "./s.py", "sleep", "-1")
+    try:
+        for host in ready.names:
+            ready.fleet("lab", "cut", host, check=True)
+        time.sleep(9)
+    finally:
+        for host in ready.names:
+            ready.fleet("lab", "heal", host, check=True)
+    code, first = ended(process, tmp_path, ready)
+    assert (code, first["what"]) == (122, "link") and "all 4 nodes fell silent at once" in first["message"], first
+
+
+def test_a_full_disk_on_a_node(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    victim = ready.names[1]
+    ready.sh(victim, "mkdir -p ~/.fleet/runs && mount -t tmpfs -o size=1m tmpfs ~/.fleet/runs")
+    try:
+        done = launch("-w", victim, "./s.py", "flood", "200000")
+        first = summary(tmp_path)["first_failure"]
+    finally:
+        ready.sh(victim, "umount -l ~/.fleet/runs")
+    assert done.returncode == first["exit_code"] > 0 and first["what"] == "rank"
+    assert "the disk of ~/.fleet/runs is full there" in first["message"] and f"-w {victim}" in first["hint"], first
+
+
+def test_a_rank_that_left_early_is_named(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    line = 'test $RANK = 0 && exit 0; sleep 1; test $RANK = 3 || sleep 60; echo "Connection closed by peer" >&2; exit 9'
+    done = launch("sh", "-c", line)
+    first = summary(tmp_path)["first_failure"]
+    assert done.returncode == 9 and first["rank"] == 3
+    assert first["left_early"]["rank"] == 0 and first["left_early"]["host"] == ready.names[0]
+    assert f"rank 0 on {ready.names[0]} had ended with exit code 0" in first["hint"]
