@@ -73,6 +73,14 @@ class Verb(Helpful):
     """A verb's command."""
 
 
+class NoSuchVerb(click.UsageError):
+    """words: what was taken for a verb, and all behind it."""
+
+    def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
+        super().__init__(f"no such verb '{words[0]}'", ctx)
+        self.words, self.group = tuple(words), ctx
+
+
 class VerbGroup(Helpful, click.Group):
     """A command of several; bare, it prints its help."""
 
@@ -86,6 +94,14 @@ class VerbGroup(Helpful, click.Group):
             click.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if one_spelling(word) not in self.list_commands(ctx) and word[:1] != "-" and not ctx.resilient_parsing:
+            raise NoSuchVerb(args, ctx)
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)

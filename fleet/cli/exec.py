@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 
 import click
@@ -10,7 +12,7 @@ from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import write_folded, write_plan
+from fleet.cli.output import hint_line, talk, write_folded, write_plan
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Output
@@ -47,7 +49,25 @@ class PrefixedLines(ProgressLine):
             out.buffer.flush()
 
 
-@click.command("exec", cls=Verb, examples=("fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"))
+class Exec(Verb):
+    """From the first word of the command on all belongs to it. Without a "--" an option there could be meant for fleet,
+    and what was meant is not guessed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        argv: tuple[str, ...] = ctx.params["argv"] or ()
+        own = given[: len(given) - len(argv)]
+        option = next((word for word in argv[1:] if word.startswith("-") and word != "-"), None)
+        if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
+            command = shlex.join(word for word in argv if word != "--")
+            raise UsageError(f"{option} behind {argv[0]}: without '--' it could be meant for fleet",
+                             hint=f"fleet exec {shlex.join(own) + ' ' if own else ''}-- {command}")
+        return rest
+
+
+@click.command("exec", cls=Exec, context_settings={"allow_interspersed_args": False}, examples=(
+    "fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"))
 @click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="S",
               help="End the command on a host after S seconds.")
@@ -85,4 +105,14 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
 
     with progress, runtime(inventory, progress) as rt:
         report = execute(inventory, plan, options, rt)
-    return finish(report, show)
+    code = finish(report, show)
+    if len(argv) == 1 and len(argv[0].split()) > 1 and not settings.json and \
+            any(result.exit_status == 127 for result in report.results):
+        talk(hint_line(whole_line(argv[0])))
+    return code
+
+
+def whole_line(word: str) -> str:
+    """A line that was given as one word is a program's name."""
+    shell = f"fleet exec --shell {shlex.quote(word)}"
+    return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"fleet exec -- {word}; or {shell}"

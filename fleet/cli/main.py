@@ -15,7 +15,7 @@ import click
 
 from fleet import __version__
 from fleet.cli import hints
-from fleet.cli.command import SETTINGS, VerbGroup, one_spelling
+from fleet.cli.command import SETTINGS, VerbGroup
 from fleet.cli.options import common_options, settings_of
 from fleet.cli.verbs import VERB_GROUPS, VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
@@ -34,17 +34,6 @@ class LazyGroup(VerbGroup):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and one_spelling(args[0]) not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else " See 'fleet --help'."
-            raise click.UsageError(f"No such verb '{args[0]}'.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
@@ -126,10 +115,10 @@ def _run(argv: Sequence[str], obj: Any) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        at = error.ctx if isinstance(error, click.UsageError) else None
-        refused = UsageError(error.format_message(), hint=f"see {at.command_path} --help" if at else None)
+        from fleet.cli.slips import told
+
         # --json may stand behind what was refused, where it was not read any more
-        return say(refused, ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
+        return say(told(error, argv), ctx, as_json="--json" in takewhile(lambda word: word != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         give_way()
         click.echo("interrupted", err=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fleet.engines.slips import refuse
 from fleet.model import Job, Node
 
 COMMAND_FILE = "command.json"
@@ -97,4 +98,5 @@ class Engine(Protocol):
 
 def python_command(job: Job, python: str) -> tuple[str, ...]:
     """A rank's argv for a Python script, unbuffered so that its lines come when they are printed."""
+    refuse(job)
     return (python, "-u", job.script, *job.args)

@@ -53,7 +53,23 @@ def _nodeset(inventory: Inventory) -> str:
 
 def _deepspeed(inventory: Inventory) -> str:
     """DeepSpeed reads up to slots=N and skips what stands behind it; fleet reads all of it back."""
+    chosen = "@".join(h.name if h.devices is None else f"{h.name}:{_devices(h)}" for h in inventory.hosts)
+    _refuse_devices(inventory, "a DeepSpeed hostfile", "DeepSpeed picks them from a hostfile of whole hosts: "
+                    f"deepspeed --hostfile FILE --include {quote(chosen)} train.py")
     return "".join(f"{_deepspeed_line(host, inventory)}\n" for host in inventory.hosts)
+
+
+def _devices(host: Host) -> str:
+    return ",".join(map(str, host.devices or ()))
+
+
+def _refuse_devices(inventory: Inventory, form: str, hint: str) -> None:
+    """Slots stand for the first devices: others would be swapped for those without a word."""
+    for host in inventory.hosts:
+        if host.devices is not None and host.devices != tuple(range(len(host.devices))):
+            raise InventoryError(f"{form} says how many devices, not which: {_devices(host)} would become "
+                                 f"{','.join(map(str, range(len(host.devices))))}", host=host.name,
+                                 where=inventory.source, hint=hint)
 
 
 def _deepspeed_line(host: Host, inventory: Inventory) -> str:
@@ -65,8 +81,7 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
         value = getattr(host, key)
         if value is None or key == "slots" or (key, value) == ("address", host.name):
             continue
-        text = ",".join(map(str, value)) if key == "devices" else str(value)
-        words.append(f"{key}={quote(text)}")
+        words.append(f"{key}={quote(_devices(host) if key == 'devices' else str(value))}")
     for name, value in inventory.env_for(host).items():
         if not value.isprintable():
             raise InventoryError(f"env: {name} holds a line break or a control character, a hostfile cannot",
@@ -77,6 +92,7 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
 
 def _mpi(inventory: Inventory) -> str:
     """Open MPI's form. A host without slots is left to mpirun, which takes one."""
+    _refuse_devices(inventory, "an MPI hostfile", "write whole hosts, and have mpirun set CUDA_VISIBLE_DEVICES")
     return "".join(f"{h.name}\n" if h.slots is None else f"{h.name} slots={h.slots}\n" for h in inventory.hosts)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fleet.errors import InventoryError
+from fleet.inventory.slips import login
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
@@ -60,7 +61,11 @@ def host_name(text: str) -> str:
         if is_ipv6(text):
             hint = f"give the host a name, and {text} as its address"
         elif "@" in text:
-            hint = "the user has a key of its own: user"
+            hint = login(text) or "the user has a key of its own: user"
+        elif text.startswith("-") and NAME.fullmatch(text.lstrip("-")):
+            hint = f"did you mean {text.lstrip('-')}? -x {text.lstrip('-')} leaves it out"
+        elif text.startswith("^"):
+            hint = f"-i {text[1:]} takes the hosts of a file"
         raise FieldError(f"{shown(text)} is not a host name", hint)
     if len(text) > MAX_NAME:
         raise FieldError(f"host name {shown(text)} is longer than {MAX_NAME} characters")

@@ -16,7 +16,18 @@ import re
 from typing import Any
 
 from fleet.inventory.build import Builder
-from fleet.inventory.fields import HOST_KEYS, FieldError, env_item, is_ipv6, parse_field, shown, slots, unknown_key
+from fleet.inventory.fields import (
+    HOST_KEYS,
+    FieldError,
+    env_item,
+    host_name,
+    is_ipv6,
+    parse_field,
+    shown,
+    slots,
+    unknown_key,
+)
+from fleet.inventory.slips import is_like_a_port
 from fleet.model import Inventory
 
 _WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'])+))""", re.DOTALL)
@@ -56,6 +67,8 @@ def _words(line: str) -> list[str]:
 
 def _name(word: str) -> tuple[str, int | None]:
     """The first word: a node set, and MPICH's ':8' behind it. A word with more colons is an IPv6 address."""
+    if "@" in word:
+        host_name(word)  # which says what to write instead of root@10.0.0.1
     match = _MPICH.fullmatch(word)
     if not match:
         if "=" in word:
@@ -63,6 +76,10 @@ def _name(word: str) -> tuple[str, int | None]:
         return word, None
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
+    if match["slots"].isdecimal() and is_like_a_port(int(match["slots"][:6])):
+        raise FieldError(f"behind ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
+                         f"{match['v6'] or match['name']} port={match['slots'][:6]}; if these are slots: "
+                         f"{match['v6'] or match['name']} slots={match['slots'][:6]}")
     try:
         return match["v6"] or match["name"], slots(match["slots"])
     except FieldError as error:

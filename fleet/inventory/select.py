@@ -18,6 +18,8 @@ from fleet.errors import InventoryError
 from fleet.inventory.fields import FieldError, parse_field, shown
 from fleet.inventory.groups import Groups
 from fleet.inventory.nodeset import algebra, scan
+from fleet.inventory.slips import is_like_a_port
+from fleet.inventory.slips import selection as slip
 from fleet.model import Host, Inventory
 
 
@@ -94,12 +96,13 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
                 continue
             if term.operator != ",":
                 raise FieldError(f"devices cannot stand behind '{term.operator}'", "leave devices out with -x gpu1:0,2")
-            devices = parse_field("devices", term.devices)
+            # "worker-0:1,1" is [1], as DeepSpeed reads it
+            devices = {device for part in term.devices.split(",") for device in parse_field("devices", part)}
             for name in names:
                 _check_devices(hosts[name], devices, option)
                 picked.setdefault(name, set()).update(devices)
     except FieldError as error:
-        raise InventoryError(f"{option} {shown(text)}: {error.message}", hint=error.hint,
+        raise InventoryError(f"{option} {shown(text)}: {error.message}", hint=slip(option, text, hosts) or error.hint,
                              where=inventory.source) from None
     # a host named with and without devices is meant as a whole
     return _Choice(frozenset(algebra(parts)), {n: frozenset(d) for n, d in picked.items() if n not in whole})
@@ -107,6 +110,10 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
 
 def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
     available = _devices_of(host)
+    ports = [device for device in devices if is_like_a_port(device) and device not in (available or ())]
+    if ports:
+        raise FieldError(f"behind ':' stand devices, and {ports[0]} looks like a port",
+                         f"a port stands in the inventory: {host.name} port={ports[0]}")
     if available is None:
         if option == "-x":
             raise FieldError(f"host {host.name} does not say how many devices it has",

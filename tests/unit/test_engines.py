@@ -12,9 +12,10 @@ import pytest
 
 import fleet
 from fleet.engines import ENGINES, engine
-from fleet.engines.base import World
+from fleet.engines.base import World, python_command
 from fleet.errors import UsageError
 from fleet.model import Host, Job, Node
+from tests.command_lines import accept
 
 NODES = (Node(Host("a", "10.0.0.1", slots=2), 0, 2, 0), Node(Host("b", "10.0.0.2", devices=(1, 3, 5)), 1, 3, 2))
 WORLD = World("run-1", NODES, "10.0.0.1", 20000, {"b": "10.0.0.2"})
@@ -128,3 +129,30 @@ def test_spawn_as_the_engine_ends_the_others_with_the_first_failure(tmp_path: Pa
 
 def test_spawn_as_the_engine_passes_a_signal_on_as_128_plus_n(tmp_path: Path) -> None:
     assert spawn(tmp_path, ["sh", "-c", "kill -9 $$"], "0", "1").returncode == 137
+
+
+@pytest.mark.parametrize(("script", "args", "engine", "hint"), [
+    ("sft.sh", ("--lr", "1"), "torchrun", "fleet launch --engine command ./sft.sh --lr 1"),
+    ("bin/sft.sh", (), "deepspeed", "fleet launch --engine command bin/sft.sh"),
+    ("bash", ("run.sh",), "torchrun", "fleet launch --engine command bash run.sh"),
+    ("python", ("train.py", "--lr", "1 2"), "torchrun", "fleet launch train.py --lr '1 2'"),
+    ("/opt/bin/python3.11", ("-u", "train.py"), "torchrun", "fleet launch train.py"),
+    ("python", ("-m", "pkg.train"), "torchrun", "fleet launch --engine command python -m pkg.train"),
+    ("torchrun", ("--nnodes", "2", "--nproc_per_node=8", "train.py", "-n", "3"), "torchrun",
+     "fleet launch --nproc-per-node 8 train.py -n 3"),
+    ("deepspeed", ("--num_gpus", "4", "train.py"), "torchrun",
+     "fleet launch --engine deepspeed --nproc-per-node 4 train.py"),
+    ("accelerate", ("launch", "train.py"), "torchrun", "fleet launch train.py"),
+])
+def test_what_python_cannot_start_is_told_what_to_write(
+    script: str, args: tuple[str, ...], engine: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        python_command(Job(script, args, engine), "python3")
+    assert caught.value.hint == hint
+    accept(hint)
+
+
+def test_a_python_script_is_what_it_says() -> None:
+    for script in ("train.py", "train", "python.py", "a.sh.py"):
+        assert python_command(Job(script), "p")[2] == script

@@ -51,6 +51,12 @@ def test_ipv6_in_mpich_form():
 
 
 WRONG = [
+    ("gpu1:2222", 1, "2222 looks like a port", "gpu1 port=2222; if these are slots: gpu1 slots=2222"),
+    ("a\n[fd00::1]:22", 2, "22 looks like a port", "fd00::1 port=22"),
+    ("root@10.0.0.1", 1, "'root@10.0.0.1' is not a host name", "10.0.0.1 user=root;"),
+    ("root@10.0.0.1:2222 slots=8", 1, "not a host name", "10.0.0.1 user=root port=2222; in YAML: {hosts: {10.0.0.1: "),
+    ("-foo10", 1, "'-foo10' is not a host name", "-x foo10"),
+    ("^hosts", 1, "'^hosts' is not a host name", "-i hosts"),
     ("", None, "names no hosts", ""),
     ("\n# x\n", None, "names no hosts", ""),
     ("a\nb\na\n", 3, "host a: is here twice, first on line 1", "slots"),

@@ -1,0 +1,89 @@
+"""A command line that fleet does not take: what was meant by it, as a line to copy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+
+import click
+
+from fleet.cli.command import Helpful, NoSuchVerb, one_spelling
+from fleet.cli.verbs import VERBS
+from fleet.errors import UsageError
+
+# what other launchers call it -> what fleet does; None: it does that itself
+LAUNCHERS = {
+    "--hostfile": "-i FILE", "--include": "-w NODESET", "--num-gpus": "--nproc-per-node N", "--num-nodes": "--nnodes N",
+    "--num-processes": "--nproc-per-node N", "--nproc": "--nproc-per-node N", "--deepspeed": "--engine deepspeed",
+    "--multi-gpu": "--nproc-per-node gpu", "--host": "-w NODESET", "--log-dir": "--runs-dir DIR",
+    **dict.fromkeys(("--node-rank", "--machine-rank", "--rdzv-id", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf",
+                     "--main-process-ip", "--main-process-port", "--standalone", "--ssh-port", "--launcher"))}
+
+
+def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
+    """The error as fleet tells it. argv: the whole line without "fleet"."""
+    message, ctx = error.format_message(), getattr(error, "ctx", None)
+    if isinstance(error, NoSuchVerb):
+        return UsageError(message, hint=_verb(error))
+    verb = ctx.command_path if ctx else " ".join(["fleet", *[word for word in argv if one_spelling(word) in VERBS][:1]])
+    hint = f"see {verb} --help"
+    if ctx is None:
+        return UsageError(message, hint=hint)
+    if isinstance(error, click.NoSuchOption):
+        return _option(error, ctx, argv, hint)
+    if isinstance(error, click.MissingParameter) and isinstance(ctx.command, Helpful) and ctx.command.examples:
+        hint = ctx.command.examples[0]
+    elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message):
+        if any("--hosts" in param.opts and not getattr(param, "hidden", False) for param in ctx.command.params):
+            hint = f"{ctx.command_path} -w {shlex.quote(','.join(extra[1].split()))}"
+    elif isinstance(ctx.command, click.Group) and "Missing command" in message:
+        return UsageError("a verb is missing", hint="fleet help shows them")
+    return UsageError(message, hint=hint)
+
+
+def _verb(error: NoSuchVerb) -> str:
+    word, rest, group = error.words[0], error.words[1:], error.group
+    assert isinstance(group.command, click.Group)
+    near = difflib.get_close_matches(one_spelling(word), group.command.list_commands(group), n=1)
+    if near:
+        return f"did you mean: {group.command_path} {shlex.join([near[0], *rest])}"
+    if group.parent is None and word.endswith(".py"):
+        return f"fleet launch {shlex.join([word, *rest])}"
+    if group.parent is None and shutil.which(word):
+        return f"fleet exec -- {shlex.join([word, *rest])}"
+    return f"see {group.command_path} --help"
+
+
+def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], hint: str) -> UsageError:
+    name = error.option_name
+    at = next((i for i, word in enumerate(argv) if one_spelling(word.partition("=")[0]) == name
+               or (word.startswith(name) and name[:2] != "--")), None)
+    typed = argv[at].partition("=")[0] if at is not None else name
+    known = [option for param in ctx.command.params if not getattr(param, "hidden", False) for option in param.opts]
+    if ctx.command.name == "launch" and name in LAUNCHERS:
+        instead = LAUNCHERS[name]
+        hint = f"fleet launch {instead}" if instead else "leave it away: fleet does that itself"
+    elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+        hint = f"did you mean {near[0]}?"
+    elif ctx.command.name == "launch":
+        hint = f"the script's own options stand behind it: {_behind_the_script(ctx, argv, at, typed)}"
+    return UsageError(f"no such option: {typed}", hint=hint)
+
+
+def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:
+    """The line with the options that fleet does not have behind the script."""
+    script = next((i for i, word in enumerate(argv) if at is not None and i > at and word.endswith(".py")), None)
+    if at is None or script is None:
+        return f"fleet launch train.py {typed}"
+    known = {option: param for param in ctx.command.params if isinstance(param, click.Option) for option in param.opts}
+    own, others = list(argv[:at]), list[str]()
+    words = iter(argv[at:script])
+    for word in words:
+        param = known.get(one_spelling(word.partition("=")[0]))
+        (own if param else others).append(word)
+        if param and not (param.is_flag or param.count or "=" in word):
+            own += [value for value in [next(words, None)] if value is not None]
+    return f"fleet {shlex.join([*own, argv[script], *others, *argv[script + 1:]])}"

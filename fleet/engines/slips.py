@@ -1,0 +1,62 @@
+"""What is no Python script where an engine starts Python: shells, interpreters, other launchers; and what to write."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from fleet.errors import UsageError
+from fleet.model import Job
+
+_SHELLS = re.compile(r"(ba|z|da|k)?sh")
+_PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
+# launcher -> options of fleet that say the same
+LAUNCHERS = {"torchrun": "", "deepspeed": "--engine deepspeed ", "accelerate": "", "colossalai": "", "mpirun": "",
+             "mpiexec": ""}
+# how launchers are told the ranks of a node
+_RANKS = re.compile(r"--?(nproc[-_]per[-_]node|num[-_]gpus)(=(.+))?")
+
+
+def refuse(job: Job) -> None:
+    """UsageError when job.script is none that Python could start."""
+    name = PurePosixPath(job.script).name
+    if PurePosixPath(job.script).suffix in (".sh", ".bash", ".zsh"):
+        path = job.script if "/" in job.script else f"./{job.script}"
+        raise UsageError(f"{job.script} is no Python script, and engine {job.engine} starts Python",
+                         hint=_line(["--engine", "command", path, *job.args]))
+    if _SHELLS.fullmatch(name):
+        raise UsageError(f"{job.script} is no Python script, and engine {job.engine} starts Python",
+                         hint=_line(["--engine", "command", job.script, *job.args]))
+    if _PYTHON.fullmatch(name):
+        if "-m" in job.args:
+            raise UsageError(f"SCRIPT is a Python script, not {name}",
+                             hint=_line(["--engine", "command", job.script, *job.args]))
+        raise UsageError(f"SCRIPT is a Python script; {name} is started by fleet", hint=_line(_own(job.args)))
+    if name in LAUNCHERS:
+        options = LAUNCHERS[name].split() if job.engine == "torchrun" else ["--engine", job.engine]
+        raise UsageError(f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",
+                         hint=_line([*options, *_ranks(job.args), *_own(job.args)]))
+
+
+def _own(args: Sequence[str]) -> list[str]:
+    """From the Python script on."""
+    at = next((i for i, word in enumerate(args) if word.endswith(".py")), None)
+    return ["train.py"] if at is None else list(args[at:])
+
+
+def _ranks(args: Sequence[str]) -> list[str]:
+    """What a launcher was told of the number of ranks on a node."""
+    for word, behind in zip(args, [*args[1:], ""], strict=True):
+        match = _RANKS.fullmatch(word)
+        value = (match[3] or behind) if match else ""
+        if value.isdecimal():
+            return ["--nproc-per-node", value]
+        if word.endswith(".py"):
+            break
+    return []
+
+
+def _line(words: Sequence[str]) -> str:
+    return f"fleet launch {shlex.join(words)}"

@@ -1,0 +1,50 @@
+"""What other tools write where fleet names hosts, and what to write instead, as a line to copy. Only ever asked when a
+text was not understood, or means something else here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+_LOGIN = re.compile(r"(?P<user>[^\s@:]+)@(?P<host>[^\s@:]+|\[[^\s@]+\])(?::(?P<port>[0-9]+))?")
+
+
+def is_like_a_port(number: int) -> bool:
+    """More than a host has of slots or devices, or ssh's own."""
+    return number == 22 or number >= 1024
+
+
+def login(text: str) -> str | None:
+    """root@10.0.0.1, root@10.0.0.1:2222, as a host of an inventory."""
+    match = _LOGIN.fullmatch(text)
+    if not match:
+        return None
+    fields = {"user": match["user"], **({"port": match["port"]} if match["port"] else {})}
+    host = match["host"].strip("[]") if match["host"].startswith("[") else match["host"]
+    line = " ".join([host, *(f"{key}={value}" for key, value in fields.items())])
+    pairs = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    return f"in a hostfile: {line}; in YAML: {{hosts: {{{host}: {{{pairs}}}}}}}"
+
+
+def selection(option: str, text: str, known: Iterable[str]) -> str | None:
+    """What -w or -x was meant to say, where that can be told."""
+    match = _LOGIN.fullmatch(text)
+    if match and match["user"] not in known:
+        host = match["host"]
+        if host in known:
+            return f"{option} {host}; its user stands in the inventory, user={match['user']}"
+        return f"{option} takes hosts of the inventory; {login(text)}"
+    parts = text.split(",") if "[" not in text else re.split(r",(?![^\[]*\])", text)
+    files = [part.strip()[1:] for part in parts if part.strip().startswith("^")]
+    if files and files[0] and files[0] not in known:
+        return f"-i {shlex.quote(files[0])} takes the hosts of a file"
+    out = [part.strip()[1:] for part in parts if part.strip().startswith("-") and len(part.strip()) > 1]
+    if out and option == "-w":
+        rest = ",".join(part for part in parts if not part.strip().startswith("-"))
+        return f"{f'-w {shlex.quote(rest)} ' if rest else ''}-x {shlex.quote(','.join(out))} leaves hosts out"
+    if out:
+        return f"-x {shlex.quote(text.replace('-', '', 1))}"
+    if re.fullmatch(r"\S+(\s+\S+)+", text.strip()) and not re.search(r"[,!&^@]", text):
+        return f"{option} {shlex.quote(','.join(text.split()))}: hosts are joined by ','"
+    return None
