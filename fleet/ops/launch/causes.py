@@ -56,7 +56,7 @@ def hint(failure: Failure, plan: Plan) -> str | None:
     hints: Mapping[str, str] = {
         "node": f"the host hangs, or the link to it is cut; 'fleet exec -w {host} -- uptime' tells when it is back",
         "link": f"nodes go on without this machine for {plan.options.lease or 0:g} s (--lease)",
-        "lease": "fleet was stopped or this machine slept, or its link was down; --lease S lets nodes go on for longer",
+        "lease": "this command or this machine was stopped for so long, or its link down; --lease S gives more time",
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
