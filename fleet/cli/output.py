@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from fleet.cli import terminal
+from fleet.cli.differ import Hunk, compare
 from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap as wrapped
 from fleet.cli.options import settings_of
@@ -85,20 +86,47 @@ def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
     return groups
 
 
-def header(names: list[str]) -> str:
+def header(names: Sequence[str], more: str = "") -> str:
     count = f" ({len(names)})" if len(names) > 1 else ""
-    return click.style(f"--- {fold(names)}{count} ---", bold=True)
+    return click.style(f"--- {fold(names)}{count}{more} ---", bold=True)
 
 
 def write_folded(results: Iterable[Result], stream: str) -> None:
-    """Print stdout (or stderr) of all hosts, identical outputs once under their node set."""
+    """Print stdout (or stderr) of all hosts, identical outputs once under their node set; of those that differ in a few
+    lines from what most have, these lines."""
     out = sys.stdout if stream == "stdout" else sys.stderr
-    for data, names in groups_by(results, lambda r: getattr(r, stream)).items():
-        if not data:
-            continue
-        echo(header(names), err=out is sys.stderr, wrap=False)
-        out.buffer.write(data if data.endswith(b"\n") else data + b"\n")
-        out.buffer.flush()
+    said = {data: names for data, names in groups_by(results, lambda r: getattr(r, stream)).items() if data}
+    groups = list(said.items())
+    most = max(range(len(groups)), key=lambda i: len(groups[i][1]), default=0)
+    groups = [*groups[most : most + 1], *groups[:most], *groups[most + 1 :]]
+    near, hunks = compare([data for data, _ in groups]) if len(groups) > 1 else ([], [])
+    blocks = [(header(names), data) for i, (data, names) in enumerate(groups) if i not in near]
+    if near:
+        who = {i: groups[i][1] for i in (0, *near)}
+        others = [name for i in near for name in who[i]]
+        title = header(others, f", where {'they differ' if len(others) > 1 else 'it differs'} from {fold(who[0])}")
+        blocks.insert(1, (title, differences(hunks, who)))
+    for title, data in blocks:
+        with terminal.aside():
+            echo(title, err=out is sys.stderr, wrap=False)
+            out.buffer.write(data if data.endswith(b"\n") else data + b"\n")
+            out.buffer.flush()
+
+
+def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> bytes:
+    """Each place that is not the same everywhere, and what the hosts have there."""
+    lines: list[bytes] = []
+    for hunk in hunks:
+        said: dict[tuple[bytes, ...], list[str]] = {}
+        for number, text in hunk.said.items():
+            said.setdefault(text, []).extend(who[number])
+        named = {text: fold(names) for text, names in said.items()}
+        size = min(24, max(map(terminal.cells, named.values())) + 1)
+        lines.append(f"{hunk.where}:".encode())
+        for text, names in named.items():
+            lines += [f"  {terminal.pad(f'{names}:', size)} ".encode() + line for line in text]
+            lines += [] if text else [f"  {names} {'have' if len(said[text]) > 1 else 'has'} nothing there".encode()]
+    return b"\n".join(lines)
 
 
 def write_failures(report: Report) -> None:
