@@ -92,19 +92,21 @@ def show(listeners: tuple[Listener, ...]) -> None:
     """Who listens where, one line each, and what would be done about it."""
     from fleet.rules.units import seconds
 
-    rows = []
+    if not listeners:
+        return
+    rows, verbose = [], settings_of().verbose > 0
     for each in listeners:
         facts = each.facts
         address = clean(f"[{facts['address']}]" if ":" in facts["address"] else facts["address"])
         command = clean(facts["command"] or "?").replace("\n", "\\n").replace("\t", "\\t")
-        if not settings_of().verbose:
+        if not verbose:
             command = terminal.cut(command, COMMAND_WIDTH, "...")
         rows.append(("leave" if each.reason else "end", each.host, f"{address}:{facts['port']}",
                      str(facts["pid"] or "?"), clean(facts["user"]),
                      "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or ""), command))
     width = terminal.width(sys.stdout)
     for line in table(("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "COMMAND"), rows, width, keys=4,
-                      once="all of them" if width else ""):
+                      once="all of them" if width else "", shorten=not verbose):
         echo(line, wrap=False)
 
 

@@ -7,22 +7,26 @@ from collections.abc import Collection, Sequence
 
 import click
 
-from fleet.cli.terminal import cells, pad
+from fleet.cli.terminal import cells, cut, pad
 
 # 'fleet exec -- true' is one word: a line to copy stays one line
 _WORD = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
 _LABEL = re.compile(r"\s*([a-z]+: +)?")
-_COMMAND = re.compile(r"\s*(hint: )?(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
+_COMMAND = re.compile(r"\s*(hint: |\$ )?(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
 GAP = "  "
+LEAST = 16  # less of a text says nothing
 _GLUE = "\ue000"  # a blank inside an item
 
 
 def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
-    """The line in pieces of at most `width` cells, broken between words; what has no blank in it stays whole, and so
-    does a command to copy. indent: of the pieces behind the first; None: what suits "error: ..." and "  hint: ..."."""
+    """The line in pieces of at most `width` cells, broken between words; what has no blank in it stays whole. A command
+    can be copied as it then stands. indent: of the pieces behind the first; None: what suits "error: ..." and
+    "  hint: ..."."""
     plain = click.unstyle(line)
-    if width is None or cells(plain) <= width or _COMMAND.match(plain):
+    if width is None or cells(plain) <= width:
         return [line]
+    tail = " \\" if _COMMAND.match(plain) else ""
+    width -= len(tail)
     if indent is None:
         label = _LABEL.match(plain)
         assert label is not None
@@ -35,7 +39,7 @@ def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
         blanks = line[at : word.start()]
         size = cells(word.group())
         if begun and used + len(blanks) + size > width:
-            pieces.append(now)
+            pieces.append(now + tail)
             now, used, blanks = " " * indent, indent, ""
         now += blanks + word.group()
         used += len(blanks) + size
@@ -51,21 +55,25 @@ def items(lead: str, pairs: Sequence[tuple[str, str]], width: int | None) -> lis
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, *, keys: int = 1,
-          right: Collection[str] = (), once: str = "") -> list[str]:
+          right: Collection[str] = (), once: str = "", shorten: bool = False) -> list[str]:
     """Rows in aligned columns; a column that says nothing in any row is left out. Cells may hold several lines.
 
     once: where there is more than one row, columns behind the first `keys` that say the same in all of them leave the
-    table for a line below it that begins with this. What does not fit `width` then becomes a paragraph a row, broken
-    between words."""
+    table for a line below it that begins with this. shorten: of the last column the beginning will do. What does not
+    fit `width` then becomes a paragraph a row, broken between words."""
     all_of_them = [(title, [row[i] for row in rows]) for i, title in enumerate(titles)]
     columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
     same: list[tuple[str, str]] = []
     if once and len(rows) > 1:
-        same = [(title, said[0]) for title, said in columns[keys:] if len(set(said)) == 1]
+        same = [(title.lower(), said[0]) for title, said in columns[keys:] if len(set(said)) == 1]
         columns = [c for i, c in enumerate(columns) if i < keys or len(set(c[1])) > 1]
     below = items(f"{once}: ", same, width) if same else []
     sizes = [max(cells(line) for cell in (title, *said) for line in cell.split("\n")) for title, said in columns]
-    if width is not None and sum(sizes) + len(GAP) * (len(sizes) - 1) > width:
+    over = 0 if width is None else sum(sizes) + len(GAP) * (len(sizes) - 1) - width
+    if shorten and over > 0 and sizes[-1] - over >= LEAST and len(columns) > keys:
+        sizes[-1] -= over
+        columns[-1] = columns[-1][0], [cut(cell, sizes[-1], "...") for cell in columns[-1][1]]
+    elif width is not None and over > 0:
         return [line for row in zip(*(said for _, said in columns), strict=True)
                 for line in _paragraph([title for title, _ in columns], row, keys, width)] + below
     lines = []

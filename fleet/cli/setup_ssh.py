@@ -19,6 +19,7 @@ from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice
 from fleet.model import Inventory, Report
+from fleet.rules.units import counted
 
 if TYPE_CHECKING:
     from fleet.ops.setup_ssh.enrol import NewKey
@@ -57,7 +58,7 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
     """Lines: host, where it is, key type, fingerprint, and the fingerprints that it would replace."""
     rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
-    return [f"{len(rows)} host key{'s' * (len(rows) > 1)} not known yet:",
+    return [f"{counted(len(rows), 'host key')} not known yet:",
             *layout.table(("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2)]
 
 
@@ -96,11 +97,6 @@ def show(report: Report) -> None:
         return
     echo(f"checked: this machine reaches {counted(pairs['from_head'], 'host')}" + (
         f", and they reach each other in {counted(pairs['verified'], 'way')}" if pairs["verified"] else ""))
-
-
-def counted(count: int, what: str) -> str:
-    """"1 host", "4 hosts"."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
+def counted(count: int, what: str) -> str:
+    """"1 host", "4 hosts"."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def size(n: float) -> str:
     """Bytes with a binary prefix and three significant digits: "9.77 GiB"."""
     value, unit = float(n), "B"

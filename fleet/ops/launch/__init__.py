@@ -18,6 +18,7 @@ from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.run import Interrupts, Run
 from fleet.ops.launch.start import Sessions, start_all, step
 from fleet.ops.runtime import Runtime
+from fleet.rules.units import counted
 
 __all__ = [
     "Interrupts", "LaunchOptions", "Plan", "launch", "make_plan", "new_run_id", "parse_nnodes", "parse_nproc",
@@ -42,14 +43,15 @@ def launch(
             plan = preflight(inventory, draft, sessions)
         folder = RunFolder.create(options.runs_dir, run_id)
         folder.write_json("run.json", {**plan.describe(), "started": time.time()})
-        runtime.emit(Notice("info", f"run {run_id}: {plan.world.size} ranks on {len(plan.nodes)} nodes", None, None,
-                            folder.event("plan", **plan.describe())))
+        runtime.emit(Notice("info", f"ranks meet at {plan.world.master_addr}:{plan.world.master_port}",
+                            data=folder.event("plan", **plan.describe())))
         with step(runtime, "start", len(plan.hosts)):
             started = start_all(plan, sessions)
         for host, answer in started.items():
             folder.event("started", host=host, pid=answer.get("pid"), folder=answer.get("dir"))
         logs = options.runs_dir / run_id
-        runtime.emit(Notice("info", f"run {run_id}: {plan.world.size} ranks on {len(plan.nodes)} nodes, logs in {logs}",
+        size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
+        runtime.emit(Notice("info", f"run {run_id}: {size}, logs in {logs}",
                             data=folder.event("running", world_size=plan.world.size, logs=str(logs))))
         run = Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime, interrupts)
         return run.follow()

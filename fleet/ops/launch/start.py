@@ -16,6 +16,7 @@ from fleet.model import Host, Result
 from fleet.ops.each import as_one, failed
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.runtime import Runtime
+from fleet.rules.units import counted
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import call
 
@@ -32,7 +33,7 @@ def step(runtime: Runtime, name: str, hosts: int) -> Iterator[None]:
     yield
     seconds = round(time.monotonic() - began, 3)
     runtime.emit(Round("", ()))
-    runtime.emit(Notice("info", f"{name}: {hosts} host{'s' * (hosts > 1)}, {seconds:.1f} s", data={
+    runtime.emit(Notice("info", f"{name}: {counted(hosts, 'host')}, {seconds:.1f} s", data={
         "event": "step", "time": time.time(), "step": name, "hosts": hosts, "seconds": seconds}))
 
 

@@ -1,0 +1,191 @@
+"""What a terminal really shows while fleet works: fleet in a pty on the local transport, read by an emulator."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyte
+import pytest
+
+FLEET = [sys.executable, "-c", "from fleet.cli.main import main; main()"]
+ESCAPE = b"\x1b"
+
+
+class Terminal:
+    """A terminal of some size that fleet runs in; its screen is what a person would see."""
+
+    def __init__(self, home: Path, *argv: str, columns: int = 80, rows: int = 24, **env: str) -> None:
+        self.screen, self.raw = pyte.Screen(columns, rows), b""
+        self._stream = pyte.ByteStream(self.screen)
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        clean = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR", "COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [*FLEET, *argv], stdin=slave, stdout=slave, stderr=slave, cwd=home, start_new_session=True,
+            env={**clean, "HOME": str(home), "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **env})
+        os.close(slave)
+
+    def read(self, seconds: float) -> bool:
+        """Take in what comes; False when fleet has ended and all of it was read."""
+        if not select.select([self._master], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:
+            return False
+        self.raw += data
+        self._stream.feed(data)
+        return bool(data)
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines that are not blank, as they stand there now."""
+        return [line.rstrip() for line in self.screen.display if line.strip()]
+
+    def until(self, shown: Callable[[list[str]], bool]) -> list[str]:
+        """The screen as soon as it shows this."""
+        deadline = time.monotonic() + 60
+        while not shown(self.lines):
+            assert self.read(0.2) and time.monotonic() < deadline, self.lines
+        return self.lines
+
+    def end(self) -> list[str]:
+        """The screen when fleet has ended."""
+        while self.read(60):
+            pass
+        self.process.wait(60)
+        return self.lines
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Opens terminals in a folder with an inventory of three hosts of which the last one takes its time ($LATE)."""
+    hosts = {f"n{n}": {"env": {"LATE": "1" if n == 3 else ""}} for n in (1, 2, 3)}
+    (tmp_path / "fleet.yaml").write_text(json.dumps({"hosts": hosts}))
+    opened: list[Terminal] = []
+
+    def make(*argv: str, columns: int = 80, rows: int = 24, **env: str) -> Terminal:
+        opened.append(Terminal(tmp_path, "--transport", "local", *argv, columns=columns, rows=rows, **env))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+SLOW = ("exec", "--shell", "echo same; [ -z $LATE ] || until [ -e go ]; do sleep 0.1; done")
+
+
+def go(home: Path) -> None:
+    (home / "go").touch()
+
+
+def test_exec_names_who_it_waits_for_and_leaves_no_trace(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    screen = terminal(*SLOW, "--timeout", "60")
+    shown = screen.until(lambda lines: any(line.startswith("waiting for n3 (1 of 3) ... ") for line in lines))
+    assert len(shown) == 1 and shown[0].endswith(" s")
+    go(tmp_path)
+    assert screen.end() == ["--- n[1-3] (3) ---", "same"]
+
+
+def test_lines_as_they_come_stand_above_the_live_line(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    screen = terminal("exec", "--no-fold", *SLOW[1:])
+    shown = screen.until(lambda lines: len(lines) == 4 and lines[-1].startswith("waiting for n3"))
+    assert sorted(shown[:3]) == ["n1: same", "n2: same", "n3: same"]
+    go(tmp_path)
+    assert sorted(screen.end()) == ["n1: same", "n2: same", "n3: same"]
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"CI": "true"}, {"NO_COLOR": "1"}])
+def test_what_a_terminal_does_not_want_it_does_not_get(
+    env: dict[str, str], terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    screen = terminal(*SLOW, **env)
+    if "NO_COLOR" in env:
+        screen.until(lambda lines: any("waiting for n3" in line for line in lines))
+    else:
+        time.sleep(1.5)
+    go(tmp_path)
+    assert screen.end() == ["--- n[1-3] (3) ---", "same"]
+    assert b"\x1b[1m" not in screen.raw or "CI" in env
+    assert (ESCAPE in screen.raw) == (env != {"TERM": "dumb"})
+    assert (b"waiting" in screen.raw) == ("NO_COLOR" in env)
+
+
+def test_a_question_stands_alone(terminal: Callable[..., Terminal]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        holder = subprocess.Popen(["sleep", "60"], pass_fds=[server.fileno()], start_new_session=True)
+        port = server.getsockname()[1]
+    try:
+        screen = terminal("-w", "n1", "kill-port", str(port))
+        shown = screen.until(lambda lines: any(line.startswith("End 1 process? [y/N]:") for line in lines))
+        assert [line.split()[0] for line in shown] == ["HOST", "end", "End"]
+        os.write(screen._master, b"n\n")
+        assert "left alone" in " ".join(screen.end())
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_launch_tells_its_steps_then_shows_the_bars(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    bar = "import sys, time; sys.stderr.write('10%\\r50%\\r'); sys.stderr.flush(); time.sleep(3); print('done')"
+    (tmp_path / "bar.py").write_text(bar)
+    screen = terminal("-w", "n1", "launch", "--no-preflight", "--engine", "command", "--workdir", str(tmp_path),
+                      sys.executable, "bar.py")
+    screen.until(lambda lines: lines[-1:] == ["[n1:0] 50%"])
+    shown = screen.end()
+    assert shown[0] == f"launching {sys.executable} on n1"
+    assert [line.split(":")[0] for line in shown[1:3]] == ["preflight", "start"]
+    assert ": 1 rank on 1 node, logs in runs/" in " ".join(map(str.strip, shown))
+    assert "[n1:0] done" in shown and "[n1:0] 50%" in shown[:-1], "a bar that never ended stays, as its last state"
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_launch_speaks_before_it_asks_anybody(piped: bool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        (tmp_path / "fleet.yaml").write_text(json.dumps({"hosts": {
+            "mute": {"address": "127.0.0.1", "port": mute.getsockname()[1]}}}))
+        words = ["--connect-timeout", "60", "launch", "train.py"]
+        if piped:
+            process = subprocess.Popen([*FLEET, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+            assert process.stderr and process.stderr.readline() == "launching train.py on mute\n"
+            assert process.poll() is None
+            process.kill()
+            process.wait()
+            process.stderr.close()
+        else:
+            screen = Terminal(tmp_path, *words)
+            shown = screen.until(lambda lines: len(lines) == 2 and "waiting for mute" in lines[1])
+            assert shown[0] == "launching train.py on mute" and shown[1].startswith("preflight: waiting for mute ... ")
+            screen.close()
+
+
+def test_the_first_words_wait_for_no_import() -> None:
+    code = ("import sys; from fleet.cli import launch\n"
+            "def talk(text):\n"
+            "    print(text, 'fleet.ops.launch' in sys.modules, 'paramiko' in sys.modules); sys.exit(0)\n"
+            "launch.talk = talk; from fleet.cli.main import run; run(['-i', 'h', 'launch', 'train.py'])")
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "h").write_text("n1\nn2\n")
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.stdout == "launching train.py on n[1-2] (2 hosts) False False\n", done.stderr
