@@ -103,6 +103,10 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
     return [e for e in (json.loads(line) for line in lines if line.endswith("\n")) if e["event"] == name]
 
 
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def left_on(lab: VirtualLab, folder: Path) -> dict[str, str]:
     """host -> pids that still carry the run's id."""
     (run,) = [p.name for p in folder.glob("runs/*-*")]
@@ -220,7 +224,7 @@ def test_a_killed_head_costs_the_nodes_their_lease(
 def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     how: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--node-timeout", "4", "--grace", "2", "./s.py", "sleep", "-1")
+    process = background("--node-timeout", "4", "--grace", "2", "./s.py", "ticks", "2000")
     victim = ready.names[3]
     began = time.monotonic()
     try:
@@ -230,11 +234,17 @@ def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
         first = summary(tmp_path)["first_failure"]
         assert (first["what"], first["host"]) == ("node", victim)
         assert set(left_on(ready, tmp_path)) <= {victim}
+        assert summary(tmp_path)["incomplete_logs"] == [victim]
     finally:
         ready.fleet("lab", "heal", victim, check=True)
     # long before the lease of 120 s is over
     until(lambda: not left_on(ready, tmp_path), 30)
     until(lambda: events(tmp_path, "cleaned"), 30)
+    assert events(tmp_path, "cleaned")[0]["complete"]
+    (run,) = tmp_path.glob("runs/*-*")
+    for log in (run / victim).glob("rank*.out"):
+        assert ready.sh(victim, f"sha256sum < ~/.fleet/runs/{run.name}/{log.name}").split()[0] == sha256(log)
+    until(lambda: summary(tmp_path)["incomplete_logs"] == [], 15)
 
 
 def preflight_refuses(done: subprocess.CompletedProcess[str], tmp_path: Path, code: int, *said: str) -> None:

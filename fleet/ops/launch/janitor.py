@@ -1,4 +1,5 @@
-"""Stops a run on hosts that could not be reached when it ended; outlives the fleet command, but not for long.
+"""Stops a run on hosts that could not be reached when it ended, and brings the rest of their logs; outlives the fleet
+command, but not for long.
 
 `send_janitor` starts this module as a process in a session of its own. It tries each host again and again
 until the run is stopped there or the time is over: by then the node's own lease has ended it.
@@ -11,22 +12,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError
+from fleet.events import silent
 from fleet.model import Host
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.plan import Plan
-from fleet.transport.base import Cancel, ConnectOptions, Transport
+from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
 from fleet.transport.program import call
 from fleet.transport.ssh import SshTransport
 
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0
 RETRY_SECONDS = 2.0
+SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 
 
 def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
@@ -65,8 +69,10 @@ def _host(stored: dict[str, Any]) -> Host:
     return Host(**{**stored, "devices": None})
 
 
-def clean(host: Host, run: str, grace: float, transport: Transport, until: float) -> str:
-    """Try until the run is stopped on this host; what came of it, one line."""
+def clean(
+    host: Host, run: str, grace: float, transport: Transport, until: float, logs: NodeLogs
+) -> tuple[str, bool]:
+    """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     spec = {"run": run, "grace": grace, "reason": "the head gave this node up"}
     last = "never tried"
     while time.monotonic() < until:
@@ -74,13 +80,40 @@ def clean(host: Host, run: str, grace: float, transport: Transport, until: float
             session = transport.connect(host, Cancel())
             try:
                 answer = call(session, "stop", spec, timeout=grace + 30)
-            finally:
+            except FleetError:
                 session.close()
-            return f"stopped; processes left: {answer.get('left') or 'none'}"
+                raise
+            complete = fetch(host, run, session, transport, until, logs)
+            return (f"stopped; processes left: {answer.get('left') or 'none'}; its logs are "
+                    f"{'complete' if complete else 'not complete'} here"), complete
         except FleetError as error:
             last = str(error)
         time.sleep(RETRY_SECONDS)
-    return f"given up: {last}"
+    return f"given up: {last}", False
+
+
+def fetch(host: Host, run: str, session: Session, transport: Transport, until: float, logs: NodeLogs) -> bool:
+    """Follow a run that is over, from where its logs end here; whether every byte came."""
+    heard: list[Heard] = []
+    follower = Follower(run, host, session, transport, logs, heard.append, silent, SILENCE_SECONDS)
+    timer = threading.Timer(max(1.0, until - time.monotonic()), follower.give_up)
+    timer.daemon = True
+    timer.start()
+    follower.run()
+    timer.cancel()
+    return any(word.data["complete"] for word in heard if word.what == "over")
+
+
+def correct_summary(folder: RunFolder, complete: Collection[str]) -> None:
+    """The logs of these hosts are complete now; the fleet command may still be about to write it."""
+    path = folder.path / "summary.json"
+    for _ in range(20):
+        if path.exists():
+            summary = json.loads(path.read_text())
+            summary["incomplete_logs"] = [name for name in summary["incomplete_logs"] if name not in complete]
+            folder.write_json(path.name, summary)
+            return
+        time.sleep(0.5)
 
 
 def main() -> None:
@@ -91,9 +124,13 @@ def main() -> None:
     transport = SshTransport(ConnectOptions(5.0), hosts=[*hosts, *map(_host, spec["gateways"])])
     until = time.monotonic() + float(spec["seconds"])
 
+    complete: list[str] = []
+
     def work(host: Host) -> None:
-        said = clean(host, spec["run"], float(spec["grace"]), transport, until)
-        folder.event("cleaned", host=host.name, message=f"{host.name}: {said}")
+        said, whole = clean(host, spec["run"], float(spec["grace"]), transport, until, folder.node(host.name))
+        if whole:
+            complete.append(host.name)
+        folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)
 
     threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
     for thread in threads:
@@ -101,6 +138,7 @@ def main() -> None:
     for thread in threads:
         thread.join()
     transport.close()
+    correct_summary(folder, complete)
 
 
 if __name__ == "__main__":

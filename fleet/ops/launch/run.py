@@ -148,8 +148,9 @@ class Run:
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
         node.ended = True
-        if not heard.data["complete"] and node.lost is None:
+        if not heard.data["complete"]:
             self.incomplete.append(heard.host)
+        if not heard.data["complete"] and node.lost is None:
             self.say("error", f"{heard.host}: its logs are not complete here", "incomplete", heard.host,
                      hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.plan.run_id}")
 
@@ -209,10 +210,13 @@ class Run:
             return
         for host in left:
             self._followers[host.name].give_up()
+            if host.name not in self.incomplete:
+                self.incomplete.append(host.name)
         lease = self.plan.options.lease
         pid = send_janitor(self.plan, left, self.folder, self.runtime.transport)
         for host in left:
             ends = f"its ranks end by themselves {lease:g} s after it lost the head" if lease is not None else \
                 "its ranks run until somebody stops them: this run has no lease"
             self.say("warning", f"{host.name}: {ends}" + (
-                f"; a helper (pid {pid}) stops them as soon as it answers" if pid else ""), "janitor", host.name)
+                f"; a helper (pid {pid}) stops them and brings the rest of the logs when it answers" if pid else ""
+            ), "janitor", host.name)
