@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.cli import plans
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, talk, write_plan
+from fleet.cli.output import clean, echo, talk
 from fleet.cli.progress import ProgressLine
 from fleet.cli.wheels import show_wheels
 from fleet.errors import UsageError
@@ -85,8 +86,8 @@ def build(
                            import_timeout)
     plan = make_plan(inventory, options)
     if settings.dry_run:
-        write_plan("build", inventory.names, plan.describe())
-        return 0
+        shown = plan.describe()
+        return plans.tell("build", inventory.names, shown, lambda: plans.building(shown, install))
     with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
         report = execute(inventory, plan, options, rt)
     return finish(report, show)

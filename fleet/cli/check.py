@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli import terminal
+from fleet.cli import plans, terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap
 from fleet.cli.matrix import draw
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, write_plan
+from fleet.cli.output import clean, echo
 from fleet.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ def check(timeout: float) -> int:
     options = CheckOptions(timeout)
     if settings.dry_run:
         plan = make_plan(inventory, options)
-        write_plan("check", inventory.names,
-                   {name: {**spec, "env": sorted(spec["env"])} for name, spec in plan.items()})
-        return 0
+        shown = {name: {**spec, "env": sorted(spec["env"])} for name, spec in plan.items()}
+        return plans.tell("check", inventory.names, shown, lambda: plans.checking(shown))
     with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
         checked = check_hosts(inventory, options, rt)
 

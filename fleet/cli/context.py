@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,10 @@ from typing import Any
 
 import click
 
-from fleet.cli import terminal
+from fleet.cli import plans, terminal
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, write_failures, write_json, write_plan
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from fleet.cli.output import clean, write_failures, write_json
+from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.runtime import Runtime
@@ -136,11 +136,12 @@ def finish(report: Report, show: Callable[[Report], None] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """One of several things that a command line does, planned and ready to run. sources: paths of this machine that it
-    cannot do without; of several parts none is begun when one is missing."""
+    """One of several things that a command line does, planned and ready to run. lines: the plan as text. sources: paths
+    of this machine that it cannot do without; of several parts none is begun when one is missing."""
 
     name: str
     plan: Any
+    lines: Callable[[], Iterable[str]]
     run: Callable[[], Report]
     show: Callable[[Report], None]
     sources: tuple[Path, ...] = ()
@@ -150,8 +151,8 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
     """Run them in order up to the first that fails; one part is reported as itself, several as one document."""
     settings = settings_of()
     if settings.dry_run:
-        write_plan(verb, names, parts[0].plan if len(parts) == 1 else {part.name: part.plan for part in parts})
-        return EXIT_OK
+        plan = parts[0].plan if len(parts) == 1 else {part.name: part.plan for part in parts}
+        return plans.tell(verb, names, plan, lambda: (line for part in parts for line in part.lines()))
     if len(parts) > 1 and (missing := [p for part in parts for p in part.sources if not os.path.lexists(p)]):
         raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
     reports: dict[str, Report] = {}

@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from fleet.cli import plans
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
@@ -97,4 +98,4 @@ def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, v
         with DataLine("receiving", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return broadcast.execute(inventory, plan, rt)
 
-    return Part("data", plan.describe(), run, show, tuple(item.source for item in plan.items))
+    return Part("data", plan.describe(), lambda: plans.data(plan), run, show, tuple(item.source for item in plan.items))

@@ -8,11 +8,11 @@ import sys
 
 import click
 
-from fleet.cli import terminal
+from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import hint_line, talk, write_folded, write_plan
+from fleet.cli.output import hint_line, talk, write_folded
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Output
@@ -91,8 +91,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     options = ExecOptions(argv or None, line, timeout)
     plan = make_plan(inventory, options)
     if settings.dry_run:
-        write_plan("exec", inventory.names, plan.describe())
-        return 0
+        return plans.tell("exec", inventory.names, plan.describe(), lambda: plans.execution(plan.describe()))
     quiet = settings.quiet or settings.json
     progress = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
 

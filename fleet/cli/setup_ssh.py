@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli import layout, terminal
+from fleet.cli import layout, plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, interruptible, load_everyone, load_inventory, make_transport, runtime
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, echo, fold, hint_line, talk, write_plan
+from fleet.cli.output import clean, echo, fold, hint_line, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice
@@ -132,8 +132,7 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
     options = op.SetupOptions(mesh, tofu, frozenset(n for names in replace for n in names), key_type)
     plan = op.make_plan(inventory, everyone, options, home)
     if settings.dry_run:
-        write_plan("setup-ssh", inventory.names, plan.describe())
-        return 0
+        return plans.tell("setup-ssh", inventory.names, plan.describe(), lambda: plans.setting_up(plan.describe()))
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
     with ProgressLine(quiet=settings.quiet or settings.json) as line, \
@@ -148,8 +147,8 @@ def _undo(inventory: Inventory, everyone: Inventory, home: Path) -> int:
 
     settings = settings_of()
     if settings.dry_run:
-        write_plan("setup-ssh", inventory.names, describe(inventory, everyone, home), undo=True)
-        return 0
+        plan = describe(inventory, everyone, home)
+        return plans.tell("setup-ssh", inventory.names, plan, lambda: plans.undoing(plan), undo=True)
     with ProgressLine(quiet=settings.quiet or settings.json) as line, \
             runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
         report = undo(inventory, everyone, home, rt)

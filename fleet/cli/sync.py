@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from fleet.cli import plans
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import Part, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
@@ -119,4 +120,4 @@ def sync_code(inventory: Inventory, source: Path, to: str | None, force: bool) -
         with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return execute(inventory, plan, rt)
 
-    return Part("code", plan.describe(), run, show, (plan.source,))
+    return Part("code", plan.describe(), lambda: plans.code(plan), run, show, (plan.source,))

@@ -222,7 +222,7 @@ def test_interrupted_leaves_nothing_half_and_goes_on_later(head: Head) -> None:
 
 
 def test_dry_run_sends_and_writes_nothing(head: Head) -> None:
-    done = head.fleet("setup-ssh", "--dry-run")
+    done = head.fleet("setup-ssh", "--dry-run", "--json")
     assert done.returncode == 0
     plan = json.loads(done.stdout)["plan"]
     assert list(plan["hosts"]) == head.lab.names and plan["verify"] == "9 pairs"

@@ -97,6 +97,9 @@ def test_check_json(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_check_dry_run_shows_no_values(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("check", "--dry-run") == 0
     out = capsys.readouterr().out
+    assert "env: TOKEN" in out and "s3cret" not in out
+    assert fleet("check", "--dry-run", "--json") == 0
+    out = capsys.readouterr().out
     assert json.loads(out)["plan"]["n1"]["env"] == ["TOKEN"] and "s3cret" not in out
 
 

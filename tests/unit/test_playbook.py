@@ -220,7 +220,8 @@ def test_play_runs_steps_in_process_with_the_common_options(
 
     assert run([*common, "--dry-run", "play", str(book), "--var", "word=w"]) == 0
     out = capfd.readouterr().out
-    assert [json.loads(line)["dry_run"] for line in out.splitlines()] == [True] * 4
+    assert out == ("me: would run echo w '$(id)'\nme,you: would run, in its shell: exit 4\n"
+                   "me,you: would run, in its shell: exit 3\nme,you: would run touch never\n")
 
 
 def test_values_of_variables_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

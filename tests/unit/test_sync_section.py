@@ -42,7 +42,7 @@ def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *args: s
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(text)
     (tmp_path / "w").mkdir(exist_ok=True)
-    done = CliRunner().invoke(main.cli, ["--dry-run", "sync", *args], standalone_mode=False)
+    done = CliRunner().invoke(main.cli, ["--dry-run", "--json", "sync", *args], standalone_mode=False)
     assert done.exception is None, done.exception
     plan: dict[str, Any] = json.loads(done.stdout)["plan"]
     return plan

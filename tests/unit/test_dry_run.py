@@ -1,0 +1,100 @@
+"""--dry-run tells people what would be done, as text on stdout; as JSON it is what it was."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.main import run
+
+INVENTORY = """\
+defaults: {user: root, workdir: ~/work}
+env: {TOKEN: s3cret}
+hosts:
+  gpu[01-02]: {slots: 4}
+  other: {workdir: /srv, activate: source x}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    Path("fleet.yaml").write_text(INVENTORY)
+    Path("src/deep").mkdir(parents=True)
+    for number in range(30):
+        Path(f"src/f{number:02}").write_text("x" * number)
+    Path("src/deep/large").write_bytes(bytes(3 << 20))
+    Path("src/setup.py").touch()
+    Path("wheels").mkdir()
+    Path("wheels/x-1-py3-none-any.whl").write_bytes(bytes(2048))
+    return tmp_path
+
+
+def text(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(["--dry-run", *shlex.split(line)]) == 0
+    said = capsys.readouterr()
+    assert "s3cret" not in said.out + said.err and "{" not in said.out
+    return said.out
+
+
+def test_exec(capsys: pytest.CaptureFixture[str]) -> None:
+    assert text("exec -- grep 'a b'", capsys) == (
+        "gpu[01-02]: would run grep 'a b'\n  env: TOKEN\n"
+        "other: would run grep 'a b'\n  behind: source x\n  env: TOKEN\n")
+    assert text("exec -w gpu01 --shell 'df | tail'", capsys).startswith("gpu01: would run, in its shell: df | tail\n")
+
+
+def test_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gpu[01-02]: training interpreter python3\n  workdir ~/work\n" in text("check", capsys)
+
+
+def test_sync_names_the_files_with_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = text("sync src", capsys).splitlines()
+    assert lines[0].endswith("/src, 32 files, 3.0 MiB; would be sent as far as a host does not have it:")
+    assert lines[1:3] == ["     3.0 MiB  deep/large", "         0 B  f00"]
+    assert lines[21:] == ["  and 12 more; -v shows all", "gpu[01-02]: into ~/work", "other: into /srv",
+                          "deleted there: what an earlier sync brought and is gone here, nothing else"]
+    everything = text("sync src -v", capsys)
+    assert "more" not in everything and "        29 B  f29\n" in everything
+
+
+def test_sync_of_data_and_wheels(capsys: pytest.CaptureFixture[str]) -> None:
+    said = text("sync --data src/deep:/d/ --limit 100MB", capsys)
+    assert "     3.0 MiB  large\n" in said and "gpu[01-02],other: to /d/deep\n" in said and "95.4 MiB/s" in said
+    said = text("sync --wheels wheels", capsys)
+    assert "     2.0 KiB  x-1-py3-none-any.whl\ngpu[01-02],other: in python3\n" in said
+
+
+def test_what_a_sync_could_not_read_is_refused_now(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--dry-run", "sync", "nosuch"]) == 2
+    assert "nosuch does not exist" in capsys.readouterr().err
+
+
+def test_setup_ssh(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    said = text("setup-ssh", capsys)
+    assert f"this machine: key {here}/home/.ssh/id_ed25519: create (ed25519)\n" in said
+    assert "gpu01: root@gpu01:22, host key: show and ask\n" in said and said.endswith("would verify 9 pairs\n")
+    assert said.count("authorise the keys of all 3 hosts") == 1, "alike hosts are told of together"
+    assert text("setup-ssh --undo", capsys) == "this machine: nothing on record\n"
+    assert not Path("home/.ssh").exists()
+
+
+def test_build_and_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    said = text("build deepspeed --ops cpu_adam --no-install", capsys)
+    assert said.startswith("would build deepspeed on gpu01, from deepspeed==") and "  ops: cpu_adam\n" in said
+    assert said.endswith("and install it nowhere\n")
+    assert run(["--dry-run", "launch", "-w", "gpu01", "train.py"]) == 0
+    assert "gpu01: node rank 0, ranks 0-3, in ~/work\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ["exec -- true", "check", "sync src", "sync --wheels wheels", "setup-ssh",
+                                  "build ./src"])
+def test_json_is_still_json(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--dry-run", "--json", *shlex.split(line)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["dry_run"] and document["ok"] and document["plan"] and list(document["hosts"])[-1] == "other"
