@@ -230,7 +230,7 @@ def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     try:
         ready.fleet("lab", how, victim, check=True)
         assert process.wait(60) == 122
-        assert time.monotonic() - began < 4 + 5
+        assert time.monotonic() - began < 4 + 20  # the lease is 120 s
         first = summary(tmp_path)["first_failure"]
         assert (first["what"], first["host"]) == ("node", victim)
         assert set(left_on(ready, tmp_path)) <= {victim}

@@ -113,3 +113,26 @@ def test_a_rank_that_left_early_is_named(launch: Launch, ready: VirtualLab, tmp_
     assert done.returncode == 9 and first["rank"] == 3
     assert first["left_early"]["rank"] == 0 and first["left_early"]["host"] == ready.names[0]
     assert f"rank 0 on {ready.names[0]} had ended with exit code 0" in first["hint"]
+
+
+def test_a_host_key_that_changed_meanwhile(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    victim = ready.names[2]
+    ready.sh(victim, "mkdir -p /root/keys && cp -p /etc/ssh/ssh_host_* /root/keys")
+    key = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub | cut -d' ' -f2"
+    before = ready.sh(victim, key)
+    process = background("--lease", "10", "./s.py", "sleep", "-1")
+    try:
+        ready.swap_host_key(victim)
+        ready.sh(victim, "pkill -f '^sshd: root@'")
+        code = process.wait(60)
+        first, said = summary(tmp_path)["first_failure"], process.communicate()[1].decode()
+        after = ready.sh(victim, key)
+    finally:
+        ready.stop_sshd(victim)
+        ready.sh(victim, "cp -p /root/keys/* /etc/ssh/")
+        ready.start_sshd(victim)
+    assert code == 122 and before != after
+    for text in (first["message"], events(tmp_path, "lost")[0]["message"], said):
+        assert before in text and after in text and victim in text, text
+    assert events(tmp_path, "lost")[0]["kind"] == "host-key" and "--replace-key" in first["hint"]
+    until(lambda: not left_on(ready, tmp_path), 30)

@@ -16,7 +16,8 @@ LINK_SECONDS = 5.0  # within which all nodes fall silent when it is this machine
 
 def own_link(gang: Gang) -> Failure | None:
     """All of several nodes fell silent at once: the head's link, not theirs."""
-    lost = [node.lost for node in gang.nodes.values() if node.lost is not None]
+    lost = [node.lost for node in gang.nodes.values()
+            if node.lost is not None and node.why is not None and node.why.kind == "lost"]
     if len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
         return None
     first = next(iter(gang.nodes.values()))
@@ -40,7 +41,7 @@ def message(failure: Failure, plan: Plan) -> str:
         "rank": f"rank {failure.rank} on {where} failed: {how}",
         "vanished": f"rank {failure.rank} on {where} left no word of how it ended",
         "engine": f"{plan.job.engine} on {where} failed: {how}",
-        "node": f"{where} was lost",
+        "node": f"{where} was lost" + (f": {failure.why.message}" if failure.why else ""),
         "link": f"all {len(plan.hosts)} nodes fell silent at once: this machine's own link seems to be down",
         "lease": f"{where} ended its ranks: it had heard nothing of this machine for {plan.options.lease or 0:g} s",
         "frozen": f"{where} ended its ranks: it had been frozen for longer than this machine waits",
@@ -61,6 +62,8 @@ def hint(failure: Failure, plan: Plan) -> str | None:
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
+    if failure.why is not None and failure.why.kind == "host-key":
+        return failure.why.hint
     if failure.what in hints:
         return hints[failure.what]
     if failure.signal == 9:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fleet.errors import FleetError
+from fleet.errors import ConnectError, FleetError
 from fleet.events import Emit, Output
 from fleet.model import Host
 from fleet.ops.launch.gang import checked
@@ -30,8 +30,8 @@ NONSENSE_LIMIT = 3
 @dataclass(frozen=True)
 class Heard:
     """What the thread tells the loop. what: "message" (a J frame), "dropped", "resumed", "blocked", "unblocked",
-    "broken" (it answers, but with nonsense) or "over" (nothing more will come; data holds "complete": whether every
-    byte of the logs is here)."""
+    "broken" (who answers there is not to be listened to, "error" says why) or "over" (nothing more will come; data
+    holds "complete": whether every byte of the logs is here)."""
 
     host: str
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "broken", "over"]
@@ -97,8 +97,10 @@ class Follower(threading.Thread):
             self.tell("unblocked")
         except (FleetError, *MISFITS) as error:
             self._nonsense += isinstance(error, Nonsense) or not isinstance(error, FleetError)
-            if self._nonsense >= NONSENSE_LIMIT and not self._cancel.is_set():
-                self.tell("broken", reason=str(error))
+            stranger = isinstance(error, FleetError) and error.kind == "host-key"  # no wait makes it the right one
+            if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
+                self.tell("broken", error=error if stranger else ConnectError(
+                    f"given up: {error}", kind="protocol", hint="something there breaks fleet's programs"))
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
                 reason = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
@@ -90,12 +90,13 @@ class Failure:
     local_rank: int | None = None
     signal: int | None = None
     what: str = "rank"
+    why: FleetError | None = None
 
 
 @dataclass
 class NodeState:
     """What is known of one node. status: its supervisor's last word. lost: when it was last heard of
-    (head's clock), once it was given up. ended: all of its output is here, or never will be."""
+    (head's clock), once it was given up, and `why`. ended: all of its output is here, or never will be."""
 
     host: str
     node_rank: int
@@ -103,6 +104,7 @@ class NodeState:
     ranks: dict[tuple[int, int], RankEnd] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
     lost: float | None = None
+    why: FleetError | None = None
     ended: bool = False
 
     @property
@@ -168,8 +170,8 @@ class Gang:
             return f"{host}: {status.get('reason') or node.state}"
         return None
 
-    def node_lost(self, host: str, heard: float) -> str:
-        self.nodes[host].lost = heard
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str:
+        self.nodes[host].lost, self.nodes[host].why = heard, why
         return f"{host} was lost"
 
     def first(self, collateral: Callable[[RankEnd], bool] = lambda end: False) -> Failure | None:
@@ -212,7 +214,7 @@ class Gang:
         for node in self.nodes.values():
             when = node.began
             if node.lost is not None:
-                found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node"))
+                found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node", why=node.why))
             elif node.state == "exited" and node.engine_code and self._before_stop(when):
                 found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine",
                                      signal=node.status.get("signal")))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from fleet.errors import FleetError
+from fleet.errors import ConnectError, FleetError
 from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.launch.follow import Follower, Heard
@@ -135,8 +135,7 @@ class Run:
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
-            self._lose(heard.host, heard.time, f"{heard.host}: given up: {heard.data['reason']}",
-                       "something there breaks fleet's programs, or what they say")
+            self._lose(heard.host, heard.time, heard.data["error"])
 
     def _on_blocked(self, heard: Heard) -> None:
         self.say("error", f"{heard.host}: logs cannot be written here: {heard.data['reason']}", "blocked", heard.host,
@@ -176,13 +175,13 @@ class Run:
                 continue
             silent = time.monotonic() - since
             if silent >= self.plan.options.node_timeout:
-                self._lose(host, time.time() - silent, f"{host} is silent for {silent:.0f} s: lost",
-                           "the host hangs, or the link to it is cut")
+                self._lose(host, time.time() - silent, ConnectError(
+                    f"silent for {silent:.0f} s", kind="lost", hint="the host hangs, or the link to it is cut"))
 
-    def _lose(self, host: str, when: float, message: str, hint: str) -> None:
+    def _lose(self, host: str, when: float, error: FleetError) -> None:
         self._followers[host].give_up()
-        reason = self.gang.node_lost(host, when)
-        self.say("error", message, "lost", host, hint=hint)
+        reason = self.gang.node_lost(host, when, error)
+        self.say("error", f"{host} is lost: {error.message}", "lost", host, hint=error.hint, kind=error.kind)
         self._stop_if(reason)
 
     def _watch_interrupts(self) -> None:
@@ -199,7 +198,7 @@ class Run:
             node = self.gang.nodes[host]
             if not node.ended and node.lost is None:
                 follower.give_up()
-                self.gang.node_lost(host, time.time())
+                self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
                 self.say("error", f"{host} did not stop in time", "stubborn", host)
 
     def _clean_up(self) -> None:

@@ -57,10 +57,9 @@ def _result(node: NodeState, plan: Plan) -> Result:
     failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not plan.job.max_restarts]
     known = node.state in ("exited", "stopped", "lost")
     status = (failed or [node.engine_code])[0] if known else None
-    error = None
-    if node.lost is not None:
-        error = ConnectError(f"silent for {plan.options.node_timeout:g} s", host=node.host, kind="lost",
-                             hint="the host hangs, or the link to it is cut")
+    error = node.why
+    if error is None and node.lost is not None:
+        error = ConnectError("the host was lost", host=node.host, kind="lost")
     ok = error is None and node.state == "exited" and not status and not node.status.get("left")
     return Result(node.host, ok, status, error=error, data={
         "node_rank": node.node_rank, "state": "lost" if node.lost is not None else node.state, "ranks": ranks,
