@@ -220,7 +220,7 @@ class Lab:
         known = names.inside(switch.head_address(network_of(state)), addresses)
         for name, machine in state.hosts.items():
             if name not in start and machine.up:
-                names.update(Path(f"/proc/{machine.pid}/root/etc/hosts"), self.folder.path, known)
+                names.update_inside(Path(f"/proc/{machine.pid}/root"), self.folder.path, known)
 
     def _spec(self, state: State, start: list[str], etc_hosts: str) -> dict[str, Any]:
         hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}

@@ -51,6 +51,29 @@ def update(file: Path, state_dir: Path, names: Mapping[str, str]) -> None:
         overwrite(file, new.encode("utf-8", "surrogateescape"))
 
 
+def update_inside(root: Path, state_dir: Path, names: Mapping[str, str]) -> None:
+    """The same in the root of a host, whose own users may have put links in the way; they lead nowhere."""
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        etc = os.open("etc", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+    finally:
+        os.close(top)
+    try:
+        file = Path(f"/proc/self/fd/{etc}/hosts")
+        try:
+            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as old:
+                text = old.read(1 << 20).decode("utf-8", "surrogateescape")
+        except OSError:
+            text = ""
+        new = file.with_name(".hosts.fleet-lab")
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as out:
+            out.write(with_block(text, state_dir, names).encode("utf-8", "surrogateescape"))
+        new.replace(file)
+    finally:
+        os.close(etc)
+
+
 def overwrite(file: Path, content: bytes) -> None:
     """Atomically, with mode and owner kept; in place where the file is a mount of its own (containers)."""
     info = file.stat()
