@@ -55,7 +55,8 @@ class _Bounded:
 
 
 class Agent:
-    """The agent at `address` ($SSH_AUTH_SOCK), asked for its keys once. trouble: what is wrong with it, in words."""
+    """The agent at `address` (default: $SSH_AUTH_SOCK; "": there is none), asked for its keys once. trouble: what is
+    wrong with it, in words."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = os.environ.get("SSH_AUTH_SOCK", "") if address is None else address
@@ -119,7 +120,7 @@ class Agent:
 
     def hung(self, key: Any) -> bool:
         """Whether it is this agent's signature with `key` that is waited for in vain."""
-        if self._asked_at is None or not isinstance(key, paramiko.agent.AgentKey):
+        if self._asked_at is None or not isinstance(vars(key).get("key", key), paramiko.agent.AgentKey):
             return False
         self._say(time.monotonic() - self._asked_at)
         return True

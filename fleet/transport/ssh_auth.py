@@ -46,6 +46,7 @@ def authenticate(
     notes: list[str] = []
     allowed: list[str] | None = None
     partial = False
+    agent = keyring.agent(endpoint)
 
     def attempt(method: str, *args: Any) -> bool:
         nonlocal allowed, partial
@@ -64,8 +65,8 @@ def authenticate(
         if handler.allowed is not None:
             allowed, partial = handler.allowed, handler.partial
         if not in_time:
-            if method == "publickey" and keyring.agent.hung(args[0]):
-                raise keyring.agent.error()
+            if method == "publickey" and agent.hung(args[0]):
+                raise agent.error()
             raise link.failure(False, deadline.seconds, "authentication")
         if not link.is_active():
             link.saved_exception = error
@@ -90,7 +91,7 @@ def authenticate(
                 and _interactive(attempt, password, tried)):
             return
     error = _refused(endpoint, tried, allowed, partial, notes, password is not None)
-    error.hint = HINT if keyring.agent.trouble else error.hint
+    error.hint = HINT if agent.trouble else error.hint
     raise error
 
 

@@ -1,4 +1,4 @@
-"""Which keys are offered to a host, in which order: private key files, then the agent's."""
+"""Which keys are offered to a host, in which order: private key files with their certificates, the agent's."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ class Keyring:
     """Private keys, each file read once however many hosts use it, and the agent's."""
 
     def __init__(self) -> None:
-        self.agent = Agent()
         self._lock = threading.Lock()
         self._files: dict[Path, tuple[Any, str]] = {}
+        self._certificates: dict[Path, Any] = {}
+        self._agents: dict[str, Agent] = {}
+
+    def agent(self, endpoint: Endpoint) -> Agent:
+        """The agent for this host, one connection for all that have the same."""
+        with self._lock:
+            address = endpoint.agent or ""
+            return self._agents.setdefault(address, Agent(address))
 
     def load(self, file: Path) -> tuple[Any, str]:
         """(key, "") or (None, why it cannot be used)."""
@@ -36,7 +43,8 @@ class Keyring:
             return self._files[file]
 
     def close(self) -> None:
-        self.agent.close()
+        for agent in self._agents.values():
+            agent.close()
 
     def offers(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
         """(what to call it, key), best first, none twice; remarks on keys that cannot be used go to `notes`. The agent
@@ -50,35 +58,76 @@ class Keyring:
                 return
 
     def _all(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
+        agent = self.agent(endpoint)
+        # half of what is left: a password may have to be tried behind it
+        patience = max(0.1, deadline.left() / 2)
         any_file = False
+        for file in endpoint.certificates:
+            if self._certificate(file) is None:
+                notes.append(f"{file}: not a certificate that can be read")
         for file in endpoint.identity_files:
             key, why = self.load(file)
             name = file.name
             if key is None and why:
-                key, name = self._held_by_agent(file, deadline), f"{file.name} (agent)"
+                key, name = self._held_by_agent(file, agent, patience), f"{file.name} (agent)"
             if key is not None:
                 any_file = True
+                yield from self._certified(key, (*endpoint.certificates, Path(f"{file}-cert.pub")))
                 yield name, key
             elif why and (endpoint.explicit_identities or file.exists()):
                 notes.append(f"{file}: {why}")
         if not endpoint.identities_only and not (any_file and endpoint.explicit_identities):
-            for key in self._agent_keys(deadline):
+            for key in agent.keys(patience):
+                yield from self._certified(key, endpoint.certificates)
                 yield f"agent's {key.comment or key.get_name()}", key
-        if self.agent.trouble:
-            notes.append(self.agent.trouble)
+        if agent.trouble:
+            notes.append(agent.trouble)
 
-    def _agent_keys(self, deadline: Deadline) -> tuple[Any, ...]:
-        # half of what is left: a password may have to be tried behind it
-        return self.agent.keys(max(0.1, deadline.left() / 2))
+    def _certified(self, key: Any, files: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
+        """The key with each certificate that is for it."""
+        kind = len(paramiko.Message(key.asbytes()).get_binary()) + 4
+        for file in files:
+            certificate = self._certificate(file)
+            if certificate is not None:
+                fields = paramiko.Message(certificate.key_blob)
+                fields.get_binary(), fields.get_binary()  # its type and its nonce; what follows is the key's
+                if fields.get_remainder().startswith(key.asbytes()[kind:]):
+                    yield file.name, CertifiedKey(key, certificate)
 
-    def _held_by_agent(self, file: Path, deadline: Deadline) -> Any:
+    def _certificate(self, file: Path) -> Any:
+        """None when it is none, or not there."""
+        with self._lock:
+            if file not in self._certificates:
+                try:
+                    found = paramiko.PublicBlob.from_file(str(file))
+                except Exception:  # paramiko raises what its parser trips over
+                    found = None
+                kind = found.key_type if found is not None else ""
+                self._certificates[file] = found if kind.endswith("-cert-v01@openssh.com") else None
+            return self._certificates[file]
+
+    def _held_by_agent(self, file: Path, agent: Agent, patience: float) -> Any:
         """The agent's copy of a key whose file is encrypted, or of which only the public half is here."""
         public = file if file.suffix == ".pub" else Path(f"{file}.pub")
         try:
             blob = paramiko.PublicBlob.from_file(str(public)).key_blob
         except (OSError, ValueError, IndexError):
             return None
-        return next((key for key in self._agent_keys(deadline) if key.asbytes() == blob), None)
+        return next((key for key in agent.keys(patience) if key.asbytes() == blob), None)
+
+
+class CertifiedKey:
+    """A key that is offered with a certificate for it."""
+
+    def __init__(self, key: Any, certificate: Any) -> None:
+        self.key, self.public_blob = key, certificate
+
+    def asbytes(self) -> bytes:
+        blob: bytes = self.public_blob.key_blob
+        return blob
+
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Any:
+        return self.key.sign_ssh_data(data, algorithm and algorithm.replace("-cert-v01@openssh.com", ""))
 
 
 def _load(file: Path) -> tuple[Any, str]:

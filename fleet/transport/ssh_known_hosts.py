@@ -185,8 +185,8 @@ class KnownHosts:
         name = endpoint.known_name
         bare = (endpoint.host_key_alias or endpoint.address).lower()
         entries = self._lookup(name, endpoint.known_hosts_files)
-        others = self._lookup(bare, endpoint.known_hosts_files) if bare != name else []
         known = [e for e in entries if not e.marker]
+        others = self._lookup(bare, endpoint.known_hosts_files, marked=bool(known)) if bare != name else []
         both = (*entries, *others)
         return OnFile(
             # as OpenSSH: a key on file without the port speaks for the host, its absence or difference says nothing
@@ -195,10 +195,11 @@ class KnownHosts:
             endpoint.revoked,
         )
 
-    def _lookup(self, name: str, files: Iterable[Path]) -> list[Entry]:
+    def _lookup(self, name: str, files: Iterable[Path], *, marked: bool = False) -> list[Entry]:
+        """Entries that name it; marked: those with a marker will do (comparing with hashed names is dear)."""
         found: list[Entry] = []
         for file in files:
             plain, special = self._load(file)
             found += plain.get(name, [])
-            found += (entry for entry in special if entry.covers(name))
+            found += (entry for entry in special if (entry.marker or not marked) and entry.covers(name))
         return found
