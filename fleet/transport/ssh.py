@@ -115,8 +115,9 @@ class SshTransport:
         password = self._password_for(host) if self._password_for else None
         with self._gates.of((_route_key(route), endpoint.address, endpoint.port)).knock(cancel):
             deadline = Deadline.after(self.options.connect_timeout, cancel)
-            link = self._handshake(endpoint, route, check, check.preferred, deadline)
+            link: Link | None = None
             try:
+                link = self._handshake(endpoint, route, check, check.preferred, deadline)
                 try:
                     authenticate(link, endpoint, self._keyring, password, deadline)
                 except TriesUsedUp:
@@ -124,9 +125,10 @@ class SshTransport:
                     link = self._handshake(endpoint, route, check, check.preferred, deadline)
                     authenticate(link, endpoint, self._keyring, password, deadline, keys=False)
             except BaseException as error:
-                link.abort()
+                if link is not None:
+                    link.abort()
                 if isinstance(error, FleetError) and endpoint.notes:
-                    error.hint = f"{error.hint} ({'; '.join(endpoint.notes)})"
+                    error.hint = f"{error.hint or 'see the ssh config'} ({'; '.join(endpoint.notes)})"
                 raise
         return link
 

@@ -19,6 +19,7 @@ from fleet.transport.base import Cancel
 from fleet.transport.ssh_ask import SshClient
 from fleet.transport.ssh_config import SshConfig
 from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
+from fleet.transport.ssh_known_hosts import KnownHosts
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -218,32 +219,33 @@ def test_ssh_reads_the_users_own_file_itself(tmp_path: Path, monkeypatch: pytest
     assert asked[1] == ["-T", "-G", "--", "x"]
 
 
-def _calls(config: str, home: Path, names: list[str]) -> int:
+def _calls(home: Path, names: list[str]) -> int:
+    """Functions called to resolve these hosts and to look up their keys."""
+    block = render("lab", [ConfigEntry(n, f"ip-{n}", 22, "root", None, "/k/id") for n in names], str(home / "known"))
     (home / ".ssh").mkdir(exist_ok=True)
-    (home / ".ssh/config").write_text(config)
+    (home / ".ssh/config").write_bytes(block + b"Host *\n Port 33\n")
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    (home / "known").write_text("".join(f"ip-{name} {key}\n" for name in names))
     count = 0
 
     def count_one(frame: object, event: str, arg: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
-    read = SshConfig(home, (home / ".ssh/config",))
+    config, known = SshConfig(home, (home / ".ssh/config",)), KnownHosts()
     sys.setprofile(count_one)
     try:
         for name in names:
-            assert resolve(Host(name, name), read).address == f"ip-{name}"
+            found = resolve(Host(name, name), config)
+            assert (found.address, len(known.of(found).known)) == (f"ip-{name}", 1)
     finally:
         sys.setprofile(None)
     return count
 
 
 def test_the_work_is_linear_in_hosts_with_the_blocks_of_setup_ssh(tmp_path: Path) -> None:
-    work = []
-    for n in (100, 400):
-        names = [f"gpu{i}" for i in range(n)]
-        block = render("lab", [ConfigEntry(name, f"ip-{name}", 22, "root", None, "/k/id") for name in names], "/k/kh")
-        work.append(_calls(block.decode() + "Host *\n Port 33\n", tmp_path, names))
-    assert work[1] < 4.2 * work[0]
+    few, many = (_calls(tmp_path, [f"gpu{i}" for i in range(n)]) for n in (100, 400))
+    assert many < 4.2 * few
 
 
 def test_include_ends_with_its_file_and_stays_within_its_block(tmp_path: Path) -> None:
