@@ -90,7 +90,7 @@ def build(
         return plans.tell("build", inventory.names, shown, lambda: plans.building(shown, install))
     with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
         report = execute(inventory, plan, options, rt)
-    return finish(report, show)
+    return finish(report, show, asked_for=not report.ok)
 
 
 def show(report: Report) -> None:

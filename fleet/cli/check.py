@@ -56,7 +56,7 @@ def check(timeout: float) -> int:
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
 
-    return finish(checked.report, show)
+    return finish(checked.report, show, asked_for=True)
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:

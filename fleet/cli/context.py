@@ -18,7 +18,7 @@ import click
 
 from fleet.cli import plans, terminal
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, write_failures, write_json
+from fleet.cli.output import clean, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
@@ -34,7 +34,10 @@ def load_everyone() -> Inventory:
 
     meta = click.get_current_context().find_root().meta
     if "fleet.inventory" not in meta:
-        meta["fleet.inventory"] = load(find_inventory(settings_of().inventory, Path.cwd(), os.environ))
+        path = find_inventory(settings_of().inventory, Path.cwd(), os.environ)
+        meta["fleet.inventory"] = found = load(path)
+        if settings_of().verbose and not settings_of().json:
+            talk(clean(f"inventory {path}, {len(found.hosts)} host{'s' * (len(found.hosts) != 1)}"))
     everyone = meta["fleet.inventory"]
     assert isinstance(everyone, Inventory)
     return everyone
@@ -62,6 +65,15 @@ def make_transport(inventory: Inventory, password_for: Callable[[Host], str | No
     return SshTransport(options, hosts=load_everyone().hosts, password_for=password_for)
 
 
+def detailed(emit: Emit, inventory: Inventory, transport: Transport) -> Emit:
+    """The Emit, and what -v has to say."""
+    if not settings_of().verbose or settings_of().json:
+        return emit
+    from fleet.cli.verbose import telling
+
+    return telling(emit, inventory, transport)
+
+
 @contextmanager
 def runtime(
     inventory: Inventory, emit: Emit = silent, *, transport: Transport | None = None
@@ -71,7 +83,7 @@ def runtime(
     transport = transport or make_transport(inventory)
     with interrupts(cancel):
         try:
-            yield Runtime(transport, settings_of().fanout, emit, cancel, ask)
+            yield Runtime(transport, settings_of().fanout, detailed(emit, inventory, transport), cancel, ask)
         finally:
             transport.close()
 
@@ -123,12 +135,13 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
             signal.signal(signum, old)
 
 
-def finish(report: Report, show: Callable[[Report], None] | None = None) -> int:
-    """Print a report as JSON or text and return its exit code, which the verb's command returns in turn."""
+def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:
+    """Print a report as JSON or text and return its exit code, which the verb's command returns in turn. With -q only
+    failures, unless what is shown is what was asked for."""
     if settings_of().json:
         write_json(report.as_json())
     else:
-        if show is not None:
+        if show is not None and (asked_for or not settings_of().quiet):
             show(report)
         write_failures(report)
     return report.exit_code

@@ -77,7 +77,8 @@ class Exec(Verb):
 def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[str, ...]) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
 
-    Identical outputs are shown once, under the node set they came from. Exit: the largest remote status.
+    Identical outputs are shown once, under the node set they came from; with -q, too: they are what was asked for.
+    Exit: the largest remote status.
     """
     from fleet.ops.execute import ExecOptions, execute, make_plan
 
@@ -104,7 +105,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
 
     with progress, runtime(inventory, progress) as rt:
         report = execute(inventory, plan, options, rt)
-    code = finish(report, show)
+    code = finish(report, show, asked_for=True)
     if len(argv) == 1 and len(argv[0].split()) > 1 and not settings.json and \
             any(result.exit_status == 127 for result in report.results):
         talk(hint_line(whole_line(argv[0])))

@@ -30,6 +30,15 @@ COLUMNS: dict[str, Callable[[Host], object]] = {
 }
 
 
+# with -v
+MORE: dict[str, Callable[[Host], object]] = {
+    "identity file": lambda h: h.identity_file,
+    "host key": lambda h: h.host_key,
+    "activate": lambda h: h.activate,
+    "env": lambda h: ", ".join(h.env),
+}
+
+
 @click.command("hosts", cls=Verb, examples=(
     "fleet hosts", "fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile"))
 @click.option("--format", "form", type=click.Choice(["table", *FORMATS]), default="table", show_default=True,
@@ -57,10 +66,11 @@ def show(inventory: Inventory) -> None:
     groups: dict[str, str] = {}
     for group, members in inventory.groups.items():
         groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})
-    rows = [[str(node_rank), host.name, *(_text(cell(host)) for cell in COLUMNS.values()), groups.get(host.name, "")]
+    columns = {**COLUMNS, **MORE} if settings_of().verbose else COLUMNS
+    rows = [[str(node_rank), host.name, *(_text(cell(host)) for cell in columns.values()), groups.get(host.name, "")]
             for node_rank, host in enumerate(inventory.hosts)]
     width = terminal.width(sys.stdout)
-    for line in table(("node rank", "host", *COLUMNS, "groups"), rows, width, keys=2,
+    for line in table(("node rank", "host", *columns, "groups"), rows, width, keys=2,
                       right=("node rank", "port", "slots"), once="all hosts" if width else ""):
         echo(line, wrap=False)
 

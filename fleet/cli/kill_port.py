@@ -64,7 +64,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     inventory = load_inventory()
     with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
         scanned = scan(inventory, ports, force, rt)
-    if not settings.json:
+    if not settings.json and not (settings.quiet and (yes or not scanned.targets) and not settings.dry_run):
         show(scanned.listeners)
         if not scanned.listeners and any(result.ok for result in scanned.results):
             echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
@@ -76,7 +76,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
             outcome = end(inventory, scanned, grace, force, rt)
     else:
         outcome = report(scanned, {})
-    return finish(outcome, show_ended)
+    return finish(outcome, show_ended, asked_for=settings.dry_run)
 
 
 def agree(count: int) -> bool:

@@ -14,7 +14,7 @@ from fleet.cli import terminal
 from fleet.cli.command import VerbGroup, completed
 from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import echo, fold, talk, write_json
+from fleet.cli.output import clean, echo, fold, talk, write_json
 from fleet.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ lab_options = without("inventory", "transport", "fanout", "connect_timeout", ref
 def the_lab() -> Lab:
     from fleet.lab.lab import Lab
 
-    return Lab()
+    lab = Lab()
+    if settings_of().verbose and not settings_of().json:
+        talk(clean(f"lab {lab.folder.instance}, in {lab.folder.path}"))
+    return lab
 
 
 def document(lab: Lab, state: State) -> dict[str, Any]:

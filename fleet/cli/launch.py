@@ -13,7 +13,7 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import ask, load_inventory, make_transport
+from fleet.cli.context import ask, detailed, load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, hint_line, talk, write_failures, write_json, write_plan
@@ -150,7 +150,7 @@ def _run(inventory: Inventory, plan: Plan) -> int:
                       level=-1 if settings.quiet else settings.verbose)
     interrupts = Interrupts()
     transport = make_transport(inventory)
-    runtime = Runtime(transport, settings.fanout, view, ask=ask)
+    runtime = Runtime(transport, settings.fanout, detailed(view, inventory, transport), ask=ask)
     try:
         with _signals(interrupts, runtime), view:
             report = launch(inventory, plan.job, plan.options, plan.run_id, runtime, interrupts)

@@ -7,6 +7,8 @@ import io
 import os
 import select
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
@@ -110,7 +112,11 @@ def _run(argv: Sequence[str], obj: Any) -> int:
     try:
         with cli.make_context("fleet", list(argv), obj=obj) as ctx:
             hints.remember(settings_of(ctx))
+            begun = time.monotonic()
             code = cli.invoke(ctx)
+            if settings_of(ctx).verbose and not settings_of(ctx).json:
+                took = f"{time.monotonic() - begun:.2f} s, exit code {code or 0}"
+                click.echo(f"{ctx.invoked_subcommand}: {took}", err=True)
         return code if isinstance(code, int) else EXIT_OK
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -134,10 +140,12 @@ def _run(argv: Sequence[str], obj: Any) -> int:
             raise
         if isinstance(error, OSError):  # a full disk, a home that cannot be written: this machine's, not fleet's
             what = f"{error.filename}: " if error.filename else ""
-            fault = FleetError(f"this machine: {what}{error.strerror or error}", hint="FLEET_DEBUG=1 shows where")
+            fault = FleetError(f"this machine: {what}{error.strerror or error}", hint="-v shows where")
         else:
             fault = FleetError(f"a fault in fleet itself: {type(error).__name__}: {error}",
-                               hint="FLEET_DEBUG=1 shows where; please report it")
+                               hint="-v shows where; please report it")
+        if ctx is not None and settings_of(ctx).verbose:
+            traceback.print_exc()
         return say(fault, ctx)
 
 

@@ -46,6 +46,9 @@ def test_twice_changes_no_byte_and_every_pair_works(head: Head) -> None:
     second = head.fleet("setup-ssh")  # no password, no --tofu: nothing of that is needed any more
     assert second.returncode == 0, second.stderr
     assert "nothing to change" in second.stdout and "they reach each other in 9 ways" in second.stdout
+    quiet, more = head.fleet("setup-ssh", "-q"), head.fleet("setup-ssh", "-v")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert all(f"\n{host}: root@198.18." in more.stderr for host in head.lab.names)
     assert head.everything() == before
 
 

@@ -1,0 +1,53 @@
+"""What -v adds to every verb, on stderr: where each host was reached, how long it took there, and where a fault of
+fleet itself is."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from contextlib import suppress
+
+from fleet.cli.output import clean, talk
+from fleet.errors import FleetError
+from fleet.events import Emit, Event, Finished, Started
+from fleet.model import Inventory
+from fleet.transport.base import Transport
+
+
+def telling(emit: Emit, inventory: Inventory, transport: Transport) -> Emit:
+    """An Emit that passes all on, and tells of each host that is through."""
+    begun: dict[str, tuple[float, str]] = {}
+    lock = threading.Lock()
+
+    def told(event: Event) -> None:
+        emit(event)
+        if isinstance(event, Started):
+            with lock:
+                begun.setdefault(event.host, (time.monotonic(), event.what))
+        elif isinstance(event, Finished):
+            with lock:
+                since, what = begun.pop(event.host, (time.monotonic(), ""))
+            error = event.result.error
+            how = "ok" if event.result.ok else error.kind if error else f"exit status {event.result.exit_status}"
+            what = what if what != "connecting" else ""  # how everything begins
+            took = f"{time.monotonic() - since:.2f} s"
+            words = [place(event.host, inventory, transport), what, took, how]
+            talk(clean(f"{event.host}: {', '.join(word for word in words if word)}"))
+            if error is not None:
+                fault(error)
+
+    return told
+
+
+def place(name: str, inventory: Inventory, transport: Transport) -> str:
+    """"root@10.0.0.1:22": the inventory over ~/.ssh/config over defaults, as far as this transport knows of such."""
+    with suppress(FleetError, KeyError, AttributeError):
+        return str(transport.resolve(inventory.host(name)))  # type: ignore[attr-defined]
+    return ""
+
+
+def fault(error: BaseException) -> None:
+    """The traceback, where it is no error that fleet raises on purpose."""
+    if error.__traceback__ is not None and (not isinstance(error, FleetError) or error.kind == "internal"):
+        talk(clean("".join(traceback.format_exception(error)).rstrip("\n")), wrap=False)
