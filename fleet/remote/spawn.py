@@ -59,8 +59,10 @@ def be_engine(first, count):
 
     signal.signal(signal.SIGTERM, end)
     while alive:
-        pid, status = os.wait()
+        # until it is reaped it can be signalled, and nobody else gets its pid
+        pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid
         alive.discard(pid)
+        _pid, status = os.waitpid(pid, 0)
         if status and not code:
             code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             end(None, None)
