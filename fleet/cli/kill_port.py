@@ -53,10 +53,10 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
               help="Seconds between SIGTERM and SIGKILL [5].")
 @common_options
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
-    """Show who listens on a TCP port, on every host, and end them: only them, and only when you agree.
+    """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.
 
-    PORT is a port or a range, 29500-29510. What this connection runs through is never ended. Exit: 1 when a port
-    is still held by something.
+    PORT is a port or a range, 29500-29510. What else a process listens on, and would give up, stands under ALSO. What
+    this connection runs through is never ended. Exit: 1 when a port is still held by something.
     """
     from fleet.ops.kill_port import end, preview, report, scan
 
@@ -101,11 +101,13 @@ def show(listeners: tuple[Listener, ...]) -> None:
         command = clean(facts["command"] or "?").replace("\n", "\\n").replace("\t", "\\t")
         if not verbose:
             command = terminal.cut(command, COMMAND_WIDTH, "...")
-        rows.append(("leave" if each.reason else "end", each.host, f"{address}:{facts['port']}",
+        udp = "/udp" * (facts["protocol"] == "udp")
+        rows.append(("leave" if each.reason else "end", each.host, f"{address}:{facts['port']}{udp}",
                      str(facts["pid"] or "?"), clean(facts["user"]),
-                     "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or ""), command))
+                     "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or ""),
+                     clean(", ".join(facts["also"])), command))
     width = terminal.width(sys.stdout)
-    for line in table(("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "COMMAND"), rows, width, keys=4,
+    for line in table(("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "ALSO", "COMMAND"), rows, width, keys=4,
                       once="all of them" if width else "", shorten=not verbose):
         echo(line, wrap=False)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from types import UnionType
 from typing import Any
 
@@ -20,10 +21,11 @@ from fleet.transport.program import call
 
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
-SHOWN = ("port", "address", "pid", "user", "command", "run_id", "age")
+SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age", "also")
 _TYPES: Mapping[str, type | UnionType] = {
-    "port": int, "address": str, "pid": int | None, "start": int | None, "uid": int, "user": str, "own": bool,
-    "command": str | None, "run_id": str | None, "age": int | float | None, "refused": str | None,
+    "port": int, "protocol": str, "address": str, "pid": int | None, "start": int | None, "uid": int, "user": str,
+    "own": bool, "command": str | None, "run_id": str | None, "age": int | float | None, "refused": str | None,
+    "also": list,
 }
 # why a listener is left alone, and what to do about it
 UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
@@ -92,6 +94,7 @@ def checked(answer: dict[str, Any], host: str, *, ended: bool = False) -> dict[s
     """A node's answer as it is; Nonsense when something in it is of another type than it must be."""
     try:
         fits = all(isinstance(facts[name], kind) for facts in answer["listeners"] for name, kind in _TYPES.items())
+        fits = fits and all(isinstance(port, str) for facts in answer["listeners"] for port in facts["also"])
         if ended:
             fits = fits and all(isinstance(pid, int) for pid in answer["ended"])
             fits = fits and all(isinstance(reason, str) for reason in answer["reasons"].values())
@@ -178,9 +181,7 @@ def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listene
     """Who took the port over meanwhile, a worker that its master restarted; shown, never ended unasked."""
     if second is None or not second.ok:
         return []
-    seen = {(k.facts["port"], k.facts["address"], k.facts["pid"], k.facts["start"]) for k in known}
-    return [
-        Listener(second.host, facts, "it took the port over meanwhile")
-        for facts in second.data["listeners"]
-        if (facts["port"], facts["address"], facts["pid"], facts["start"]) not in seen
-    ]
+    who = itemgetter("port", "protocol", "address", "pid", "start")
+    seen = {who(each.facts) for each in known}
+    return [Listener(second.host, facts, "it took the port over meanwhile")
+            for facts in second.data["listeners"] if who(facts) not in seen]

@@ -1,14 +1,17 @@
-"""Who listens on a TCP port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process; part of ports and preflight."""
+"""Who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process; part of ports and preflight."""
 import socket
 
+TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
 
-def parse_listeners(table, ports):
-    """[(port, address, uid, inode)] of a /proc/net/tcp or tcp6 text; lines that make no sense are passed over."""
+
+def parse_listeners(table, ports, state=TCP_LISTENS):
+    """[(port, address, uid, inode)] of a /proc/net/tcp, tcp6, udp or udp6 text; lines that make no sense are passed
+    over. ports: None for all."""
     found = []
     for line in table.splitlines():
         fields = line.split()
         try:
-            if fields[3] != "0A":  # TCP_LISTEN
+            if fields[3] != state:
                 continue
             address, port = fields[1].split(":")
             port, uid, inode = int(port, 16), int(fields[7]), int(fields[9])
@@ -17,7 +20,7 @@ def parse_listeners(table, ports):
                 continue
         except (IndexError, ValueError):
             continue
-        if port in ports:
+        if ports is None or port in ports:
             # 32-bit words in the machine's byte order
             raw = b"".join(raw[i:i + 4][::-1] if sys.byteorder == "little" else raw[i:i + 4]
                            for i in range(0, len(raw), 4))

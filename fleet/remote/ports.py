@@ -1,13 +1,14 @@
-"""Who listens on TCP ports, and their end: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
+"""Who listens on ports, TCP and UDP, and their end: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
 
 spec: {"ports": [n], "op": "scan"}, or {"ports": [n], "op": "end", "grace": s, "force": bool,
 "approved": [[pid, start ticks, uid]]}. Answers one J:
-    {"listeners": [{"port", "address", "pid"|null, "start"|null, "uid", "user", "command"|null, "run_id"|null,
-                    "age": s|null, "own": bool, "refused": reason|null}],
+    {"listeners": [{"port", "protocol": "tcp"|"udp", "address", "pid"|null, "start"|null, "uid", "user", "command"|null,
+                    "run_id"|null, "age": s|null, "own": bool, "refused": reason|null, "also": ["8080/tcp"]}],
      "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
 One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
-has pid null. "own": it belongs to the user we are. Only approved processes are ever signalled, after checking
-that pid, start time and owner are as they were shown; "refused" ones never.
+has pid null. "also": what else the process listens on. "own": it belongs to the user we are. Only
+approved processes are ever signalled, after checking that pid, start time and owner are as they were shown; "refused"
+ones never.
 """
 # parts: listeners
 import pwd
@@ -40,22 +41,28 @@ def our_ssh_port():
 
 
 def scan(ports):
-    """The listener entries of the docstring, by port, address and pid."""
+    """The listener entries of the docstring, by port, protocol, address and pid."""
     ssh_port = our_ssh_port()
     sockets = []
-    for name in ("tcp", "tcp6"):
+    for name, state in (("tcp", TCP_LISTENS), ("tcp6", TCP_LISTENS), ("udp", UDP_LISTENS), ("udp6", UDP_LISTENS)):
         table = read_file("/proc/net/" + name, 1 << 26).decode("latin-1")
-        sockets += parse_listeners(table, ports | {ssh_port})
-    owners = holders([inode for _, _, _, inode in sockets if inode])
+        sockets += [(name[:3],) + each for each in parse_listeners(table, None, state)]
+    owners = holders([inode for _, _, _, _, inode in sockets if inode])
     above = ancestors()
-    way_back = {pid for port, _, _, inode in sockets if port == ssh_port for pid in owners.get(inode, [])}
+    way_back, held = set(), {}
+    for protocol, port, _, _, inode in sockets:
+        for pid in owners.get(inode, []):
+            held.setdefault(pid, set()).add((port, protocol))
+            if (protocol, port) == ("tcp", ssh_port):
+                way_back.add(pid)
     found = []
-    for port, address, socket_uid, inode in sockets:
+    for protocol, port, address, socket_uid, inode in sockets:
         for pid in owners.get(inode, [None]) if port in ports else []:
-            entry = {"port": port, "address": address, "pid": None, "start": None, "uid": socket_uid, "age": None,
-                     "command": None, "run_id": None, "refused": None}
+            entry = {"port": port, "protocol": protocol, "address": address, "pid": None, "start": None,
+                     "uid": socket_uid, "age": None, "command": None, "run_id": None, "refused": None, "also": []}
             if pid:
                 entry.update(describe(pid))
+                entry["also"] = ["%d/%s" % each for each in sorted(held[pid] - {(port, protocol)})]
                 if pid == 1:
                     entry["refused"] = "it is this host's init"
                 elif pid in above or pid in way_back:
@@ -64,7 +71,7 @@ def scan(ports):
             entry["own"] = entry["uid"] == os.getuid()
             if entry not in found:
                 found.append(entry)
-    return sorted(found, key=lambda e: (e["port"], e["address"], e["pid"] or 0))
+    return sorted(found, key=lambda e: (e["port"], e["protocol"], e["address"], e["pid"] or 0))
 
 
 def judge(pid, born, uid, entry, force):

@@ -192,6 +192,36 @@ def test_what_the_connection_runs_through_is_refused(home: Path, listen: Listen)
         end(home, ours.getsockname()[1], [key(above)], force=True)
 
 
+MANY = """
+import socket, time
+udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+udp.bind(("::1", 0))
+web, more = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+asks = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asks.connect(("127.0.0.1", 9))  # a client's
+print(udp.getsockname()[1], web.getsockname()[1], more.getsockname()[1], asks.getsockname()[1], flush=True)
+time.sleep(600)
+"""
+
+
+def test_udp_is_looked_at_and_all_else_that_a_process_listens_on_is_named(home: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", MANY], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        udp, web, more, asks = map(int, process.stdout.readline().split())
+        (entry,) = scan(home, udp)
+        assert (entry["port"], entry["protocol"], entry["address"], entry["pid"]) == (udp, "udp", "::1", process.pid)
+        assert sorted(entry["also"]) == sorted([f"{web}/tcp", f"{more}/tcp"])
+        (entry,) = scan(home, web)
+        assert entry["protocol"] == "tcp" and sorted(entry["also"]) == sorted([f"{udp}/udp", f"{more}/tcp"])
+        assert scan(home, asks) == []
+        assert end(home, udp, [key(entry)]) == {"ended": [process.pid], "reasons": {}, "listeners": []}
+        assert process.wait(5) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_process_that_also_holds_the_ssh_port_is_refused_on_any_port(home: Path, listen: Listen) -> None:
     two = ("import socket,time; a=socket.create_server(('127.0.0.1',0)); b=socket.create_server(('127.0.0.1',0));"
            "print(a.getsockname()[1], b.getsockname()[1], flush=True); time.sleep(600)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,7 +114,8 @@ def test_kill_port_needs_a_port(inventory: Path) -> None:
     assert fleet("kill-port") == 2
 
 
-LISTEN = ("import socket,time; s=socket.create_server(('127.0.0.1',0)); print(s.getsockname()[1],flush=True);"
+LISTEN = ("import socket,time; s=socket.create_server(('127.0.0.1',0)); u=socket.socket(type=socket.SOCK_DGRAM);"
+          "u.bind(('127.0.0.1',0)); print(s.getsockname()[1],flush=True);"
           "time.sleep(600)")
 
 
@@ -137,6 +139,7 @@ def test_kill_port_does_not_act_unasked(
     assert fleet("kill-port", str(port)) == 2
     said = capsys.readouterr()
     assert str(process.pid) in said.out and "run-42" in said.out and "-y" in said.err
+    assert re.search(r"ALSO.*\d+/udp", said.out, re.DOTALL), "what it would take down with it is told before it is"
     assert "\x1b" not in said.out and "\x07" not in said.out
     assert fleet("kill-port", str(port), "--json") == 2
     assert fleet("kill-port", str(port), "--dry-run") == 0

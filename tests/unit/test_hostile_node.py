@@ -225,12 +225,13 @@ def test_programs_end_with_their_host_in_the_error() -> None:
     assert caught.value.host == "gpu1"
 
 
-LISTENER = {"port": 80, "address": "::", "pid": 7, "start": 1, "uid": 0, "user": "root", "own": True, "command": "x",
-            "run_id": None, "age": 1.5, "refused": None}
+LISTENER = {"port": 80, "protocol": "tcp", "also": [], "address": "::", "pid": 7, "start": 1, "uid": 0, "user": "root",
+            "own": True, "command": "x", "run_id": None, "age": 1.5, "refused": None}
 
 
 @pytest.mark.parametrize("change", [
     {}, {"port": "80"}, {"address": None}, {"user": ["root"]}, {"command": 1}, {"refused": {}}, {"age": "old"},
+    {"also": [7]}, {"protocol": 6},
 ])
 def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -> None:
     scanned = kill_port.scan(Inventory((HOST,)), [80], False, Runtime(said({"listeners": [{**LISTENER, **change}]})))
