@@ -166,7 +166,7 @@ def test_a_wheel_under_anothers_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "says", "where"), [
     (b"\xff\x00", "not UTF-8 text", None), (b"numpy\n-r nowhere.txt\n", "nowhere.txt: No such file", ":2"),
     (b"# nothing\n", "asks for nothing", None), (b"this is == no requirement\n", "Invalid requirement", None),
-    (b"--frobnicate\n", "no such option: --frobnicate", None),
+    (b"--frobnicate\n", "'--frobnicate' is no option that fleet hands to pip", ":1"),
 ])
 def test_requirements_that_are_none(tmp_path: Path, text: bytes, says: str, where: str | None) -> None:
     path = tmp_path / "r.txt"
@@ -175,6 +175,37 @@ def test_requirements_that_are_none(tmp_path: Path, text: bytes, says: str, wher
         collect(path, {"h": facts()}, Runtime(LocalTransport()))
     assert caught.value.hint and (caught.value.where or "").endswith(where or "")
     assert not list(tmp_path.glob("cache/fleet/wheels/*"))
+
+
+RUNS = "run its code on this machine|run a package's code on this machine|does not hand to pip"
+
+
+@pytest.mark.parametrize("line", [
+    "-e .", "-e.", "--editable .", "--edit=.", ".", "./pkg", "pkg/", "/srv/pkg", "pkg.tar.gz", "pkg-1.0.zip[extra]",
+    "../pkg", "./pkg ; python_version > '3'", "git+https://example.org/pkg", "pkg @ git+ssh://example.org/pkg",
+    "pkg @ https://example.org/pkg.tar.gz", "https://example.org/pkg.zip#egg=pkg", "file:///srv/pkg",
+    "pkg @ file:///srv/pkg",
+    "--no-binary :all:", "--no-binary=pkg", "--no-bin :all:", "--pre --no-binary :all:", "pkg --config-settings=a=b",
+    "pkg==1.0 --global-option=--evil", "-i https://example.org -e .", "pk\\\ng @ git+https://example.org/pkg",
+])
+def test_requirements_that_would_run_code_here_are_refused_by_their_line(tmp_path: Path, line: str) -> None:
+    inner, outer = tmp_path / "inner.txt", tmp_path / "r.txt"
+    inner.write_text(f"numpy\n# a remark\n{line}\n")
+    outer.write_text("-r inner.txt\n")
+    with pytest.raises(UsageError, match=RUNS) as caught:
+        make_plan(Inventory((Host("h", "h"),)), outer)
+    assert caught.value.where == f"{inner}:3" and caught.value.hint
+
+
+def test_requirements_that_are_names_or_wheels_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "r.txt"
+    (tmp_path / "more.txt").write_text("six\n")
+    path.write_text("numpy>=1 ; python_version > '3.8'  # fast\n"
+                    "torch[extra]==2.0 \\\n  --hash=sha256:aa --hash=sha256:bb\n"
+                    "-i https://example.org/simple\n--extra-index-url=https://example.org/x\n--pre\n-rmore.txt\n"
+                    "./a-1.0-py3-none-any.whl\nb @ https://example.org/b-1.0-py3-none-any.whl#sha256=00\n"
+                    "--find-links ./w\n")
+    assert make_plan(Inventory((Host("h", "h"),)), path).kind == "requirements"
 
 
 def test_uneven_pythons_are_named() -> None:

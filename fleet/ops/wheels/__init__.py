@@ -16,6 +16,7 @@ from fleet.ops.wheels import node
 from fleet.ops.wheels.cache import claimed
 from fleet.ops.wheels.carry import carry, digest_of_set, folder_of, forget
 from fleet.ops.wheels.collect import collect
+from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import size
@@ -49,12 +50,14 @@ class WheelsOptions:
 
 
 def make_plan(inventory: Inventory, source: Path) -> WheelsPlan:
-    """What is to be installed where; UsageError where the source is missing or an sdist."""
+    """What is to be installed where; UsageError where the source is missing, an sdist, or would run code here."""
     if source.name.endswith(SDISTS) and source.is_file():
         raise sdist_refused(source)
     if not source.exists():
         raise UsageError(f"{source} does not exist", hint="give a folder of wheels, or a requirements file")
     kind = "folder" if source.is_dir() else "wheel" if source.suffix == ".whl" else "requirements"
+    if kind == "requirements":
+        texts(source)
     return WheelsPlan(source, kind, {h.name: h.python for h in inventory.hosts})
 
 

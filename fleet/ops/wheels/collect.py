@@ -17,6 +17,7 @@ from fleet.errors import HostFailed, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.ops.runtime import Runtime
 from fleet.ops.wheels.cache import cache, claimed
+from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import common_tags
 from fleet.ops.wheels.wheel import digest_of
 
@@ -46,28 +47,10 @@ def target_options(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [*options, "--python-version", minor, "--implementation", own[0][:2], "--abi", own[1]]
 
 
-def _texts(path: Path, seen: dict[Path, str], where: str | None = None) -> dict[Path, str]:
-    """This requirements file and all that it includes. where: the FILE:LINE that names it."""
-    path = path.resolve()
-    if path in seen:
-        return seen
-    try:
-        seen[path] = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        hint = "correct that line" if where else "give a folder of wheels, or a requirements file"
-        raise UsageError(f"cannot read {path}: {reason}", where=where, hint=hint) from error
-    for number, line in enumerate(seen[path].splitlines(), 1):
-        found = re.match(r"\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)", line)
-        if found and "://" not in found[1]:
-            _texts(path.parent / found[1], seen, f"{path}:{number}")
-    return seen
-
-
 def _key(requirements: Path, options: Sequence[str]) -> str:
     """Names a download: the requirements' texts, local wheels they name, and what they are resolved for."""
     digest = hashlib.sha256("\0".join(options).encode())
-    for path, text in _texts(requirements, {}).items():
+    for path, text in texts(requirements).items():
         digest.update(f"\0{path.name}\0{text}".encode())
         for word in re.findall(r"^\s*(\S+\.whl)\s*$", text, re.MULTILINE):
             if (path.parent / word).is_file():
