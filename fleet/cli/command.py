@@ -12,6 +12,7 @@ import click
 COMMON = "Common options"
 # what a number may be; who leaves it is told
 _RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
+_DEFAULT = re.compile(r"\.  \[default: ([^\]]+?)(?:\.0)?\]$")
 
 
 def one_spelling(token: str) -> str:
@@ -62,7 +63,7 @@ class Helpful(click.Command):
             if record is not None:
                 common = isinstance(param, CommonOption) or "--help" in param.opts
                 heading = COMMON if common else of.get(str(param.name), "Options")
-                rows[heading].append((record[0], _RANGE.sub("", record[1])))
+                rows[heading].append((record[0], _DEFAULT.sub(r" [\1].", _RANGE.sub("", record[1]))))
         for heading, records in rows.items():
             if records:
                 with formatter.section(heading):

@@ -72,7 +72,7 @@ class Exec(Verb):
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="S",
               help="End the command on a host after S seconds.")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED, shell_complete=completed("file"))
+@click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
 def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[str, ...]) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.

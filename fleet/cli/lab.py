@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli import terminal
+from fleet.cli import plans, terminal
 from fleet.cli.command import VerbGroup, completed
 from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
@@ -73,8 +73,9 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
     the = the_lab()
     if settings_of().dry_run:
-        echo(f"would bring up {count or len(the.status().hosts) or 4} hosts, under {the.folder.path}")
-        return EXIT_OK
+        number = count or len(the.status().hosts) or 4
+        return plans.tell("lab", (), {"up": number, "state_dir": str(the.folder.path)},
+                          lambda: [f"would bring up {number} hosts, under {the.folder.path}"])
     state = the.up(count, link, disk)
     if settings_of().json:
         write_json(document(the, state))
@@ -98,8 +99,9 @@ def down() -> int:
     """End the lab and everything in it."""
     the = the_lab()
     if settings_of().dry_run:
-        echo(f"would end the lab under {the.folder.path}")
-        return EXIT_OK
+        hosts = the.status().hosts
+        return plans.tell("lab", hosts, {"down": str(the.folder.path)},
+                          lambda: [f"would end the lab under {the.folder.path}"])
     the.down()
     if settings_of().json:
         write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": {}})
@@ -136,8 +138,8 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
     the = the_lab()
     if settings_of().dry_run:
-        echo(f"{fold(select(the.status(), nodes))}: would be {done}")
-        return EXIT_OK
+        meant = select(the.status(), nodes)
+        return plans.tell("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
     chosen = act(the)
     if settings_of().json:
         hosts = {name: {"ok": True, "error": None} for name in chosen}

@@ -17,6 +17,7 @@ from fleet.cli.context import ask, detailed, load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, hint_line, talk, write_failures, write_json, write_plan
+from fleet.cli.slips import with_options
 from fleet.errors import UsageError
 from fleet.model import Inventory, Job, Report
 from fleet.ops.runtime import Runtime
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--workdir", metavar="DIR", help="Folder on the nodes [the host's workdir, else this folder's path].")
 @click.option("--python", metavar="PATH", help="Training interpreter on the nodes [the host's python, else python3].")
 @click.option("--engine-arg", "engine_args", multiple=True, metavar="ARG",
-              help="An option for the engine itself: --engine-arg=--bind_cores_to_rank.")
+              help="An option of the engine's own; write --engine-arg=--OPTION.")
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
 @click.option("--force", is_flag=True, help="With --sync: also over what another folder's sync put there.")
 @click.option("--lease", type=Seconds(min=1), default=120.0, metavar="S", show_default=True,
@@ -82,7 +83,11 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
 
     job, options = _job(script, args, given), _options(given)
     run_id = new_run_id(script, given["name"])
-    plan = make_plan(inventory, job, options, run_id)
+    try:
+        plan = make_plan(inventory, job, options, run_id)
+    except UsageError as error:
+        error.hint = with_options(error.hint, click.get_current_context())
+        raise
     if settings.dry_run:
         _show_plan(plan)
         return 0

@@ -51,7 +51,7 @@ class LazyGroup(VerbGroup):
 
 
 @click.group(cls=LazyGroup, context_settings=SETTINGS,
-             examples=("fleet hosts", "fleet -w gpu[01-04] exec -- nvidia-smi -L", "fleet help launch"))
+             examples=("fleet hosts", "fleet -w 'gpu[01-04]' exec -- nvidia-smi -L", "fleet help launch"))
 @click.version_option(__version__, prog_name="fleet")
 @common_options
 def cli() -> None:

@@ -9,10 +9,12 @@ import shutil
 from collections.abc import Sequence
 
 import click
+from click.core import ParameterSource
 
-from fleet.cli.command import Helpful, NoSuchVerb, one_spelling
+from fleet.cli.command import CommonOption, Helpful, NoSuchVerb, one_spelling
 from fleet.cli.verbs import VERBS
 from fleet.errors import UsageError
+from fleet.playbook import option
 
 # what other launchers call it -> what fleet does; None: it does that itself
 LAUNCHERS = {
@@ -87,3 +89,21 @@ def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, 
         if param and not (param.is_flag or param.count or "=" in word):
             own += [value for value in [next(words, None)] if value is not None]
     return f"fleet {shlex.join([*own, argv[script], *others, *argv[script + 1:]])}"
+
+
+def with_options(hint: str | None, ctx: click.Context) -> str | None:
+    """"fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
+    begin = f"fleet {ctx.command.name} "
+    if hint is None or not hint.startswith(begin):
+        return hint
+    words: list[str] = []
+    for param in ctx.command.params:
+        name = str(param.name)
+        if not isinstance(param, click.Option) or isinstance(param, CommonOption) or \
+                ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or f"{param.opts[0]} " in hint:
+            continue
+        value = ctx.params[name]
+        for each in value if param.multiple else [value]:
+            text = re.sub(r"=.*", "=...", str(each), flags=re.DOTALL) if name.startswith("env") else str(each)
+            words += [param.opts[0]] if param.is_flag else option(param.opts[0], text)
+    return f"{begin}{shlex.join(words)} {hint.removeprefix(begin)}" if words else hint

@@ -20,7 +20,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "When it fails, and more": {
         "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),
-        "build": ("fleet.cli.build:build", "Build a wheel on one host for all of them: deepspeed, or any tree."),
+        "build": ("fleet.cli.build:build", "Build a wheel on one host for all: deepspeed, or any tree."),
         "help": ("fleet.cli.help:help_", "Show a verb's help; 'fleet help completion': for your shell."),
     },
 }

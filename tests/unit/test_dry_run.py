@@ -98,3 +98,12 @@ def test_json_is_still_json(line: str, capsys: pytest.CaptureFixture[str]) -> No
     assert run(["--dry-run", "--json", *shlex.split(line)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["dry_run"] and document["ok"] and document["plan"] and list(document["hosts"])[-1] == "other"
+
+
+def test_a_lab_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_LAB", "nosuch")
+    assert run(["lab", "up", "3", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("would bring up 3 hosts, under ")
+    assert run(["lab", "up", "3", "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verb"] == "lab" and document["dry_run"] and document["plan"]["up"] == 3

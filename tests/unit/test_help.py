@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_help_of_a_verb_is_what_its_own_option_says_and_fits(
     text = help_of(words, capsys)
     assert run([*words, "--help"]) == 0 and capsys.readouterr().out == text
     assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"(--[\w-]*-|[a-z]+-)$", text, re.M), "a word is broken at its hyphen"
     assert f"Usage: {' '.join(('fleet', *words))} " in text and "[x" not in text and "<=" not in text
 
 
