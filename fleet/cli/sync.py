@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import click
 
 from fleet.cli import plans
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import Part, load_inventory, run_parts, runtime
+from fleet.cli.context import Part, ask, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
@@ -48,10 +49,13 @@ def show(report: Report) -> None:
     "fleet sync --wheels requirements.txt",
 ), sections={
     "Code": ["to", "force"], "Data": ["data", "limit", "via"], "Wheels": ["wheels", "refresh", "import_timeout"],
+    "The inventory's sync: section": ["yes"],
 })
 @click.argument("src", required=False, shell_complete=completed("file"))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
 @click.option("--force", is_flag=True, help="Also over what a sync of another folder put there, without asking.")
+@click.option("-y", "--yes", is_flag=True,
+              help="Send what the sync: section names outside the inventory's folder, without asking.")
 @click.option("--data", multiple=True, metavar="PATH[:DEST]", shell_complete=completed("file"),
               help="Instead of code: data or a model, by pipelined broadcast; repeatable.")
 @click.option("--limit", metavar="RATE", help="With --data: what may leave this machine, 100MB or 200mbit a second.")
@@ -64,7 +68,7 @@ def show(report: Report) -> None:
               help="With --wheels: seconds that importing them may take on a host [120].")
 @common_options
 def sync(
-    src: str | None, to: str | None, force: bool, data: tuple[str, ...], limit: str | None,
+    src: str | None, to: str | None, force: bool, yes: bool, data: tuple[str, ...], limit: str | None,
     via: Literal["chain", "rsync"], wheels: Path | None, refresh: bool, import_timeout: float,
 ) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
@@ -77,7 +81,8 @@ def sync(
     goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
     take as long as one. Interrupted and run again, it sends what is missing. It never deletes.
 
-    Without any of these, what the inventory's `sync:` section names is carried: code, data, wheels, in that order.
+    Without any of these, what the inventory's `sync:` section names is carried: code, data, wheels, in that order. It
+    asks before it first sends what lies outside the inventory's folder.
     """
     if data and (src is not None or to is not None or wheels is not None):
         raise UsageError("--data does not go together with SRC, --to or --wheels",
@@ -95,7 +100,8 @@ def sync(
     from fleet.ops.sync.section import Section, read_section
 
     inventory = load_inventory()
-    if src is None and to is None and not data and wheels is None and inventory.sync:
+    theirs = src is None and to is None and not data and wheels is None and bool(inventory.sync)
+    if theirs:
         section = read_section(inventory)
     else:
         section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
@@ -106,7 +112,24 @@ def sync(
         parts.append(sync_data(inventory, section.data, limit=limit, via=via))
     if section.wheels is not None:
         parts.append(sync_wheels(inventory, section.wheels, refresh=refresh, import_timeout=import_timeout))
+    if theirs and not yes and not settings_of().dry_run:
+        _ask_for(inventory, [source for part in parts for source in part.sources])
     return run_parts("sync", inventory.names, parts)
+
+
+def _ask_for(inventory: Inventory, sources: Sequence[Path]) -> None:
+    """UsageError unless the user lets the inventory send what lies outside its folder; asked once for the same."""
+    from fleet.ops.sync.agreed import agreed, outside, remember
+
+    paths = outside(inventory.source, sources)
+    if not paths or agreed(Path.home(), inventory.source, paths):
+        return
+    said = f"the sync: section sends what lies outside the inventory's folder: {', '.join(map(str, paths))}"
+    yes = ask(f"{inventory.source}: {said}. Send it?")
+    if not yes:
+        raise UsageError(said + ("" if yes is None else "; not agreed to"), where=inventory.source,
+                         hint="to send it: fleet sync --yes")
+    remember(Path.home(), inventory.source, paths)
 
 
 def sync_code(inventory: Inventory, source: Path, to: str | None, force: bool) -> Part:

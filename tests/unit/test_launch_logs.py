@@ -80,3 +80,14 @@ def test_events_wait_for_room_and_are_never_half_a_line(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").unlink()
     folder.event("second")
     assert [json.loads(x)["event"] for x in (tmp_path / "events.jsonl").read_text().splitlines()] == ["first", "second"]
+
+
+def test_runs_are_their_owners_business(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "run-1")
+    logs = folder.node("gpu1")
+    logs.write("rank0.out", 0, b"secret")
+    folder.event("plan")
+    folder.write_json("run.json", {})
+    for path in tmp_path.rglob("*"):
+        if path.name != ".gitignore":
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path

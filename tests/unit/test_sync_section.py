@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from fleet.cli import main
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Host, Inventory
+from fleet.ops.sync.agreed import agreed, outside, remember
 from fleet.ops.sync.section import Section, read_section
 
 
@@ -67,3 +68,42 @@ def test_nothing_is_carried_when_a_later_part_has_no_source(tmp_path: Path, monk
                                          "sync: {code: ., data: [nosuch:/x]}\n")
     with pytest.raises(UsageError, match="nosuch does not exist"):
         CliRunner().invoke(main.cli, ["sync"], standalone_mode=False, catch_exceptions=False)
+
+
+def test_what_lies_outside_the_inventorys_folder_is_asked_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    for folder in (theirs / "data", mine / "secrets", tmp_path / "home"):
+        folder.mkdir(parents=True)
+    (theirs / "link").symlink_to(mine)
+    inventory = str(theirs / "fleet.yaml")
+    monkeypatch.chdir(mine)
+    assert outside(inventory, [Path("."), theirs / "data", Path("../theirs")]) == []
+    bad = [Path("secrets"), theirs / "link", Path("~/.ssh"), theirs / "../mine/secrets"]
+    found = outside(inventory, bad)
+    assert found == [mine / "secrets", Path.home() / ".ssh"] and outside(inventory, [tmp_path]) == [tmp_path]
+    home = tmp_path / "home"
+    assert not agreed(home, inventory, found)
+    remember(home, inventory, found)
+    assert agreed(home, inventory, found) and not agreed(home, inventory, [*found, tmp_path])
+    assert not agreed(home, str(mine / "fleet.yaml"), found)
+    assert (home / ".fleet/agreed").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_terminal_such_a_section_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text("mine")
+    for name in ("home", "theirs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "theirs/fleet.yaml").write_text(
+        f"hosts: {{a: {{workdir: {tmp_path}/node}}}}\nsync: {{data: ['{tmp_path}/secret:{tmp_path}/got']}}\n")
+    words = ["-i", "theirs/fleet.yaml", "--transport", "local", "sync"]
+    assert main.run(words) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/secret" in said and "fleet -i theirs/fleet.yaml --transport local sync --yes" in said
+    assert not (tmp_path / "got").exists()
+    assert main.run([*words, "--yes"]) == 0 and (tmp_path / "got").read_text() == "mine"

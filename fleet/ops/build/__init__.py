@@ -113,7 +113,7 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
     tree = plan.tree or fetch_deepspeed(plan.version or DEEPSPEED, runtime)
     build_id = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:4]
     folder = _own_folder(options.builds_dir) / build_id
-    folder.mkdir(parents=True)
+    folder.mkdir(0o700, parents=True)
     said: dict[str, Any] = {"build": build_id, "on": plan.host.name, "log": str(folder / "build.log"),
                             "arch": list(arch), "ops": list(ops)}
     one = Inventory((plan.host,), env=inventory.env, unselected=inventory.hosts + inventory.unselected)
@@ -152,7 +152,7 @@ def _failed(plan: BuildPlan, error: FleetError, said: Mapping[str, Any]) -> Repo
 def _own_folder(builds: Path) -> Path:
     """builds/ on the head; it keeps itself out of git and of code syncs."""
     try:
-        builds.mkdir(parents=True, exist_ok=True)
+        builds.mkdir(0o700, parents=True, exist_ok=True)
         if not (builds / ".gitignore").exists():
             (builds / ".gitignore").write_text("*\n")
     except OSError as error:

@@ -21,7 +21,7 @@ from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.logs import NodeLogs, RunFolder
+from fleet.ops.launch.logs import NodeLogs, RunFolder, private
 from fleet.ops.launch.plan import Plan
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
 from fleet.transport.program import call
@@ -45,7 +45,7 @@ def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport
         "gateways": [_as_json(hop) for host in hosts for hop in transport.route(host)],
     }
     try:
-        with (folder.path / "janitor.log").open("ab") as log:
+        with open(folder.path / "janitor.log", "ab", opener=private) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fleet.ops.launch.janitor"], cwd="/", start_new_session=True,
                 stdin=subprocess.PIPE, stdout=log, stderr=log)

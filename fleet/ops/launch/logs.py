@@ -30,6 +30,11 @@ def stream_of(name: str) -> tuple[int | None, str]:
     return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
 
 
+def private(path: str, flags: int) -> int:
+    """An opener: what arguments and logs tell is the user's own business."""
+    return os.open(path, flags, 0o600)
+
+
 class NodeLogs:
     """One node's log files. Used by one thread. `blocked`: the reason why the head's disk takes nothing now.
 
@@ -39,7 +44,7 @@ class NodeLogs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blocked: str | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if _LOG_NAME.match(p.name)}
 
     def sizes(self) -> dict[str, int]:
@@ -61,7 +66,7 @@ class NodeLogs:
         fresh = data[size - offset :]
         view = memoryview(fresh)
         try:
-            fd = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 while view:
                     view = view[os.write(fd, view) :]
@@ -111,9 +116,9 @@ class RunFolder:
         path = runs_dir / run_id
         try:
             if not runs_dir.exists():
-                runs_dir.mkdir(parents=True)
+                runs_dir.mkdir(0o700, parents=True)
                 (runs_dir / ".gitignore").write_text("*\n")
-            path.mkdir()
+            path.mkdir(0o700)
         except OSError as error:
             raise UsageError(f"cannot make the log folder {path}: {error.strerror}",
                              hint="run fleet in a folder you may write to, or give --runs-dir") from None
@@ -128,7 +133,7 @@ class RunFolder:
         with self._lock:
             self._waiting += json.dumps(record, default=str).encode() + b"\n"
             try:
-                with (self.path / "events.jsonl").open("ab", buffering=0) as f:
+                with open(self.path / "events.jsonl", "ab", buffering=0, opener=private) as f:
                     size = f.seek(0, os.SEEK_END)
                     if f.write(self._waiting) == len(self._waiting):
                         self._waiting = b""
@@ -143,7 +148,7 @@ class RunFolder:
         target = self.path / name
         temporary = target.with_suffix(".new")
         try:
-            with temporary.open("w") as f:
+            with open(temporary, "w", opener=private) as f:
                 json.dump(document, f, indent=1, default=str)
                 f.write("\n")
                 f.flush()
