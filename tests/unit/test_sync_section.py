@@ -100,7 +100,8 @@ def test_without_a_terminal_such_a_section_is_refused(
     for name in ("home", "theirs"):
         (tmp_path / name).mkdir()
     (tmp_path / "theirs/fleet.yaml").write_text(
-        f"hosts: {{a: {{workdir: {tmp_path}/node}}}}\nsync: {{data: ['{tmp_path}/secret:{tmp_path}/got']}}\n")
+        f"hosts: {{a: {{address: 127.0.0.1, workdir: {tmp_path}/node}}}}\n"
+        f"sync: {{data: ['{tmp_path}/secret:{tmp_path}/got']}}\n")
     words = ["-i", "theirs/fleet.yaml", "--transport", "local", "sync"]
     assert main.run(words) == 2
     said = capsys.readouterr().err
