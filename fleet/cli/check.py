@@ -32,9 +32,11 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
 @click.option("--timeout", type=Seconds(0.1, 600), default=20.0, metavar="S",
               help="Seconds until a step on a node counts as hanging [20].")
+@click.option("--engine", type=click.Choice(["torchrun", "deepspeed", "command"]), default="torchrun",
+              show_default=True, help="What is to start the ranks: what it needs must be there.")
 @common_options
-def check(timeout: float) -> int:
-    """Compare the hosts' environments; each finding with its remedy.
+def check(timeout: float, engine: str) -> int:
+    """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
     """
@@ -43,7 +45,7 @@ def check(timeout: float) -> int:
 
     settings = settings_of()
     inventory = load_inventory()
-    options = CheckOptions(timeout)
+    options = CheckOptions(timeout, engine=engine)
     if settings.dry_run:
         plan = make_plan(inventory, options)
         shown = {name: {**spec, "env": sorted(spec["env"])} for name, spec in plan.items()}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
@@ -26,10 +27,15 @@ SILENCE_SECONDS = 15.0
 @dataclass(frozen=True)
 class CheckOptions:
     """step_timeout: seconds a probe step has on the node; all of them run at once. workdir: where hosts without one
-    of their own would run, None not to look."""
+    of their own would run, None not to look. engine: what is to run there, None for nothing in particular."""
 
     step_timeout: float = 20.0
     workdir: str | None = None
+    engine: str | None = None
+
+    @property
+    def modules(self) -> tuple[str, ...] | None:
+        return engine(self.engine).modules if self.engine else None
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
 
     results = on_each(inventory.hosts, runtime, task, what="asking")
     views = {r.host: view_of(inventory.host(r.host), r.data["facts"], options) for r in results if r.ok}
-    findings = tuple(judge(views, fold))
+    findings = tuple(judge(views, fold, modules=options.modules))
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
@@ -78,8 +84,8 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
 
 def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View:
     """A host's facts against what the inventory wants of it."""
-    needed = max(host.devices or (-1,)) + 1
-    return view(facts, ranks=host.slots, gpus=needed, deadline=options.step_timeout)
+    return view(facts, ranks=host.slots, devices=host.devices, modules=options.modules or (),
+                deadline=options.step_timeout)
 
 
 def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runtime: Runtime) -> dict[str, Any]:

@@ -15,8 +15,9 @@ J {"event": "facts", "facts": {...}}, then X. Facts:
     gpus, gpu_error, gpu_processes   as in the probe; a process also has "run_id" and "command" where /proc shows them
     network, port          see meeting.py
     timed_out, failed      names of the steps that gave no answer in time, and {name: why} of those that broke
-Step names: activate, system, python, files, code, gpus, gpu processes, network, port. Control line {"op": "done"} ends
-the waiting for others. End of file on stdin ends everything.
+    disks (home, workdir), memory, pci_gpus, driver   as in the probe
+Step names: those of the probe, and files, code, network, port. Control line {"op": "done"} ends the waiting for others.
+End of file on stdin ends everything.
 """
 # parts: steps listeners probe_system probe_network probe_tools meeting place delivered
 
@@ -35,7 +36,9 @@ class Preflight:
 
     def steps(self):
         return [
-            ("activate", self.tools.activate), ("system", self.system), ("python", self.python),
+            ("activate", self.tools.activate), ("system", self.system), ("hardware", hardware), ("driver", driver),
+            ("python", self.python), ("disk home", lambda: disk("home", "~")),
+            ("disk workdir", lambda: disk("workdir", self.spec.get("workdir") or "~")),
             ("files", self.files), ("code", self.code), ("gpus", self.tools.gpus),
             ("gpu processes", self.gpu_processes), ("network", lambda: network(self.spec)),
             ("port", lambda: meet(self.spec, self.until - MARGIN, self.done)),

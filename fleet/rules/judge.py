@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.errors import Reason
@@ -13,6 +13,7 @@ from fleet.rules.units import amount, shown
 from fleet.rules.view import NOTABLE, View, lookup
 
 OTHER_PACKAGES = 6
+COVERED_BY = {"python-patch": "python-version", "torch-absent": "module-missing"}
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,17 @@ class Finding:
                 "remedy": self.remedy}
 
 
-def judge(views: Mapping[str, View], fold: Fold, rules: Sequence[Rule] = RULES) -> list[Finding]:
-    """All findings about these hosts (name -> view), in order of severity, then of the rules."""
-    found = [finding for rule in rules for finding in _KINDS[rule.kind](rule, _values(rule, views), fold)]
+def judge(
+    views: Mapping[str, View], fold: Fold, rules: Sequence[Rule] = RULES, modules: Sequence[str] | None = None
+) -> list[Finding]:
+    """All findings about these hosts (name -> view), in order of severity, then of the rules. modules: what is to run
+    imports these; None where nobody said what is to run."""
+    rules = [_for(rule, modules) for rule in rules]
+    found = [finding for rule in rules for finding in _KINDS[rule.kind](rule, _values(rule, views, modules), fold)]
     found += _packages(views, fold)
     # one cause, one finding: a different minor version is a different patch release too
     reported = {finding.id for finding in found}
-    found = [f for f in found if not (f.id == "python-patch" and "python-version" in reported)]
+    found = [f for f in found if COVERED_BY.get(f.id) not in reported]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -53,11 +58,21 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
-def _values(rule: Rule, views: Mapping[str, View]) -> dict[str, Any]:
+def _for(rule: Rule, modules: Sequence[str] | None) -> Rule:
+    """The rule as severe as it is for what is to run."""
+    if modules is None or rule.needs is None:
+        return rule
+    needed = modules and rule.needs in ("python", *modules)
+    return replace(rule, severity="error" if needed else "warning")
+
+
+def _values(rule: Rule, views: Mapping[str, View], modules: Sequence[str] | None) -> dict[str, Any]:
     values = {}
     for name, view in views.items():
         applies = lookup(view, rule.when) if rule.when else True
         value = lookup(view, rule.fact)
+        if value is None and rule.kind == "equal" and rule.needs in (modules or ()):
+            continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
         if isinstance(applies, bool | int) and applies and isinstance(value, str | int | float | None):
             values[name] = value

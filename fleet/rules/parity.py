@@ -24,6 +24,7 @@ class Rule:
     (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text that says what is
     wrong, must be empty. "somewhere": at least one host has it. "distinct": no two hosts share it.
     what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
+    needs: "python", or a module of it: where it is known what is to run, an error if that needs it, else a warning.
     A host that lacks the fact because its probe step timed out is not judged.
     """
 
@@ -36,6 +37,7 @@ class Rule:
     levels: tuple[tuple[float, Severity], ...] = ()
     unit: Literal["bytes", "s", ""] = ""
     when: str | None = None
+    needs: str | None = None
 
 
 LOOK = "look at dmesg there"
@@ -63,19 +65,24 @@ RULES: tuple[Rule, ...] = (
     Rule("activate", "problems.activate", "clear", "the activate line",
          "run the inventory's 'activate' line by hand there: ssh HOST, then bash"),
     Rule("python-missing", "problems.python", "clear", "the training interpreter",
-         "install it there, or correct 'python' (or 'activate') of this host in the inventory"),
+         "install it there, or correct 'python' (or 'activate') of this host in the inventory",
+         needs="python"),
+    Rule("module-missing", "problems.modules", "clear", "needed for a run",
+         "install it there: fleet sync --wheels requirements.txt; or set 'python' to the interpreter that has it"),
     Rule("python-version", "python_minor", "equal", "Python",
-         "give all hosts the same minor version: wheels and pickles do not cross it; set 'python' in the inventory"),
+         "give all hosts the same minor version: wheels and pickles do not cross it; set 'python' in the inventory",
+         needs="python"),
     Rule("python-patch", "python.version", "equal", "Python",
          "the same patch release everywhere rules out one more difference", "info"),
-    Rule("torch-version", "torch.version", "equal", "torch", SAME_WHEEL),
+    Rule("torch-version", "torch.version", "equal", "torch", SAME_WHEEL, needs="torch"),
     Rule("torch-build", "torch_build", "equal", "torch build",
-         "install torch from the same index (cu121, cpu, ...) on every host"),
+         "install torch from the same index (cu121, cpu, ...) on every host", needs="torch"),
     Rule("torch-nccl", "torch_nccl", "equal", "torch's NCCL",
          "reinstall torch: its nvidia-nccl package must be the one it was released with", "warning"),
     Rule("torch-absent", "torch.version", "somewhere", "torch",
          "fine if none is meant to run here; else install it, or point 'python' at its interpreter", "info"),
-    Rule("deepspeed-version", "deepspeed.version", "equal", "deepspeed", SAME_WHEEL, "warning"),
+    Rule("deepspeed-version", "deepspeed.version", "equal", "deepspeed", SAME_WHEEL, "warning",
+         needs="deepspeed"),
     Rule("deepspeed-ops", "deepspeed_ops", "equal", "deepspeed with the compiled ops",
          "build one wheel and install it everywhere; a missing op is compiled at the first step, on that host alone",
          "warning"),
@@ -97,8 +104,8 @@ RULES: tuple[Rule, ...] = (
          "a step takes as long as on the slowest GPU: group equal hosts and select them with -w @group", "warning"),
     Rule("gpu-ecc", "problems.ecc", "clear", "GPU memory errors",
          "reset or replace that GPU: uncorrected errors end a run or spoil its results", "warning"),
-    Rule("gpu-busy", "problems.busy", "clear", "GPU processes",
-         "another job is on these GPUs; nvidia-smi there shows which", "warning"),
+    Rule("gpu-busy", "problems.busy", "clear", "GPUs in use",
+         "wait for it, end it, or choose other devices (-w HOST:2,3)"),
     Rule("driver-version", "driver", "equal", "NVIDIA driver", "install the same driver on every host", "warning"),
     Rule("driver-old", "problems.old_driver", "clear", "NVIDIA driver",
          "update the driver, or install a torch built for an older CUDA", "warning"),
@@ -127,7 +134,7 @@ RULES: tuple[Rule, ...] = (
     # -- room and limits
     Rule("disk-workdir", "disks.workdir.free", "minimum", "free in the workdir",
          "make room there, or set another 'workdir' in the inventory",
-         levels=((1 * GiB, "error"), (10 * GiB, "warning")), unit="bytes"),
+         levels=((64 * MiB, "error"), (10 * GiB, "warning")), unit="bytes"),
     Rule("workdir-writable", "problems.workdir", "clear", "the workdir",
          "change its owner, or set another 'workdir' in the inventory", "warning"),
     Rule("disk-home", "disks.home.free", "minimum", "free in the home folder",
@@ -158,8 +165,9 @@ RULES: tuple[Rule, ...] = (
          "see ibstat there: a port that is down sends traffic over TCP, or nowhere", "warning"),
     Rule("clock", "clock.skew", "maximum", "between its clock and the head's",
          "start a time service there (chrony, systemd-timesyncd)",
-         levels=((60.0, "error"), (1.0, "warning")), unit="s"),
+         levels=((1.0, "warning"),), unit="s"),
     # -- the probe itself
+    Rule("step-needed", "problems.broken", "clear", "the probe", "look at what it names on that host"),
     Rule("step-failed", "problems.failed", "clear", "the probe", "look at what it names on that host", "warning"),
     *(
         Rule(f"hangs-{step.replace(' ', '-')}", f"hangs.{step}", "clear", step, remedy, severity)

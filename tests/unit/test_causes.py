@@ -111,16 +111,16 @@ def test_preflight_findings_of_one_cause_are_one() -> None:
                  "workdir": {"path": f"/home/u{i}/w", "exists": False}} for i, h in enumerate(hosts)}
     said = [(severity, len(cause.whose), cause.message) for severity, cause in told(judge_launch(plan, raw, False))]
     assert said == [("error", 4, "the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist"),
-                    ("error", 4, "a GPU is in use by x (pid 0 to 3)")]
+                    ("error", 4, "n[0-3]: GPUs in use: x (pid 0 to 3)")]
 
 
 def test_check_shows_one_cause_once_and_keeps_each_in_json() -> None:
     views = {f"n{i}": view({"gpu_processes": [{"pid": i}]}) for i in range(4)}
     findings = tuple(judge(views, fold))
-    assert [f.message for f in findings] == [f"n{i}: GPU processes: 1 there: pid {i}" for i in range(4)]
+    assert [f.message for f in findings] == [f"n{i}: GPUs in use: pid {i}" for i in range(4)]
     text = click.unstyle(screen(Checked(Report("check", (), 0), views, findings), width=120))
-    assert "warning n[0-3]: GPU processes: 1 there: pid 0 to 3  [gpu-busy]\n" in text
-    assert "4 hosts compared: 1 warning\n" in text
+    assert "error   n[0-3]: GPUs in use: pid 0 to 3  [gpu-busy]\n" in text
+    assert "4 hosts compared: 1 error\n" in text
 
 
 def test_quiet_check_says_what_went_wrong_and_nothing_else() -> None:

@@ -88,6 +88,19 @@ def test_check_on_the_terminal(inventory: Path, capsys: pytest.CaptureFixture[st
     assert "\x1b" not in out, "no colours where there is no terminal"
 
 
+def test_no_torch_where_torchrun_is_to_run_is_an_error(
+    inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "bare"], check=True)
+    python = str(tmp_path / "bare/bin/python")
+    inventory.write_text(json.dumps({"hosts": {"n1": {"python": python}}}))
+    assert fleet("check", "-q") == 123
+    said = capsys.readouterr().out
+    assert said.startswith(f"error   n1: needed for a run: torch is not installed for {python}  [module-missing]\n")
+    assert "compared" not in said
+    assert fleet("check", "-q", "--engine", "command") == 0 and capsys.readouterr().out == ""
+
+
 def test_check_json(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("check", "--json") == 0
     document = json.loads(capsys.readouterr().out)

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job
+from fleet.ops.check import CheckOptions, view_of
 from fleet.ops.launch.findings import folded, judge
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import Plan, make_plan
+from fleet.rules.judge import judge as judge_check
 
+TORCH = {"version": "2.5", "cuda": None, "hip": None, "nccl": None}
 HOSTS = tuple(Host(f"n{i}", f"10.0.0.{i}", slots=2) for i in range(3))
 
 
@@ -20,7 +24,7 @@ def plan_for(engine: str = "torchrun", hosts: tuple[Host, ...] = HOSTS) -> Plan:
 
 def good(**changed: Any) -> dict[str, Any]:
     return {
-        "python": {"path": "/py", "version": "3.11.2", "error": None}, "modules": {"torch": "2.5", "deepspeed": "0.16"},
+        "python": {"path": "/py", "version": "3.11.2", "error": None}, "torch": TORCH, "deepspeed": {"version": "0.16"},
         "activate": None, "workdir": {"path": "/w", "exists": True},
         "script": {"path": "/w/t.py", "exists": True, "sha256": "a" * 64, "executable": True},
         "code": {"folder": "/w", "state": "/.w.fleet-sync", "digest": "a" * 64, "half": False, "busy": None},
@@ -41,19 +45,19 @@ def test_all_well_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("changed, said", [
-    ({"python": {"path": None, "error": "/opt/py: no such program"}}, "no training interpreter: /opt/py"),
-    ({"modules": {"torch": None}}, "torch is not installed for /py"),
-    ({"activate": "bash: x: not found"}, "the 'activate' line fails: bash: x"),
+    ({"python": {"path": None, "error": "/opt/py: no such program"}}, "n2: the training interpreter: /opt/py"),
+    ({"torch": None}, "torch is not installed for /py"),
+    ({"activate": "bash: x: not found"}, "the activate line: it failed: bash: x"),
     ({"workdir": {"path": "/w", "exists": False}}, "the folder /w does not exist"),
     ({"script": {"path": "/w/t.py", "exists": False}}, "the script /w/t.py does not exist"),
     ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
-    ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "python differs: 3.9, elsewhere 3.11"),
-    ({"modules": {"torch": "2.4"}}, "torch differs: 2.4, elsewhere 2.5"),
+    ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "n2 has Python 3.9, the 2 others 3.11"),
+    ({"torch": {**TORCH, "version": "2.4"}}, "n2 has torch 2.4, the 2 others 2.5"),
     ({"code": {"folder": "/w", "busy": "head (pid 7)", "half": False}}, "a sync to /w is under way, from head (pid 7)"),
     ({"code": {"folder": "/w", "busy": None, "half": True}}, "was interrupted while it put files in place"),
     ({"code": {"digest": "b" * 64}}, "the code that was synced differs: sha256 bbbb"),
     ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
-    ({"gpu_error": "no devices"}, "nvidia-smi fails: no devices"),
+    ({"gpu_error": "no devices"}, "nvidia-smi: no devices"),
 ])
 def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, Any], said: str) -> None:
     found = judge(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
@@ -104,9 +108,40 @@ def test_the_command_engine_needs_no_python_but_a_program() -> None:
 def test_gpus_in_use_missing_or_shared() -> None:
     gpus = [{"index": i, "uuid": f"u{i}"} for i in range(2)]
     used = good(gpus=gpus, gpu_processes=[{"pid": 9, "gpu": "u1", "command": "python x"}])
-    assert findings(n0=used)[0][2] == "a GPU is in use by python x (pid 9)"
+    assert findings(n0=used)[0][2] == "n0: GPUs in use: python x (pid 9)"
     elsewhere = plan_for(hosts=(Host("n0", "a", devices=(0,)), *HOSTS[1:]))
     assert findings(elsewhere, n0=used) == []
     absent = plan_for(hosts=(Host("n0", "a", devices=(0, 5)), *HOSTS[1:]))
-    assert findings(absent, n0=good(gpus=gpus))[0][2] == "no GPU 5 there, only 2"
-    assert findings(n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "2 ranks share 1 GPUs")]
+    assert findings(absent, n0=good(gpus=gpus))[0][2] == "n0: GPUs: 2 usable, 6 needed"
+    assert findings(absent)[0][2] == "n0: GPUs: 0 usable, 6 needed"
+    # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
+    assert findings(n0=good(gpus=gpus[:1])) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
+    asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), LaunchOptions(), "r")
+    assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "2 ranks share 1 GPUs")]
+
+
+ODD: list[dict[str, Any]] = [
+    {"python": {"path": None, "error": "/opt/py: no such program"}}, {"torch": None}, {"activate": "x"},
+    {"python": {"path": "/py", "version": "3.9.1", "error": None}}, {"torch": {**TORCH, "version": "2.4"}},
+    {"torch": {**TORCH, "cuda": "12.1"}}, {"deepspeed": None}, {"deepspeed": {"version": "0.15"}}, {"gpu_error": "x"},
+    {"arch": "aarch64"}, {"gpus": [{"index": 0, "uuid": "u"}]}, {"pci_gpus": 8, "torch": {**TORCH, "cuda": "12.1"}},
+    {"gpus": [{"index": i, "uuid": f"u{i}"} for i in (0, 1)], "gpu_processes": [{"pid": 9, "gpu": "u1"}]},
+    {"timed_out": ["gpus"]}, {"timed_out": ["python"], "python": None}, {"failed": {"python": "x"}, "python": None},
+    {"failed": {"hardware": "x"}}, {"disks": {"workdir": {"free": 1, "writable": True, "path": "/w"}}},
+    {"disks": {"home": {"free": 1}}}, {"glibc": "2.1"}, {"limits": {"nofile": 5}}, {"kernel": "2.4"}, {},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: "-".join(odd) or "nothing")
+@pytest.mark.parametrize("engine", ["torchrun", "deepspeed", "command"])
+def test_check_and_launch_have_one_verdict(engine: str, odd: dict[str, Any]) -> None:
+    facts = {h.name: good(arch="x86_64", glibc="2.36", kernel="6.1", timed_out=[]) for h in HOSTS}
+    facts["n1"].update(odd)
+    options = CheckOptions(engine=engine)
+    views = {h.name: view_of(h, facts[h.name], options) for h in HOSTS}
+    checked = {f.message for f in judge_check(views, fold, modules=options.modules) if f.severity == "error"}
+    launched = {f.message for f in judge(plan_for(engine), facts) if f.severity == "error"}
+    assert checked == launched
+    for needed, module in (("torchrun", "torch"), ("deepspeed", "torch"), ("deepspeed", "deepspeed")):
+        if engine == needed and odd == {module: None}:
+            assert len(checked) == 1 and f"{module} is not installed for /py" in checked.pop()

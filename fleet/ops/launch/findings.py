@@ -10,12 +10,15 @@ from fleet.engines import engine
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
 from fleet.ops.launch.plan import NodePlan, Plan
+from fleet.rules import judge as rules
 from fleet.rules.causes import Cause, by_cause
+from fleet.rules.view import view
 
 Severity = Literal["error", "warning"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning")
 Raw = Mapping[str, Any]
-NEEDED_STEPS = frozenset({"activate", "python", "files", "network", "port"})
+DEADLINE_SECONDS = 20.0  # of its steps on a node
+OWN_STEPS = frozenset({"files", "code", "network", "port"})  # what the others mean is the rules' to say
 _SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
@@ -53,30 +56,20 @@ def judge(plan: Plan, raw: Mapping[str, Raw], complete: bool = True) -> list[Fin
     for node in plan.nodes:
         name = node.node.host.name
         if name in raw:
-            for severity, message, hint in [*_node(plan, node, raw[name]), *_gpus(node, raw[name])]:
+            for severity, message, hint in [*_node(plan, node, raw[name]), *_crowded(plan, node, raw[name])]:
                 found.append(Finding(severity, (name,), message, hint))
     if complete:
         found += _meeting(plan, raw)
-    return found + _differences(plan, raw)
+    return found + _shared(plan, raw) + _differences(raw)
 
 
 def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]]:
-    python, script, workdir = raw.get("python") or {}, raw.get("script") or {}, raw.get("workdir") or {}
-    modules = engine(plan.job.engine).modules
+    script, workdir = raw.get("script") or {}, raw.get("workdir") or {}
     stuck = [*raw.get("timed_out", ()), *raw.get("failed", {})]
-    for step in stuck:
+    for step in OWN_STEPS.intersection(stuck):
         why = raw.get("failed", {}).get(step, "no answer in time")
-        yield ("error" if step in NEEDED_STEPS else "warning"), Reason.of_node(f"preflight of its {step}: {why}"), \
+        yield ("warning" if step == "code" else "error"), Reason.of_node(f"preflight of its {step}: {why}"), \
             "a wedged mount or driver there? 'fleet check' looks closer"
-    if raw.get("activate"):
-        yield "error", Reason.of_node(f"the 'activate' line fails: {raw['activate']}"), "correct it in the inventory"
-    if modules and python.get("error"):
-        yield "error", f"no training interpreter: {python['error']}", "set 'python' in the inventory, or --python"
-    elif modules and "python" not in stuck:
-        for module in modules:
-            if (raw.get("modules") or {}).get(module) is None:
-                yield "error", Reason(f"{module} is not installed for {{python}}", python=python.get("path")), \
-                    "install it there ('fleet sync --wheels'), or set 'python' to the interpreter that has it"
     code = raw.get("code") or {}
     if code.get("busy"):
         yield "error", f"a sync to {code.get('folder')} is under way, from {code['busy']}", \
@@ -96,27 +89,30 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
         yield "error", Reason("{path} is not executable", path=script.get("path")), "chmod +x"
 
 
-def _gpus(node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]]:
-    gpus = raw.get("gpus") or []
-    if raw.get("gpu_error"):
-        why = Reason.of_node(f"nvidia-smi fails: {raw['gpu_error']}")
-        yield "error", why, "'fleet check' looks closer at the driver"
-    if not gpus:
-        return
-    indexes = {gpu["index"] for gpu in gpus}
-    wanted = indexes if node.node.host.devices is None else set(node.node.host.devices)
-    if wanted - indexes:
-        yield "error", f"no GPU {', '.join(map(str, sorted(wanted - indexes)))} there, only {len(indexes)}", \
-            "correct the device filter (-w HOST:0,2)"
-    if node.node.local_world_size > len(wanted & indexes):
-        yield "warning", f"{node.node.local_world_size} ranks share {len(wanted & indexes)} GPUs", \
+def _shared(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
+    """What `fleet check` calls an error, by the same rules."""
+    modules = engine(plan.job.engine).modules
+    views = {}
+    for node in plan.nodes:
+        host = node.node.host
+        if host.name in raw:
+            views[host.name] = view(raw[host.name], ranks=host.slots if _by_slots(plan) else None, devices=host.devices,
+                                    modules=modules, deadline=DEADLINE_SECONDS)
+    return [Finding("error", f.hosts, f.message, f.remedy)
+            for f in rules.judge(views, fold, modules=modules) if f.severity == "error"]
+
+
+def _by_slots(plan: Plan) -> bool:
+    return plan.job.nproc_per_node is None and plan.options.nproc == "slots"
+
+
+def _crowded(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str, str | None]]:
+    """More ranks than GPUs, because the command line said so."""
+    indexes = {gpu["index"] for gpu in raw.get("gpus") or ()}
+    wanted = indexes if node.node.host.devices is None else indexes.intersection(node.node.host.devices)
+    if wanted and not _by_slots(plan) and node.node.local_world_size > len(wanted):
+        yield "warning", f"{node.node.local_world_size} ranks share {len(wanted)} GPUs", \
             "set 'slots', or --nproc-per-node gpu"
-    ours = {gpu["uuid"] for gpu in gpus if gpu["index"] in wanted}
-    for process in raw.get("gpu_processes") or ():
-        if process.get("gpu") in ours:
-            who = f"run {process['run_id']}" if process.get("run_id") else process.get("command") or "a process"
-            yield "error", Reason("a GPU is in use by {who} (pid {pid})", who=who, pid=process["pid"]), \
-                "wait for it, end it, or choose other devices (-w HOST:2,3)"
 
 
 def _meeting(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
@@ -149,20 +145,13 @@ def _holder(port: Raw) -> str:
     return f", held by pid {holder['pid']} ({(holder.get('command') or '?')[:100]}{run})"
 
 
-def _differences(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
+def _differences(raw: Mapping[str, Raw]) -> list[Finding]:
     """What must be the same everywhere and is not; named are the hosts that deviate from most."""
-    modules = engine(plan.job.engine).modules
     checks: list[tuple[str, Severity, Callable[[Raw], Any], str]] = [
         ("the script's content", "error", lambda r: (r.get("script") or {}).get("sha256"), _SYNC),
         ("the code that was synced", "error", lambda r: (r.get("code") or {}).get("digest"),
          "an earlier sync reached some of them only: run 'fleet sync' again, to all"),
     ]
-    if modules:
-        checks.append(("python", "error", lambda r: _minor((r.get("python") or {}).get("version")),
-                       "one minor version everywhere: set 'python' in the inventory"))
-    for module in modules:
-        checks.append((module, "error", lambda r, m=module: (r.get("modules") or {}).get(m),  # type: ignore[misc]
-                       "install one version everywhere; 'fleet check' shows the matrix"))
     found = []
     for what, severity, value_of, hint in checks:
         groups: dict[Any, list[str]] = {}
@@ -182,10 +171,6 @@ def _differences(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
         found.append(Finding("warning", tuple(others), "the code there did not come by 'fleet sync', elsewhere it did",
                              "run 'fleet sync', so that it is the same everywhere"))
     return found
-
-
-def _minor(version: str | None) -> str | None:
-    return ".".join(version.split(".")[:2]) if version else None
 
 
 def _short(value: Any) -> str:

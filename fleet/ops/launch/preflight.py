@@ -15,7 +15,7 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory
 from fleet.ops.each import as_one
-from fleet.ops.launch.findings import Finding, judge, told
+from fleet.ops.launch.findings import DEADLINE_SECONDS, Finding, judge, told
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
 from fleet.ops.launch.start import Sessions
 from fleet.transport.base import Cancel, Session, Transport
@@ -23,7 +23,6 @@ from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
 from fleet.transport.ssh import SshTransport
 
-DEADLINE_SECONDS = 20.0
 SILENCE_SECONDS = 15.0
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
 
@@ -159,7 +158,8 @@ def refuse(
     for severity, cause in causes:
         level = severity if plan.options.preflight else "warning"
         names = fold(name for finding in cause.whose for name in finding.hosts)
-        emit(Notice(level, f"{names}: {cause.message}", None, cause.hint, [f.as_json() for f in cause.whose]))
+        text = cause.message if cause.message.startswith(f"{names}") else f"{names}: {cause.message}"
+        emit(Notice(level, text, None, cause.hint, [f.as_json() for f in cause.whose]))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
         refusal = as_one(ordered, emit, "unreachable", "; nothing was started anywhere")
