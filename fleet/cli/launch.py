@@ -18,9 +18,11 @@ from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, hint_line, talk, write_failures, write_json, write_plan
 from fleet.cli.slips import with_options
+from fleet.cli.tracebacks import who
 from fleet.errors import UsageError
 from fleet.model import Inventory, Job, Report
 from fleet.ops.runtime import Runtime
+from fleet.rules.tracebacks import exception_of
 
 if TYPE_CHECKING:
     from fleet.ops.launch import Interrupts, LaunchOptions, Plan
@@ -164,7 +166,7 @@ def _run(inventory: Inventory, plan: Plan) -> int:
     if settings.json:
         write_json({"event": "summary", **report.as_json()})
     else:
-        _show_summary(report)
+        _show_summary(report, view)
     return report.exit_code
 
 
@@ -192,16 +194,29 @@ def _signals(interrupts: Interrupts, runtime: Runtime) -> Iterator[None]:
             signal.signal(signum, old)
 
 
-def _show_summary(report: Report) -> None:
-    """How it ended, on stderr: the first failure first, then where the logs are."""
+def _show_summary(report: Report, view: LaunchView) -> None:
+    """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
     failure = report.data["first_failure"]
+    mine: list[int] = []
     if failure:
         talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
-        for line in (failure["traceback"] or failure["tail"] or "").splitlines():
+        trace = failure["traceback"]
+        if view.tracebacks.was_shown(trace):
+            trace = f"{exception_of(trace)}\n(its traceback stands above)"
+        for line in (trace or failure["tail"] or "").splitlines():
             talk(f"    {clean(line)}", wrap=False)
+        for group in report.data["tracebacks"] if trace else ():
+            if failure["rank"] in group["ranks"]:
+                mine = group["ranks"]
+                if len(mine) > 1:
+                    talk(f"  {who(mine, group['hosts'])} have the same traceback")
         if failure["hint"]:
             talk(hint_line(failure["hint"]))
         talk(f"  log: {failure['log']}")
+    for group in report.data["tracebacks"]:
+        if group["ranks"] != mine:
+            first = group["exception"].partition("\n")[0]
+            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {group['log']}"))
     lost = [r for r in report.results if r.error is not None]
     if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
         write_failures(Report("launch", tuple(lost), report.exit_code))

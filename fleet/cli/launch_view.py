@@ -19,6 +19,7 @@ import click
 from fleet.cli import terminal
 from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.progress import ProgressLine
+from fleet.cli.tracebacks import Tracebacks, who
 from fleet.events import Event, Notice, Output
 
 BUFFER_BYTES = 32 << 20
@@ -70,6 +71,7 @@ class LaunchView:
         self._wake = threading.Condition()
         self._closing = False
         self._lines: dict[tuple[str, int | None, str], Lines] = {}
+        self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
         self._thread = threading.Thread(target=self._work, name="view", daemon=True)
 
@@ -106,10 +108,11 @@ class LaunchView:
                     self._bytes = 0
                     dropped, self._dropped = self._dropped, 0
                     closing = self._closing
-                if events or closing:
+                if events or closing or self.tracebacks.waits():
                     with terminal.aside():
                         for event in events:
                             self._show(event)
+                        self._show_held(closing)
                         if dropped:
                             talk(f"({dropped} bytes of output not shown here; the log files have them)")
                         if closing:
@@ -126,15 +129,28 @@ class LaunchView:
             if self._level < 0 or (event.rank is None and self._level < 1):
                 return
             lines = self._lines.setdefault((event.host, event.rank, event.stream), Lines())
-            for line in lines.feed(event.data):
+            whole = lines.feed(event.data)
+            if event.stream == "stderr" and event.rank is not None and self._level == 0:
+                whole = self.tracebacks.feed((event.host, event.rank), whole, time.monotonic())
+            for line in whole:
                 self._line(event.host, event.rank, event.stream, line)
         elif isinstance(event, Notice):
             self._notice(event)
         else:
             self._starting.feed(event)
 
+    def _show_held(self, closing: bool) -> None:
+        lines, repeated = self.tracebacks.due(time.monotonic(), closing)
+        for (host, rank), line in lines:
+            self._line(host, rank, "stderr", line)
+        for streams in repeated:
+            hosts = dict.fromkeys(host for host, _ in streams)
+            talk(f"{who((rank for _, rank in streams), hosts)}: the same traceback as above")
+
     def _notice(self, notice: Notice) -> None:
         records = [notice.data] if isinstance(notice.data, Mapping) else notice.data
+        if any(r.get("event") == "stop" for r in records):
+            self.tracebacks.stopping = True
         if self._json:
             plain = {"event": "notice", "time": notice.time, "host": notice.host, "level": notice.level,
                      "message": notice.message, "hint": notice.hint}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fleet.rules.tracebacks import last_of
+
 TAIL_BYTES = 64 * 1024
 
 
@@ -71,7 +73,7 @@ HINTS = (
 
 def hint_for(text: str) -> Hint | None:
     """The first rule that the last traceback matches, or else the text without its warnings; remedy filled in."""
-    trace = traceback_of(text)
+    trace = last_of(text)
     plain = "\n".join(line for line in text.splitlines() if not _WARNING.match(line))
     return (trace and _match(trace)) or _match(plain)
 
@@ -85,28 +87,3 @@ def _match(text: str) -> Hint | None:
         if found:
             return Hint(hint.pattern, found.expand(hint.remedy), hint.collateral)
     return None
-
-
-_HEADER = "Traceback (most recent call last):"
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
-
-
-def traceback_of(text: str, limit: int = 60) -> str | None:
-    """The last Python traceback in the text with those it is chained to, at most its last `limit` lines."""
-    lines = [_PREFIX.sub("", line) for line in text.splitlines()]
-    starts = [i for i, line in enumerate(lines) if line.strip() == _HEADER]
-    if not starts:
-        return None
-    first = starts[-1]
-    for start in reversed(starts[:-1]):
-        if not any(line.startswith(_CHAINED) for line in lines[start:first]):
-            break
-        first = start
-    # the exception's line is the first one behind the last header that is not indented; its message may go on
-    end = starts[-1] + 1
-    while end < len(lines) and lines[end].startswith((" ", "\t")):
-        end += 1
-    while end < len(lines) and lines[end].strip() and _HEADER not in lines[end]:
-        end += 1
-    return "\n".join(lines[first:end][-limit:])

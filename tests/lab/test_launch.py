@@ -133,6 +133,7 @@ def test_the_first_failure_ends_all_and_is_named(
     first = summary(tmp_path)["first_failure"]
     assert (first["host"], first["node_rank"], first["rank"], first["exit_code"]) == (host, 2, 5, code)
     assert ("RuntimeError: boom 5" in (first["traceback"] or "")) == (how == "raise")
+    assert done.stderr.count("RuntimeError: boom 5") == done.stderr.count("Traceback (most") == (how == "raise")
     (failed,) = [e for e in events(tmp_path, "rank") if e["rank"] == 5]
     assert events(tmp_path, "summary")[0]["time"] - failed["time"] < 5
     assert left_on(ready, tmp_path) == {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.rules.hints import HINTS, hint_for, traceback_of
+from fleet.rules.hints import HINTS, hint_for
+from fleet.rules.tracebacks import last_of as traceback_of
 
 CASES = [
     ("ModuleNotFoundError: No module named 'deepspeed'", "deepspeed is not in the interpreter"),

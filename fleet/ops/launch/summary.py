@@ -12,7 +12,8 @@ from fleet.ops.launch.causes import left_early, message, own_link
 from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
-from fleet.rules.hints import TAIL_BYTES, hint_for, traceback_of
+from fleet.rules.hints import TAIL_BYTES, hint_for
+from fleet.rules.tracebacks import exception_of, identity, last_of
 
 TAIL_LINES = 12
 INTERRUPTED = "interrupted"
@@ -47,8 +48,25 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
         "logs": str(plan.options.runs_dir / plan.run_id),
         "stopped": gang.reason,
         "first_failure": describe(failure, plan, logs, gang) if failure else None,
+        "tracebacks": _tracebacks(plan, logs) if code != EXIT_OK else [],
         "incomplete_logs": incomplete,
     })
+
+
+def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs]) -> list[dict[str, Any]]:
+    """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
+    groups: dict[str, dict[str, Any]] = {}
+    for node in plan.nodes:
+        host = node.node.host.name
+        for rank in node.node.ranks:
+            name = f"rank{rank}.err"
+            trace = last_of(logs[host].tail(name, TAIL_BYTES))
+            if trace is not None:
+                group = groups.setdefault(identity(trace), {
+                    "ranks": [], "hosts": [], "exception": exception_of(trace), "log": str(logs[host].folder / name)})
+                group["ranks"].append(rank)
+                group["hosts"] += [host] * (host not in group["hosts"])
+    return list(groups.values())
 
 
 def _result(node: NodeState, plan: Plan) -> Result:
@@ -78,7 +96,7 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: G
     text = "\n".join(lines)
     ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
     rule = hint_for(text) if ran else None
-    trace = traceback_of(text) if ran else None
+    trace = last_of(text) if ran else None
     said, hint = message(failure, plan), rule.remedy if rule else plain_hint(failure, plan)
     early = left_early(failure, gang) if rule is not None and rule.collateral else None
     if early is not None:

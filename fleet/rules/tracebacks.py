@@ -1,0 +1,69 @@
+"""Python tracebacks in what a rank wrote: where they are, and which are the same. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+HEADER = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
+_OWN = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def is_header(line: str) -> bool:
+    return _PREFIX.sub("", line).strip() == HEADER
+
+
+def plain(lines: Sequence[str]) -> list[str]:
+    """Lines without what torch puts before them."""
+    return [_PREFIX.sub("", line) for line in lines]
+
+
+def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
+    """(whether it is a traceback, first line, line behind the last) of all parts, in order. A traceback goes with those
+    that it is chained to."""
+    bare, at = plain(lines), 0
+    headers = [i for i, line in enumerate(bare) if line.strip() == HEADER]
+    while headers:
+        first, end = headers[0], _end(bare, headers[0])
+        headers = [i for i in headers if i >= end]
+        while headers and any(line.startswith(_CHAINED) for line in bare[end : headers[0]]):
+            end = _end(bare, headers[0])
+            headers = [i for i in headers if i >= end]
+        if first > at:
+            yield False, at, first
+        yield True, first, end
+        at = end
+    if at < len(lines):
+        yield False, at, len(lines)
+
+
+def _end(bare: Sequence[str], start: int) -> int:
+    """The exception's line is the first behind the header that is not indented; its message may go on."""
+    end = start + 1
+    while end < len(bare) and bare[end].startswith((" ", "\t")):
+        end += 1
+    while end < len(bare) and bare[end].strip() and bare[end].strip() != HEADER:
+        end += 1
+    return end
+
+
+def last_of(text: str, limit: int = 60) -> str | None:
+    """The last traceback in the text with those it is chained to, at most its last `limit` lines."""
+    lines = text.splitlines()
+    found = [(first, end) for is_trace, first, end in split(lines) if is_trace]
+    return "\n".join(plain(lines[slice(*found[-1])])[-limit:]) if found else None
+
+
+def identity(trace: str) -> str:
+    """The same for the same failure on any rank: the places in the code, and the message without its numbers."""
+    lines = plain(trace.strip().split("\n"))
+    return "\n".join(line if line.startswith((" ", "\t")) else _OWN.sub("#", line) for line in lines)
+
+
+def exception_of(trace: str) -> str:
+    """Its exception, without the way there: "ValueError: learning rate is negative"."""
+    lines = trace.split("\n")
+    on_the_way = [i for i, line in enumerate(lines) if line.startswith((" ", "\t")) or line.strip() == HEADER]
+    return "\n".join(lines[on_the_way[-1] + 1 :]) or lines[-1]

@@ -1,0 +1,120 @@
+"""A traceback is on the screen once: equal ones are folded over ranks, those that end a run are left to its summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from fleet.cli.launch import _show_summary
+from fleet.cli.launch_view import LaunchView
+from fleet.cli.tracebacks import HOLD_SECONDS, Stream, Tracebacks
+from fleet.events import Notice, Output
+from fleet.model import Host, Inventory, Job, Report
+from fleet.ops.launch.gang import Gang, RankEnd
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import make_plan
+from fleet.ops.launch.summary import summarise
+from fleet.rules.tracebacks import exception_of, identity, split
+
+
+def trace(rank: int, what: str = "ValueError: rank {} is negative") -> str:
+    return (f"[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File \"t.py\", line 3, in f\n"
+            f"[rank{rank}]:     f()\n[rank{rank}]: " + what.format(rank) + "\n")
+
+
+def lines(text: str) -> list[bytes]:
+    return text.encode().splitlines()
+
+
+def feed(held: Tracebacks, rank: int, text: str, now: float = 0.0) -> list[bytes]:
+    return held.feed((f"h{rank // 2}", rank), lines(text), now)
+
+
+def test_parts_of_a_text() -> None:
+    text = ("a\n" + trace(0) + "\nDuring handling of the above exception, another exception occurred:\n\n" + trace(0)
+            + "\nb\n" + trace(1) + "\nc")
+    found = [(is_trace, text.splitlines()[first]) for is_trace, first, _ in split(text.splitlines())]
+    header = "Traceback (most recent call last):"
+    assert found == [(False, "a"), (True, f"[rank0]: {header}"), (False, ""), (True, f"[rank1]: {header}"), (False, "")]
+    assert identity(trace(1)) == identity(trace(22)) != identity(trace(1, "KeyError: {}"))
+    assert identity(trace(1)) != identity(trace(1).replace("line 3", "line 4"))
+    assert exception_of("Traceback (most recent call last):\n  x\nE: a\nb") == "E: a\nb"
+
+
+def test_one_that_does_not_end_the_run_is_shown_once_in_its_place() -> None:
+    held = Tracebacks()
+    assert feed(held, 0, "before\n" + trace(0) + "\nafter\n") == [b"before"]
+    assert feed(held, 0, "later\n") == []
+    for rank in (1, 2, 3):
+        feed(held, rank, trace(rank))
+    assert held.due(HOLD_SECONDS / 2) == ([], [])
+    shown, repeated = held.due(HOLD_SECONDS)
+    assert [line for _, line in shown] == [*lines(trace(0)), b"", b"after", b"later"]
+    same: list[list[Stream]] = [[("h0", 1), ("h1", 2), ("h1", 3)]]
+    assert repeated == same and held.was_shown(trace(7))
+    assert feed(held, 0, "plain\n") == [b"plain"]
+
+
+def test_those_that_end_the_run_are_left_to_its_summary() -> None:
+    held = Tracebacks()
+    for rank in range(4):
+        feed(held, rank, trace(rank) + "\n[rank0]:[W] not destroyed\n")
+    held.stopping = True
+    shown, repeated = held.due(0.1, everything=True)
+    assert {line for _, line in shown} == {b"", b"[rank0]:[W] not destroyed"} and repeated == []
+    assert not held.was_shown(trace(0))
+
+
+def failed_run(tmp_path: Path, texts: list[str]) -> Report:
+    hosts = tuple(Host(f"h{i}", f"10.0.0.{i}", slots=2) for i in range(2))
+    plan = make_plan(Inventory(hosts), Job("t.py"), LaunchOptions(runs_dir=tmp_path), "r")
+    folder = RunFolder.create(tmp_path, "r")
+    logs = {h.name: folder.node(h.name) for h in hosts}
+    gang = Gang({"h0": 0, "h1": 1})
+    for rank, text in enumerate(texts):
+        host = f"h{rank // 2}"
+        logs[host].write(f"rank{rank}.err", 0, text.encode())
+        gang.rank_ended(RankEnd(host, rank // 2, rank, rank % 2, 1, None, 100.0 + rank))
+    for host in logs:
+        gang.nodes[host].ended = True
+    gang.stop("rank 0 failed", 200.0)
+    return summarise(plan, gang, logs, [], 1.0)
+
+
+def screen(report: Report, view: LaunchView, capfd: pytest.CaptureFixture[str]) -> str:
+    with click.Context(click.Command("launch")):
+        _show_summary(report, view)
+    return capfd.readouterr().err
+
+
+def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = "ConnectionError: closed by [10.0.0.1]:{}"
+    report = failed_run(tmp_path, [trace(0), trace(1), trace(2, other), trace(3, other)])
+    assert [(g["ranks"], g["hosts"]) for g in report.data["tracebacks"]] == [([0, 1], ["h0"]), ([2, 3], ["h1"])]
+    said = screen(report, LaunchView(["h0", "h1"]), capfd)
+    assert said.count("Traceback (most recent call last)") == 1 and said.count("ValueError: rank 0 is negative") == 1
+    assert "ranks 0-1 on h0 have the same traceback" in said
+    assert "ranks 2-3 on h1: ConnectionError: closed by [10.0.0.1]:2; log: " in said
+
+
+def test_what_scrolled_by_already_is_not_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report = failed_run(tmp_path, [trace(0)] + [""] * 3)
+    with LaunchView(["h0", "h1"]) as view:
+        view(Output("h0", "stderr", trace(0).encode(), 0))
+    assert capfd.readouterr().err.count("Traceback") == 1
+    said = screen(report, view, capfd)
+    assert "Traceback (most" not in said and "ValueError: rank 0 is negative" in said and "stands above" in said
+
+
+def test_the_view_holds_them_back_once_the_run_is_stopped(capfd: pytest.CaptureFixture[str]) -> None:
+    with LaunchView(["h0", "h1"]) as view:
+        for rank in range(4):
+            view(Output(f"h{rank // 2}", "stderr", trace(rank).encode(), rank))
+        view(Notice("info", "stopping all nodes", None, None, {"event": "stop"}))
+    assert capfd.readouterr().err == ""
+    with LaunchView(["h0"], level=1) as view:  # -v shows everything as it comes
+        view(Output("h0", "stderr", trace(0).encode() * 2, 0))
+    assert capfd.readouterr().err.count("Traceback") == 2
