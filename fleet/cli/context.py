@@ -113,7 +113,10 @@ def ask(question: str) -> bool | None:
     if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         return None
     with interruptible(), terminal.prompt():
-        return click.confirm(clean(question), default=False, err=True)
+        *before, last = clean(question).split("\n")
+        for line in before:
+            talk(line)
+        return click.confirm(last, default=False, err=True)
 
 
 @contextmanager

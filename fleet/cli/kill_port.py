@@ -12,9 +12,9 @@ from fleet.cli.command import Verb
 from fleet.cli.context import ask, finish, load_inventory, runtime
 from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo
+from fleet.cli.output import clean, echo, fold
 from fleet.cli.progress import ProgressLine
-from fleet.errors import UsageError
+from fleet.errors import Reason, UsageError
 
 if TYPE_CHECKING:
     from fleet.model import Report
@@ -114,9 +114,14 @@ def show(listeners: tuple[Listener, ...]) -> None:
 
 def show_ended(outcome: Report) -> None:
     """What was ended; what is left becomes an error of its host."""
+    from fleet.rules.causes import by_cause
+
+    said: list[tuple[str, str, None]] = []
     for result in outcome.results:
         for entry in result.data["listeners"]:
             if entry["ended"]:
-                echo(f"{result.host}: port {entry['port']}, pid {entry['pid']}: ended")
+                said.append((result.host, Reason(f"port {entry['port']}, pid {{pid}}: ended", pid=entry["pid"]), None))
             elif outcome.data.get("dry_run") and entry["reason"]:
-                echo(f"{result.host}: port {entry['port']}: {clean(entry['reason'])}")
+                said.append((result.host, f"port {entry['port']}: {entry['reason']}", None))
+    for cause in by_cause(said, fold):
+        echo(f"{fold(cause.whose)}: {clean(cause.message)}")

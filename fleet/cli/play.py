@@ -20,7 +20,7 @@ from fleet.cli.main import cli, run
 from fleet.cli.options import Settings, common_options, settings_of
 from fleet.cli.output import clean, talk, write_json
 from fleet.cli.verbs import VERBS
-from fleet.errors import EXIT_OK, FleetError, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import select
 from fleet.model import Inventory
 from fleet.playbook import Param, Step, load
@@ -172,7 +172,9 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
             talk(f"\n{title}{click.style(command, bold=True)}")
 
     def failed(step: Step, code: int) -> None:
-        rest = "; ignored, as the playbook says" if step.ignore_errors else ""
+        left = len(steps) - steps.index(step) - 1
+        rest = "; ignored, as the playbook says" if step.ignore_errors and code != EXIT_INTERRUPTED else \
+            f"; {left} behind it {'was' if left == 1 else 'were'} not run" if left else ""
         talk(f"{step.where}: this step ended in {code}{rest}")
 
     shown = [word for word in verbs.shared if word not in ("--json", "--quiet")]

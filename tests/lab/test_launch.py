@@ -276,7 +276,7 @@ def test_a_busy_port_is_named_with_its_holder(launch: Launch, ready: VirtualLab,
     try:
         pid = ready.sh(master, "cat /run/listener")
         done = launch("--master-port", "29500", "./s.py", "sleep", "-1")
-        preflight_refuses(done, tmp_path, 123, f"{master}: port 29500", f"pid {pid}", "fleet kill-port 29500")
+        preflight_refuses(done, tmp_path, 123, f"{master}: port 29500", f"pid {pid}", "kill-port 29500")
     finally:
         ready.sh(master, "kill $(cat /run/listener)")
 

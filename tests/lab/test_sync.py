@@ -155,7 +155,7 @@ def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_p
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/shared", check=True)
     refused = ready_lab.fleet("-i", "lab", "sync", "--to", "~/shared", cwd=other)
     assert refused.returncode == 123 and "fleet -i lab sync --to '~/shared' --force" in refused.stderr
-    assert refused.stderr.count("error:") == 1 and f":{source}; 3 files of it would be deleted" in refused.stderr
+    assert refused.stderr.count("error:") == 1 and f":{source}: 3 of its files would be deleted" in refused.stderr
     launched = ready_lab.fleet("-i", "lab", "--json", "launch", "--sync", "--workdir", "~/shared", "eval.py", cwd=other)
     summary = json.loads(launched.stdout.splitlines()[-1])
     assert launched.returncode == 123

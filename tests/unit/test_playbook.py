@@ -209,7 +209,7 @@ def test_play_runs_steps_in_process_with_the_common_options(
     assert out == "--- me ---\nit's $(id)\n"
     assert "# say it\n$ fleet -i " in err
     assert f"{book}:3: this step ended in 4; ignored, as the playbook says\n" in err
-    assert f"{book}:4: this step ended in 3\n" in err
+    assert f"{book}:4: this step ended in 3; 1 behind it was not run\n" in err
     assert "never" not in err
 
     assert run([*common, "--json", "play", str(book), "--var", "word=w"]) == 3

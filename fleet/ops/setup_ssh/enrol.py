@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fleet import fanout
-from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.each import failed
@@ -65,7 +65,8 @@ def enrol(
                 accepted.append((plan, key))
             else:
                 failures[plan.name] = failed(plan.host, ConnectError(
-                    f"the inventory expects host key {plan.host.host_key}, it presented {key}", kind="host-key",
+                    Reason("the inventory expects host key {pin}, it presented {key}", pin=plan.host.host_key, key=key),
+                    kind="host-key",
                     hint="if the change is expected: correct host_key in the inventory"))
         elif any(e.key == key for e in on_file.known):
             how[plan.name] = "known"
@@ -133,14 +134,15 @@ def _present(host: Host, transport: SshTransport, runtime: Runtime) -> HostKey:
 
 def _refused(entry: NewKey, *, asked: bool) -> ConnectError:
     if entry.old:
-        message = f"host key changed: expected {', '.join(entry.old)}, it presented {entry.key}"
+        message = Reason("host key changed: expected {old}, it presented {key}", old=", ".join(entry.old),
+                         key=entry.key)
         hint = "it was not confirmed" if asked else "confirm it on a terminal, or run with --tofu"
         return ConnectError(message, kind="host-key", hint=hint)
     if asked:
-        return ConnectError(f"its host key {entry.key} was not confirmed", kind="unknown-host-key",
+        return ConnectError(Reason("its host key {key} was not confirmed", key=entry.key), kind="unknown-host-key",
                             hint="compare it with 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on the host")
     return ConnectError(
-        f"unknown host key: it presented {entry.key}, and there is no terminal to confirm it on",
+        Reason("unknown host key: it presented {key}, and there is no terminal to confirm it on", key=entry.key),
         kind="unknown-host-key",
         hint="set host_key in the inventory, or accept what answers now with --tofu",
     )

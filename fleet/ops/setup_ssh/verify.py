@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from fleet.errors import FleetError, HostFailed
+from fleet.errors import FleetError, HostFailed, Reason
 from fleet.events import Notice, Progress
 from fleet.inventory import fold
 from fleet.model import Host, Result
@@ -141,9 +141,10 @@ def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
     by_reason: dict[str, list[str]] = {}
     for pair in failed:
         by_reason.setdefault(brief(pair), []).append(pair.target)
-    said = "; ".join(f"{fold(targets)}: {reason}" for reason, targets in by_reason.items())
-    return HostFailed(f"plain ssh from {source} fails to {len(failed)} of {total}: {said}", host=source,
-                      kind="pairs", hint=hint_for(failed[0].reason or ""))
+    said = Reason("plain ssh from {hosts} fails to {count} of {total}: ", hosts=source, count=len(failed), total=total)
+    for i, (reason, targets) in enumerate(by_reason.items()):
+        said += Reason(f"{'; ' if i else ''}{{targets{i}}}: ", **{f"targets{i}": fold(targets)}) + reason
+    return HostFailed(said, host=source, kind="pairs", hint=hint_for(failed[0].reason or ""))
 
 
 def brief(pair: Pair) -> str:

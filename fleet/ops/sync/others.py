@@ -26,7 +26,7 @@ def question(others: Sequence[Result], here: Source) -> str:
 def refusal(said: Mapping[str, Any], host: str, hint: str) -> Result:
     """The refusal to lose what another folder delivered to this host."""
     source = {key: said["source"][key] for key in ("host", "path")}
-    message = Reason("{to} holds what was synced from {source}; {deleted} files of it would be deleted, {replaced} "
+    message = Reason("{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} "
                      "replaced", to=said["dest"], source=f"{source['host']}:{source['path']}",
                      deleted=said["deleted"], replaced=said["replaced"])
     return Result(host, False, error=PreflightError(message, host=host, kind=KIND, hint=hint), data={
