@@ -14,6 +14,7 @@ from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import hint_line, talk, write_folded
 from fleet.cli.progress import ProgressLine
+from fleet.cli.slips import with_options
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
@@ -82,7 +83,10 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     """
     from fleet.ops.execute import ExecOptions, execute, make_plan
 
-    if (line is None) == (not argv):
+    if line is not None and argv:
+        whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
+        raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
+    if line is None and not argv:
         raise UsageError("give either a command behind '--' or --shell LINE",
                          hint="fleet exec -- nvidia-smi -L")
     if argv and not argv[0]:

@@ -68,6 +68,9 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     if ctx.command.name == "launch" and name in LAUNCHERS:
         instead = LAUNCHERS[name]
         hint = f"fleet launch {instead}" if instead else "leave it away: fleet does that itself"
+    elif ctx.command.name == "exec" and at is not None and "--shell" in argv[:at - 1]:
+        line = list(argv).index("--shell") + 1
+        hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":

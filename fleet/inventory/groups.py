@@ -74,5 +74,7 @@ class Groups:
                 hint = suggest(name, self._names)
                 if name in self._definitions:
                     hint = f"did you mean '@{name}'?"
+                elif hint is None:
+                    hint = "fleet hosts shows those there are"
                 raise FieldError(f"no host {shown(name)} in the inventory", hint)
         return names

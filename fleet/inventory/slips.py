@@ -24,7 +24,8 @@ def login(text: str) -> str | None:
     host = match["host"].strip("[]") if match["host"].startswith("[") else match["host"]
     line = " ".join([host, *(f"{key}={value}" for key, value in fields.items())])
     pairs = ", ".join(f"{key}: {value}" for key, value in fields.items())
-    return f"in a hostfile: {line}; in YAML: {{hosts: {{{host}: {{{pairs}}}}}}}"
+    key = f'"{host}"' if "[" in host else host
+    return f"in a hostfile: {line}; in YAML: {{hosts: {{{key}: {{{pairs}}}}}}}"
 
 
 def selection(option: str, text: str, known: Iterable[str]) -> str | None:

@@ -95,7 +95,7 @@ def test_selections(fleet, hosts, exclude, left):
         ("gpu9", None, "no host 'gpu9'", "did you mean 'gpu"),
         ("gpu[1-4]", None, "no host 'gpu4'", "did you mean"),
         ("gpus", None, "no host 'gpus'", "did you mean '@gpus'?"),
-        (None, "nosuch", "no host 'nosuch'", ""),
+        (None, "nosuch", "no host 'nosuch'", "fleet hosts"),
         ("@gpu", None, "no group '@gpu'", "did you mean '@gpus'?"),
         ("@", None, "missing", ""),
         ("x*", None, "no host matches", ""),

@@ -35,6 +35,8 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
     ("fleet -i hostfile exec -w gpu1 nvidia-smi -q -i 0", "fleet -i hostfile exec -w gpu1 -- nvidia-smi -q -i 0"),
     ("fleet exec -w 'gpu[1-2]' ls -l 'a b'", "fleet exec -w 'gpu[1-2]' -- ls -l 'a b'"),
     ("fleet exec ls -- -l", "fleet exec -- ls -l"),
+    ("fleet exec --timeout 3 --shell uname -a", "fleet exec --timeout 3 --shell 'uname -a'"),
+    ("fleet exec --timeout 3 --shell df /tmp", "fleet exec --timeout 3.0 --shell 'df /tmp'"),
     ("fleet lauch train.py --lr 1", "fleet launch train.py --lr 1"),
     ("fleet setupssh --tofu", "fleet setup-ssh --tofu"),
     ("fleet lab stat", "fleet lab status"),
