@@ -23,6 +23,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.M | re.S)
 COMMANDS = [
     line[2:] for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line.startswith("$ fleet ")
 ]
+PAGES = {path: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 YAML = [text for kind, text in BLOCKS if kind == "yaml"]
 VARS = {"password_file": "pw"}
 
@@ -46,8 +47,8 @@ def test_each_command_is_accepted(command: str) -> None:
 
 def test_options_named_in_the_text_exist() -> None:
     params = [param for verb in VERBS for param in command_of(verb).params]
-    known = {option for param in params for option in [*param.opts, *param.secondary_opts]} | {"--link"}
-    prose = re.sub(r"^```.*?^```|^\| .*? \| ", "", README, flags=re.M | re.S)
+    known = {option for param in params for option in [*param.opts, *param.secondary_opts]} | {"--link", "--no-binary"}
+    prose = re.sub(r"^```.*?^```|^\| .*? \| ", "", "\n".join(PAGES.values()), flags=re.M | re.S)
     named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", prose))
     assert len(named) > 15
     assert named - known == set()
@@ -69,9 +70,28 @@ def test_each_playbook_is_valid(path: Path) -> None:
         load(path, CliVerbs())
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", PAGES[page]):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M)} \
+            if anchor else {anchor}
+        assert anchor in heads, link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_commands_named_in_the_text_are_accepted(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.M | re.S)
+    for command in re.findall(r"`(fleet [^`]*)`", prose):
+        for line in command.split(" && "):
+            if "..." in line:
+                continue
+            try:
+                accept(line)
+            except (click.BadOptionUsage, click.MissingParameter) as error:  # named only: `fleet sync --data`
+                assert isinstance(error, click.MissingParameter) or "requires an argument" in error.message, line
 
 
 def test_the_files_and_folders_it_names_exist() -> None:
