@@ -204,7 +204,7 @@ def _show_summary(report: Report, view: LaunchView) -> None:
         if view.tracebacks.was_shown(trace):
             trace = f"{exception_of(trace)}\n(its traceback stands above)"
         for line in (trace or failure["tail"] or "").splitlines():
-            talk(f"    {clean(line)}", wrap=False)
+            talk(f"    {clean(line)}")
         for group in report.data["tracebacks"] if trace else ():
             if failure["rank"] in group["ranks"]:
                 mine = group["ranks"]

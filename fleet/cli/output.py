@@ -108,7 +108,7 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
         blocks.insert(1, (title, differences(hunks, who)))
     for title, data in blocks:
         with terminal.aside():
-            echo(title, err=out is sys.stderr, wrap=False)
+            echo(title, err=out is sys.stderr)
             out.buffer.write(data if data.endswith(b"\n") else data + b"\n")
             out.buffer.flush()
 

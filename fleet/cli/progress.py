@@ -16,7 +16,8 @@ TICK_SECONDS = 0.1
 FIRST_SECONDS = 0.4  # what is over by then needs no line
 NAMES_SECONDS = 1.0  # from then on the hosts that are not through are named
 PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to say once what it waits for
-FOLD_SHARE = 20  # naming a thousand hosts costs time: at most a twentieth of it goes there
+FEW, FOLD_SHARE = 64, 20  # naming more hosts than that costs time: at most a twentieth of it goes there
+LEAST_NAME = 8  # where there is not even room for this much of the names, they are left out
 
 
 class ProgressLine:
@@ -110,8 +111,9 @@ class ProgressLine:
             line = self._line(words, names, seconds)
             room = terminal.width(sys.stderr)
             if room is not None and names:  # rather the names are cut than what stands behind them
-                excess = terminal.cells(line) - room + 1
-                line = self._line(words, terminal.cut(names, terminal.cells(names) - max(0, excess), "..."), seconds)
+                fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - 1)
+                short = terminal.cut(names, fits, "...") if fits >= min(LEAST_NAME, terminal.cells(names)) else ""
+                line = self._line(words, short, seconds)
             return [line]
 
     def _is_nearly_over(self) -> bool:
@@ -143,7 +145,7 @@ class ProgressLine:
         """The hosts at work, folded."""
         again, known, text = self._named
         names = frozenset(self._at_work)
-        if names != known and time.monotonic() >= again:
+        if names != known and (len(names) <= FEW or time.monotonic() >= again):
             begun = time.monotonic()
             text = clean(fold(names)) if names else ""
             ended = time.monotonic()

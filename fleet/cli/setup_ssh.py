@@ -59,7 +59,8 @@ def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
     """Lines: host, where it is, key type, fingerprint, and the fingerprints that it would replace."""
     rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
     return [f"{counted(len(rows), 'host key')} not known yet:",
-            *layout.table(("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2)]
+            *layout.table(("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2,
+                         once="all of them")]
 
 
 def tell(line: ProgressLine, *, quiet: bool) -> Callable[[Event], None]:
