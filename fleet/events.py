@@ -19,7 +19,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Round(Event):
-    """Work begins that goes over all of `hosts`. what: what is done there ("installing"), "" for the verb itself."""
+    """Work begins that goes over all of `hosts`; none: it is done on this machine. what: in words ("installing"), ""
+    for the verb itself; none of both: nothing is under way any more."""
 
     what: str
     hosts: tuple[str, ...]

@@ -16,7 +16,7 @@ from fleet.cli.command import Verb, completed
 from fleet.cli.context import ask, detailed, load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, fold, hint_line, talk, write_failures, write_json, write_plan
+from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json
 from fleet.cli.slips import with_options
 from fleet.cli.tracebacks import who
 from fleet.errors import UsageError
@@ -91,8 +91,10 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
         error.hint = with_options(error.hint, click.get_current_context())
         raise
     if settings.dry_run:
-        _show_plan(plan)
-        return 0
+        from fleet.cli.plans import launching, tell
+
+        described = plan.describe()
+        return tell("launch", described["hosts"], described, lambda: launching(described))
     return _run(inventory, plan)
 
 
@@ -126,27 +128,6 @@ def _options(given: dict[str, Any]) -> LaunchOptions:
         given["node_timeout"], not given["no_preflight"], given["sync"], given["runs_dir"], str(Path.cwd()),
         given["force"],
     )
-
-
-def _show_plan(plan: Plan) -> None:
-    """The plan as JSON, or as text a person reads; no host was asked anything."""
-    if settings_of().json:
-        shown = plan.describe()
-        write_plan("launch", shown["hosts"], shown)
-        return
-    import shlex
-
-    shown = plan.describe()
-    echo(f"run {shown['run']}: {shown['world_size']} ranks, engine {shown['engine']}, "
-               f"master {shown['master']}, logs in {shown['logs']}")
-    for name, node in shown["hosts"].items():
-        ranks = node["ranks"]
-        span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-        echo(clean(f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"))
-        echo(clean(f"  engine: {shlex.join(node['argv'])}"))
-        echo(clean(f"  each rank: {shlex.join(node['command'])}"))
-        if node["env"]:
-            echo(f"  env: {', '.join(node['env'])}")
 
 
 def _run(inventory: Inventory, plan: Plan) -> int:

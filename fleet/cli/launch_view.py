@@ -20,12 +20,13 @@ from fleet.cli import terminal
 from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.tracebacks import Tracebacks, who
-from fleet.events import Event, Notice, Output
+from fleet.events import Event, Notice, Output, Round
 
 BUFFER_BYTES = 32 << 20
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS = 0.1
 LINE_LIMIT = 64 << 10
+RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
 STEPS = ("step", "running")  # what is done so far and where the logs are is shown to everybody
 
 
@@ -129,6 +130,8 @@ class LaunchView:
             if self._level < 0 or (event.rank is None and self._level < 1):
                 return
             lines = self._lines.setdefault((event.host, event.rank, event.stream), Lines())
+            if event.rank is not None:
+                self._starting.feed(SPOKEN)
             whole = lines.feed(event.data)
             if event.stream == "stderr" and event.rank is not None and self._level == 0:
                 whole = self.tracebacks.feed((event.host, event.rank), whole, time.monotonic())
@@ -136,6 +139,8 @@ class LaunchView:
                 self._line(event.host, event.rank, event.stream, line)
         elif isinstance(event, Notice):
             self._notice(event)
+            if self._live and isinstance(event.data, Mapping) and event.data.get("event") == "running":
+                self._starting.feed(RUNNING)
         else:
             self._starting.feed(event)
 

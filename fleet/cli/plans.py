@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, size_text, write_plan
+from fleet.rules.units import counted
 
 if TYPE_CHECKING:
     from fleet.ops.broadcast.plan import BroadcastPlan
@@ -60,6 +61,36 @@ def execution(plan: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 def _around(spec: Mapping[str, Any]) -> list[str]:
     return [*([f"behind: {spec['activate']}"] if spec.get("activate") else []),
             *([f"env: {', '.join(spec['env'])}"] if spec.get("env") else [])]
+
+
+def launching(plan: Mapping[str, Any]) -> Iterator[str]:
+    """fleet launch: of what the hosts are given one by one, each its own, the rest is told once."""
+    yield (f"run {plan['run']}: {counted(plan['world_size'], 'rank')}, engine {plan['engine']}, "
+           f"master {plan['master']}, logs in {plan['logs']}")
+    nodes: Mapping[str, Mapping[str, Any]] = plan["hosts"]
+    for name, node in nodes.items():
+        ranks = node["ranks"]
+        span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
+    own = None if settings_of().verbose or len(nodes) < 2 else _own_word(list(nodes.values()))
+    said = {}
+    for name, node in nodes.items():
+        argv = list(node["argv"])
+        if own is not None:
+            argv[own] = argv[own].removesuffix(str(node["node_rank"])) + "NODE_RANK"
+        said[name] = ["starts", f"engine: {shlex.join(argv)}", f"each rank: {shlex.join(node['command'])}",
+                      *_around(node)]
+    yield from alike(said)
+
+
+def _own_word(nodes: Sequence[Mapping[str, Any]]) -> int | None:
+    """The place of the word in which the engines' commands have nothing but the node rank that is their own."""
+    for place, words in enumerate(zip(*(node["argv"] for node in nodes), strict=False)):
+        ranks = [str(node["node_rank"]) for node in nodes]
+        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
+        if len(set(words)) > 1 and len(stems) == 1:
+            return place
+    return None
 
 
 def checking(plan: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -103,9 +103,9 @@ class ProgressLine:
     def lines(self, now: float) -> list[str]:
         """What is to be seen at `now`: one line, or none where no work is under way."""
         with self._lock:
-            if not self._hosts and not self._total:
-                return []
             seconds = now - self._begun
+            if not self._hosts and not self._total:
+                return [f"{self._round} ... {seconds:.0f} s"] if self._round else []
             words = self.words(seconds)
             names = self._names() if seconds >= NAMES_SECONDS and (not words or self._is_nearly_over()) else ""
             line = self._line(words, names, seconds)

@@ -92,6 +92,19 @@ def test_build_and_launch(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gpu01: node rank 0, ranks 0-3, in ~/work\n" in capsys.readouterr().out
 
 
+def test_launch_tells_once_what_all_hosts_start(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> list[str]:
+        assert run(["--dry-run", "launch", *words, "train.py"]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    lines = said("--engine", "deepspeed")
+    assert [line.partition(",")[0] for line in lines[1:4]] == [
+        "gpu01: node rank 0", "gpu02: node rank 1", "other: node rank 2"]
+    assert lines[4] == "gpu[01-02]: starts" and "--node_rank=NODE_RANK " in lines[5] and lines[7] == "  env: TOKEN"
+    assert lines[8] == "other: starts" and lines[11:] == ["  behind: source x", "  env: TOKEN"]
+    assert any("--node_rank=1 " in line for line in said("-v", "--engine", "deepspeed"))
+
+
 @pytest.mark.parametrize("line", ["exec -- true", "check", "sync src", "sync --wheels wheels", "setup-ssh",
                                   "build ./src"])
 def test_json_is_still_json(line: str, capsys: pytest.CaptureFixture[str]) -> None:

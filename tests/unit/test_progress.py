@@ -55,6 +55,7 @@ def test_each_round_over_the_hosts_has_its_own_count() -> None:
     assert fed(line, Started("a", "asking its Python"), *done("a", "b")) == "asking its Python: 2 of 2 hosts"
     fed(line, Round("comparing files", ("b",)), Started("b", "comparing files"))
     assert fed(line, Progress("b", "sending", 512, 2048), after=0.5).startswith("0 of 1 hosts  sending  25% of 2.0 KiB")
+    assert fed(line, Round("reading /data", ()), after=4) == "reading /data ... 4 s"
     assert fed(line, Round("", ())) == ""
 
 

@@ -72,6 +72,19 @@ def test_screens(path: Path) -> None:
     assert text == expected.read_text()
 
 
+@pytest.mark.parametrize("name, width", [("one-deviates", 80), ("more-kinds-than-columns", 80), ("a-split", 50)])
+def test_narrow_screens(name: str, width: int) -> None:
+    """Nothing breaks inside a word."""
+    path = CASES[0].with_name(f"{name}.json")
+    colored = screen(checked(json.loads(path.read_text())), width=width)
+    text = click.unstyle(colored)
+    expected = path.with_name(f"{name}.{width}-columns.txt")
+    if os.environ.get("FLEET_GOLDEN") == "write":
+        expected.write_text(text)
+    assert text == expected.read_text() and "\x1b[33m" in colored
+    assert max(map(len, text.splitlines())) <= width
+
+
 def test_there_are_cases() -> None:
     assert len(CASES) >= 12
 

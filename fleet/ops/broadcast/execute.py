@@ -63,6 +63,7 @@ def _joined(reports: list[Report]) -> Report:
 
 
 def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Report:
+    runtime.emit(Round(f"reading {', '.join(str(item.source) for item in plan.items)}", ()))
     manifest = scan([item.source for item in plan.items])
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)

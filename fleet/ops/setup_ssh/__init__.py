@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fleet.errors import FleetError, Interrupted
+from fleet.events import Round
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.each import failed
 from fleet.ops.runtime import Runtime
@@ -126,6 +127,7 @@ def _explained(result: Result) -> Result:
 def _verify(plan: SetupPlan, hosts: list[Host], runtime: Runtime, limit: float) -> list[Pair]:
     if not hosts or runtime.cancel.is_set():
         return []
+    runtime.emit(Round("checking that this machine reaches every host", ()))
     pairs = verify.from_head([h.name for h in hosts], plan.home, limit, runtime)
     return pairs + (verify.among(hosts, limit, runtime) if plan.options.mesh else [])
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import HostFailed, UsageError
-from fleet.events import Notice, Progress
+from fleet.events import Notice, Progress, Round
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each, with_shared
 from fleet.ops.runtime import Runtime
@@ -92,6 +92,7 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
 
     What another folder delivered is lost only with `plan.force`, or when the user says yes to it.
     """
+    runtime.emit(Round(f"reading {plan.source}", ()))
     tree = scan(plan.source, whole=plan.whole)
     here = {"host": socket.gethostname(), "path": str(tree.root)}
     results = _mirror(inventory.hosts, plan, tree, here, plan.force, runtime)

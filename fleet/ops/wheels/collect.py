@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import HostFailed, Interrupted, UsageError
-from fleet.events import Notice
+from fleet.events import Notice, Round
 from fleet.ops.runtime import Runtime
 from fleet.ops.wheels.cache import cache, claimed
 from fleet.ops.wheels.requirements import texts
@@ -79,6 +79,7 @@ def collect(
         work = folder.with_name(f"{key}.new")
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True, mode=0o700)
+        runtime.emit(Round("collecting wheels with pip", ()))
         try:
             _download([*pip_command(), "download", "--only-binary=:all:", "--progress-bar", "off", *options,
                        "-d", str(work), "-r", str(requirements)], runtime)
