@@ -46,6 +46,8 @@ class DataLine(ProgressLine):
 
     def _rate(self, seconds: float, done: float) -> float:
         """Bytes a second over the last few seconds."""
+        if self._seen and seconds < self._seen[-1][0]:  # another round
+            self._seen.clear()
         self._seen.append((seconds, done))
         while len(self._seen) > 2 and seconds - self._seen[0][0] > RATE_SECONDS:
             self._seen.popleft()

@@ -24,7 +24,8 @@ def telling(emit: Emit, inventory: Inventory, transport: Transport) -> Emit:
         emit(event)
         if isinstance(event, Started):
             with lock:
-                begun.setdefault(event.host, (time.monotonic(), event.what))
+                since, _ = begun.get(event.host, (time.monotonic(), ""))
+                begun[event.host] = since, event.what
         elif isinstance(event, Finished):
             with lock:
                 since, what = begun.pop(event.host, (time.monotonic(), ""))

@@ -157,9 +157,10 @@ def sync_and_wheels() -> None:
 def kill_port_shows() -> None:
     command = "/opt/conda/envs/train/bin/python -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 train.py"
     facts = {"port": 29500, "address": "0.0.0.0", "pid": 11800, "user": "root", "uid": 0, "own": True, "age": 7260.0,
-             "command": command, "run_id": "train-20261121-200244-065c", "refused": None}
+             "command": command, "run_id": RUN, "refused": None, "protocol": "tcp", "also": []}
     kill_port.show(tuple(Listener(name, {**facts, "pid": 11800 + n}) for n, name in enumerate(GPUS[:3])))
-    others = {**facts, "address": "::", "user": "anna", "run_id": None, "command": "計算 サーバー --port 29500"}
+    others = {**facts, "address": "::", "user": "anna", "run_id": None, "command": "計算 サーバー --port 29500",
+              "also": ["8080", "8443"]}
     kill_port.show((Listener("gpu01", facts), Listener("gpu02", others, FOREIGN.format(user="anna"))))
     kill_port.show(())
 

@@ -22,8 +22,10 @@ from fleet.cli.exec import PrefixedLines
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.progress import ProgressLine
 from fleet.cli.setup_ssh import tell
+from fleet.cli.verbose import telling
 from fleet.events import Emit, Event
-from fleet.model import Result
+from fleet.model import Host, Inventory, Result
+from fleet.transport.local import LocalTransport
 
 
 def view() -> Emit:
@@ -46,6 +48,7 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "exec.PrefixedLines.__call__": PrefixedLines,
     "setup_ssh.tell.emit": lambda: tell(ProgressLine(), quiet=False),
     "launch_view.LaunchView.__call__": view,
+    "verbose.telling.told": lambda: telling(ProgressLine(), Inventory((Host("gpu01", "10.0.0.1"),)), LocalTransport()),
 }
 
 
