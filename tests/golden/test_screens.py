@@ -209,10 +209,12 @@ def launch_from_its_first_words() -> None:
     why = "ValueError: learning rate is negative, and this is a message that goes on for longer than a line of eighty"
     launch._show_summary(Report("launch", (Result("gpu03", False, 1, data={"left": []}),), 1, {
         "run": "train-20261121-200244-065c", "logs": "runs/train-20261121-200244-065c", "seconds": 61.23,
-        "incomplete_logs": [], "first_failure": {
-            "host": "gpu03", "message": "rank 17 on gpu03 (node rank 2) failed: exit code 1", "tail": None,
+        "incomplete_logs": [],
+        "tracebacks": [{"ranks": [*range(16, 24)], "hosts": ["gpu03"], "exception": why, "log": "rank17.err"}],
+        "first_failure": {
+            "host": "gpu03", "rank": 17, "message": "rank 17 on gpu03 (node rank 2) failed: exit code 1", "tail": None,
             "traceback": f'Traceback (most recent call last):\n  File "/root/work/t.py", line 3, in <module>\n{why}',
-            "hint": "see what is given as --lr", "log": "runs/train-20261121-200244-065c/gpu03/rank17.err"}}))
+            "hint": "see what is given as --lr", "log": "runs/train-20261121-200244-065c/gpu03/rank17.err"}}), view)
 
 
 def step(text: str, event: str = "step") -> Notice:
