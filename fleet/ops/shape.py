@@ -9,6 +9,9 @@ from typing import Any
 # no honest program of ours says more in one string, or lists more
 MAX_TEXT = 4096
 MAX_ITEMS = 100_000
+# what can be a path on a node: bytes that are no UTF-8 come as \udc80 to \udcff
+PATH = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]+")
+ABSOLUTE = re.compile("/[^\0\ud800-\udc7f\udd00-\udfff]*")
 # what a program says in the end that could not do its work
 FAILED = {"event": re.compile("failed"), "message": str, "hint": (str, None)}
 

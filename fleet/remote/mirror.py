@@ -8,7 +8,8 @@ Conversation (J frames out, control lines in):
     <- {"op": "manifest", "digest", "size": n} and n bytes (zlib JSON), or size 0 where "known" is that digest
     -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another folder
        delivered would be lost
-    or {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
+    or {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
+    -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see mirror_parcels.py; any number of these
     <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
@@ -169,7 +170,10 @@ def mirror(spec):
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
     wanted = list(parcels.left.values())
     check_room(dest, sum(e[3] for e in wanted) - keep_only(stage, parcels.left))
-    head.say({"event": "need", "files": [[e[0], e[3]] for e in wanted], "stage": dec(stage), "basis": dec(dest.path)})
+    *parts, last = in_parts([[e[0], e[3]] for e in wanted])
+    for part in parts:
+        send_json({"event": "lacks", "files": part})
+    head.say({"event": "need", "files": last, "stage": dec(stage), "basis": dec(dest.path)})
     message = receive(head, parcels)
     if message is None:
         return None

@@ -25,6 +25,11 @@ def lstat(path):
         return None
 
 
+def in_parts(items, size=500):
+    """A list as lists that fit into a message each, one at least."""
+    return [items[at:at + size] for at in range(0, len(items), size)] or [[]]
+
+
 def waiting_link(meta, target):
     """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in nobody's
     way."""

@@ -9,6 +9,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256"} and n bytes: zlib JSON of
        [[target, path, kind, mode, size, mtime_ns, link]]
+    -> {"event": "lacks", "wants" | "files" | "unsure": ...}, any number of times: the first parts of long lists of
     -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
         "stages"}
     <- {"op": "go", "held": [file]}        the unsure ones that are what the source has
@@ -123,6 +124,18 @@ def take_stock(store):
     return unsure
 
 
+def tell_need(store, unsure, rest):
+    """What is lacking here; of long lists the first parts go ahead."""
+    wants = store.wants()
+    parts = {"wants": in_parts(wants), "files": in_parts(store.wanted_files()),
+             "unsure": [dict(part) for part in in_parts(sorted(unsure.items()))]}
+    for name, some in parts.items():
+        for part in some[:-1]:
+            send_json({"event": "lacks", name: part})
+    rest.update((name, some[-1]) for name, some in parts.items())
+    send_json(dict(rest, event="need", bytes=sum(b - a for a, b in wants)))
+
+
 def begin(store, held, unsure):
     """Take up what turned out to be here, make folders, and start on files that need no byte."""
     for index in held:
@@ -211,9 +224,8 @@ def run_node(spec):
                 receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
                 sender = Sender(store, spec["tls"], None)
                 address, port = receiver.listener.getsockname()[:2]
-            send_json({"event": "need", "wants": store.wants(), "files": store.wanted_files(), "unsure": unsure,
-                       "address": address, "port": port, "bytes": sum(b - a for a, b in store.wants()),
-                       "stages": [dec(target.stage) for target in targets]})
+            tell_need(store, unsure, {"address": address, "port": port,
+                                      "stages": [dec(target.stage) for target in targets]})
         elif op == "go":
             begin(store, message["held"], unsure)
             if receiver is not None:

@@ -14,7 +14,7 @@ PREAMBLE = b"\0FLEET1\n"
 HEADER = struct.Struct(">cII")
 NOISE_LIMIT = 64 * 1024
 # What a frame of each kind may hold: a node that announces more is broken, and must not fill this machine's memory.
-FRAME_LIMITS = {"O": 16 << 20, "J": 256 << 20, "H": 1024, "X": 1024}
+FRAME_LIMITS = {"O": 16 << 20, "J": 16 << 20, "H": 1024, "X": 1024}
 
 
 @dataclass(frozen=True)

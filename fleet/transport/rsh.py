@@ -1,18 +1,19 @@
 """rsync's remote shell, over a session that is open already: no second login, no second key exchange.
 
-rsync is started with `-e "PYTHON -I -S rsh_client.py SOCKET"`; that tiny client hands the argv rsync wants to
-run on the node, then its bytes, to this side, which starts it as a channel of the session and pumps.
+rsync is started with `-e "PYTHON -I -S rsh_client.py FD"`; that tiny client hands the argv rsync wants to run on the
+node, then its bytes, to this side, which starts it as a channel of the session and pumps. FD is inherited: there is no
+socket that anybody else could find, or that a killed sync could leave behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -20,27 +21,24 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
 from fleet.transport.base import Cancel, Channel, Session, Silence
+from fleet.transport.frames import Nonsense
 
-ACCEPT_SECONDS = 20.0
 SAID_BYTES = 64 * 1024
 
 
 class _Bridge(threading.Thread):
-    """Accepts the one client, starts rsync's server on the node, pumps both ways until both ends are done."""
+    """Starts rsync's server on the node, pumps both ways until both ends are done."""
 
-    def __init__(self, session: Session, listener: socket.socket, moved: Callable[[int], None]) -> None:
+    def __init__(self, session: Session, client: socket.socket, moved: Callable[[int], None]) -> None:
         super().__init__(daemon=True)
-        self._session, self._listener, self._moved = session, listener, moved
+        self._session, self._client, self._moved = session, client, moved
         self.error: FleetError | None = None
         self.remote_stderr = b""
         self.silent = Silence()
-        self._client: socket.socket | None = None
         self._channel: Channel | None = None
 
     def run(self) -> None:
         try:
-            self._listener.settimeout(ACCEPT_SECONDS)
-            self._client, _ = self._listener.accept()
             self._serve(self._client)
         except FleetError as error:
             self.error = error
@@ -50,7 +48,6 @@ class _Bridge(threading.Thread):
             self.close()
 
     def _serve(self, client: socket.socket) -> None:
-        stream = client.makefile("rb", buffering=0)
         length = int.from_bytes(_exactly(client, 4), "big")
         argv = json.loads(_exactly(client, length))
         self._channel = channel = self._session.start("exec " + shlex.join(argv))
@@ -65,7 +62,6 @@ class _Bridge(threading.Thread):
                 break
         status = channel.wait(5.0)
         self.remote_stderr = channel.recv_stderr()
-        stream.close()
         client.shutdown(socket.SHUT_WR)
         if status:
             text = self.remote_stderr.decode("utf-8", "replace").strip().splitlines()
@@ -86,17 +82,9 @@ class _Bridge(threading.Thread):
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
-        if self._client is not None:
-            self._client.close()
-
-
-def bind_in(listener: socket.socket, folder: str, name: str) -> None:
-    """Bind at folder/name, however long: a socket's own path may have 107 bytes, a TMPDIR knows no such limit."""
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        listener.bind(f"/proc/self/fd/{fd}/{name}")
-    finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # wakes whoever reads from it
+            self._client.shutdown(socket.SHUT_RDWR)
+        self._client.close()
 
 
 def _exactly(client: socket.socket, n: int) -> bytes:
@@ -124,32 +112,33 @@ def rsync(
 
     names: what --files-from=- reads, each ended by a NUL.
 
-    TARGET travels inside rsync's protocol (--secluded-args), so no shell ever reads it. Raises HostFailed
-    with what rsync said, ConnectError(lost) after `silence` seconds without a byte, Interrupted.
+    TARGET travels inside rsync's protocol (--secluded-args), so no shell ever reads it. A relative one would not stay a
+    path: "node::module" is a daemon that asks for a password. $RSYNC_* stays out. Raises HostFailed with what rsync
+    said, ConnectError(lost) after `silence` seconds without a byte, Interrupted.
     """
     name = session.host.name
+    if not target.startswith("/"):
+        raise Nonsense(f"{target[:60]!r} where an absolute path belongs", name)
     # to rsync a name that begins with # or ; is a comment
     stdin = b"".join(b"./" + one + b"\0" for one in names.split(b"\0") if one)
-    with tempfile.TemporaryDirectory(prefix="fleet-rsync-") as folder:
-        address = f"{folder}/s"
-        with socket.socket(socket.AF_UNIX) as listener:
-            bind_in(listener, folder, "s")
-            listener.listen(1)
-            bridge = _Bridge(session, listener, moved)
-            bridge.start()
-            client = files("fleet") / "transport" / "rsh_client.py"
-            shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), address]))
-            process = subprocess.Popen(
-                ["rsync", "--secluded-args", *options, "-e", shell, "--", f"{source}/", f"node:{target}/"],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-            )
-            try:
-                said = _communicate(process, stdin, bridge, cancel, silence, name)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-                bridge.close()
+    ours, theirs = socket.socketpair()
+    bridge = _Bridge(session, ours, moved)
+    client = files("fleet") / "transport" / "rsh_client.py"
+    shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), str(theirs.fileno())]))
+    with theirs:
+        process = subprocess.Popen(
+            ["rsync", "--secluded-args", *options, "-e", shell, "--", f"{source}/", f"node:{target}/"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            pass_fds=[theirs.fileno()], env={k: v for k, v in os.environ.items() if not k.startswith("RSYNC_")},
+        )
+    bridge.start()
+    try:
+        said = _communicate(process, stdin, bridge, cancel, silence, name)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        bridge.close()
     bridge.join(5.0)
     if process.returncode != 0:
         if isinstance(bridge.error, ConnectError):

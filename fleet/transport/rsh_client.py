@@ -1,4 +1,4 @@
-"""Started by rsync as its remote shell: `SOCKET [-l USER] HOST ARGV...`. Stdlib only, runs with -I -S."""
+"""Started by rsync as its remote shell: `FD [-l USER] HOST ARGV...`. Stdlib only, runs with -I -S."""
 
 import json
 import os
@@ -10,14 +10,11 @@ import threading
 def main() -> None:
     for fd in (0, 1):
         os.set_blocking(fd, True)  # rsync hands its remote shell non-blocking sockets
-    address, rest = sys.argv[1], sys.argv[2:]
+    rest = sys.argv[2:]
     if rest and rest[0] == "-l":
         rest = rest[2:]
     argv = json.dumps(rest[1:]).encode()
-    conn = socket.socket(socket.AF_UNIX)
-    folder, name = os.path.split(address)
-    os.chdir(folder)  # the path may be longer than a socket's address takes
-    conn.connect(name)
+    conn = socket.socket(fileno=int(sys.argv[1]))
     conn.sendall(len(argv).to_bytes(4, "big") + argv)
 
     def up() -> None:

@@ -124,7 +124,7 @@ NEED = {"event": "need", "wants": [[0, 4]], "files": [[0, 1]], "unsure": {}, "by
 
 @pytest.mark.parametrize("change", [
     {"unsure": {"7": "00"}}, {"unsure": {"-1": "00"}}, {"unsure": []}, {"wants": [[0, 5]]}, {"wants": [[3, 1]]},
-    {"files": [[0, 1], [0, 1]]}, {"files": [[0, 1 << 70]]}, {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
+    {"files": [[0, 1], [0, 1]]}, {"wants": [[0, 0]]}, {"wants": [[False, 4]]}, {"files": [[0, 1 << 70]]}, {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
     {"port": 1 << 16}, {"port": None}, {"bytes": 10**400}, {"bytes": -1}, {"address": 5}, {"stages": []},
     {"stages": [None]},
 ])
@@ -321,3 +321,27 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
     with pytest.raises(ConnectError, match="reads nothing"):
         channel.send(b"y")
     assert len(channel._early) == 4096
+
+
+@pytest.mark.parametrize("parts", [
+    [{"wants": []}], [{"wants": [[0, 1]]}, {"wants": [[1, 2]]}], [{"unsure": {"0": "", "1": ""}}], [{"files": 7}],
+    [{"wants": [["0", "4"]]}], [{"unsure": {"9" * 5000: ""}}], [{}],
+])
+def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[dict[str, Any]]) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    inventory = Inventory((HOST,))
+    plan = broadcast.make_plan(inventory, [f"{tmp_path}/x:/d/x"])
+    messages = [{"event": "hello"}, *({"event": "lacks", **part} for part in parts), NEED]
+    report = broadcast.execute(inventory, plan, Runtime(said(*messages)))
+    assert isinstance(report.results[0].error, Nonsense)
+
+
+@pytest.mark.parametrize("parts", [[[]], [["x", 1], ["y", 1]], [["../x", 1]]])
+def test_parts_of_what_a_sync_lacks_that_are_none(tmp_path: Path, parts: list[Any]) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    inventory = Inventory((HOST,))
+    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": None}
+    need = {"event": "need", "files": [["x", 4]], "stage": "/d/s", "basis": "/d"}
+    lacks = [{"event": "lacks", "files": [part] if part else []} for part in parts]
+    report = sync.execute(inventory, sync.make_plan(inventory, tmp_path, "/d"), Runtime(said(hello, *lacks, need)))
+    assert isinstance(report.results[0].error, Nonsense)

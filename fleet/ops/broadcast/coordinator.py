@@ -105,6 +105,10 @@ class Coordinator:
         member.data["shared_with"] = str(message["with"])
         self._maybe_go()
 
+    def _on_lacks(self, member: Member, message: Mapping[str, Any]) -> None:
+        if member.state == "starting":
+            member.take_part(message, self.manifest)
+
     def _on_need(self, member: Member, message: Mapping[str, Any]) -> None:
         if member.state == "starting":
             member.take_need(message, self.manifest, self._star is None)

@@ -6,18 +6,21 @@ import bisect
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.ops.broadcast.manifest import Manifest
+from fleet.ops.shape import ABSOLUTE, fits
 from fleet.transport.base import Cancel, Session
 from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
+LACKS: dict[str, Any] = {"wants": [[int]], "files": [[int]], "unsure": dict}
+NEED = {**LACKS, "bytes": int, "address": (str, None), "port": (int, None), "stages": [ABSOLUTE]}
 Handle = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -57,6 +60,7 @@ class Member:
     state: str = "starting"
     outbox: Outbox | None = None
     greeted: bool = False
+    parts: dict[str, list[Any]] = field(default_factory=dict)
     need: Mapping[str, Any] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     received: int = 0
@@ -75,21 +79,34 @@ class Member:
         found = [self.need["address"], self.host.data_address, self.host.address]
         return [[address, port] for address in dict.fromkeys(found) if address]
 
+    def take_part(self, message: Mapping[str, Any], manifest: Manifest) -> None:
+        """A part of what it lacks: of each kind one for every file at most. One of frames.MISFITS, as in take_need."""
+        some = {name: message[name] for name in LACKS if name in message}
+        if not fits(some, {name: LACKS[name] for name in some}) or not any(some.values()) and "event" in message:
+            raise ValueError("what it lacks is told in another way")
+        for name, part in some.items():
+            known = self.parts.setdefault(name, [])
+            known += part.items() if isinstance(part, dict) else part
+            if len(known) > len(manifest.files):
+                raise ValueError("it lacks more than there is")
+
     def take_need(self, message: Mapping[str, Any], manifest: Manifest, dialled: bool) -> None:
         """What it says it lacks; dialled: others are to bring it. One of frames.MISFITS for what is no such message."""
-        unsure = {int(k): str(v) for k, v in message["unsure"].items()}
-        address, port, stages = message["address"], message["port"], message["stages"]
-        rest = [*(0 <= i < len(manifest.files) for i in unsure), isinstance(address, str | None),
-                len(stages) == len(self.dests), *(isinstance(stage, str) for stage in stages)]
-        if dialled:
-            rest.append(type(port) is int and 0 < port < 1 << 16)
-        if not all(rest):
+        if not fits(message, NEED) or dialled and not fits(message, {"port": int}):
+            raise ValueError("what it needs is told in another way")
+        self.take_part({name: message[name] for name in LACKS}, manifest)
+        port, stages, count = message["port"], message["stages"], len(manifest.files)
+        if len(stages) != len(self.dests) or dialled and not 0 < port < 1 << 16:
+            raise ValueError("what it needs makes no sense")
+        unsure = {int(k): v for k, v in self.parts["unsure"]}
+        if not all(0 <= i < count for i in unsure):
             raise ValueError("what it needs makes no sense")
         self.need = {
-            "wants": _ranges(message["wants"], manifest.size), "bytes": count_of(message["bytes"]),
-            "files": [range(a, b) for a, b in _ranges(message["files"], len(manifest.files))],
-            "unsure": unsure, "address": address, "port": port, "stages": stages,
+            "wants": ranges(self.parts["wants"], manifest.size), "bytes": count_of(message["bytes"]),
+            "files": [range(a, b) for a, b in ranges(self.parts["files"], count)],
+            "unsure": unsure, "address": message["address"], "port": port, "stages": stages,
         }
+        self.parts.clear()
         self.state = "ready"
 
     def settle(self, digests: Mapping[int, str], manifest: Manifest) -> None:
@@ -115,17 +132,16 @@ class Member:
 
 def count_of(value: Any) -> int:
     """A number of bytes that a node told; ValueError for what is none."""
-    number = int(value)
-    if not 0 <= number < 1 << 62:
+    if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError("no number of bytes")
-    return number
+    return value
 
 
-def _ranges(pairs: Any, end: int) -> list[tuple[int, int]]:
-    """[(from, to)] as a node gave them: in order, apart, between 0 and end."""
-    found = [(int(a), int(b)) for a, b in pairs]
+def ranges(pairs: Sequence[Sequence[int]], end: int) -> list[tuple[int, int]]:
+    """[(from, to)] as a node gave them: in order, apart, none empty, between 0 and end."""
+    found = [(a, b) for a, b in pairs]
     flat = [0, *(n for pair in found for n in pair), end]
-    if flat != sorted(flat):
+    if flat != sorted(flat) or any(a == b for a, b in found):
         raise ValueError("ranges that are none")
     return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -24,6 +23,7 @@ from fleet.events import Notice, Progress, Round
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each, with_shared
 from fleet.ops.runtime import Runtime
+from fleet.ops.shape import ABSOLUTE, PATH, fits
 from fleet.ops.sync.conversation import Conversation, Delivery, told
 from fleet.ops.sync.others import KIND, OTHER, Source, question, refusal
 from fleet.ops.sync.parcels import Parcels
@@ -36,10 +36,9 @@ from fleet.transport.rsh import rsync
 SMALL_BYTES = 1 << 20
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
-# what can be a path on a node: bytes that are no UTF-8 come as \udc80 to \udcff
-PATH = re.compile("[^\0\ud800-\udc7f\udd00-\udfff]+")
 HELLO = {"dest": PATH, "known": (str, None), "rsync": (PATH, None)}
-NEED = {"files": list, "stage": PATH, "basis": PATH}
+NEED = {"files": list, "stage": ABSOLUTE, "basis": ABSOLUTE}
+LACKS = {"files": list}
 DONE = {"sent": int, "bytes": int, "deleted": int, "kept": [PATH], "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
@@ -134,11 +133,15 @@ def _mirror(
                 return Result(name, True, 0, data={"to": spec["dest"], "shared_with": str(hello.get("with"))})
             told(hello, name, HELLO)
             program.send_bytes(_manifest(tree, hello["known"]))
-            need = talk.answer()
+            paths: list[str] = []
+            while (need := talk.answer()).get("event") == "lacks":
+                _take(tree, told(need, name, LACKS), paths, name)
+                if not need["files"]:
+                    raise Nonsense("it lacks nothing, and says so again and again", name)
             if need.get("event") == "other":
                 return refusal(told(need, name, OTHER), name, plan.hint)
             told(need, name, NEED)
-            paths = _wanted(tree, need["files"], name)
+            _take(tree, need, paths, name)
             can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
             large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
             counter = _Counter(host, tree, paths, runtime)
@@ -162,15 +165,15 @@ def _mirror(
     return on_each(hosts, runtime, task, what="comparing files")
 
 
-def _wanted(tree: Tree, files: list[Any], host: str) -> list[str]:
-    """The paths that a node asks for. It may name anything here: ignored files, or what a link in the tree leads to."""
-    try:
-        paths = [path for path, size in files if isinstance(size, int)]
-        if len(paths) == len(files) and tree.by_path.keys() >= set(paths):
-            return paths
-    except (TypeError, ValueError):
-        pass
-    raise Nonsense("it asks for files that are not in the source", host)
+def _take(tree: Tree, said: Mapping[str, Any], paths: list[str], host: str) -> None:
+    """Put to `paths` what a node asks for. It may name anything here: ignored files, or what a link in the tree leads
+    to."""
+    files = said["files"]
+    if not (all(fits(item, [(str, int)]) and len(item) == 2 for item in files)
+            and tree.by_path.keys() >= {path for path, _size in files}
+            and len(paths) + len(files) <= len(tree.by_path)):
+        raise Nonsense("it asks for files that are not in the source", host)
+    paths += [path for path, _size in files]
 
 
 def _manifest(tree: Tree, known: str | None) -> bytes:
