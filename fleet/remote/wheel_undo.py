@@ -58,7 +58,8 @@ def claimed(roots, noted):
                 path = os.path.join(info, told)
                 try:
                     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as f:
-                        listed = [row[0] for row in csv.reader(f) if row]
+                        # of one that is longer than any wheel's, the first files are as good as all
+                        listed = [row[0] for row in csv.reader(f.readlines(16 << 20)) if row]
                 except (OSError, csv.Error):
                     continue
                 if path not in noted or any(name.endswith(".dist-info/INSTALLER") for name in listed):

@@ -124,7 +124,8 @@ NEED = {"event": "need", "wants": [[0, 4]], "files": [[0, 1]], "unsure": {}, "by
 
 @pytest.mark.parametrize("change", [
     {"unsure": {"7": "00"}}, {"unsure": {"-1": "00"}}, {"unsure": []}, {"wants": [[0, 5]]}, {"wants": [[3, 1]]},
-    {"files": [[0, 1], [0, 1]]}, {"wants": [[0, 0]]}, {"wants": [[False, 4]]}, {"files": [[0, 1 << 70]]}, {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
+    {"files": [[0, 1], [0, 1]]}, {"wants": [[0, 0]]}, {"wants": [[False, 4]]}, {"files": [[0, 1 << 70]]},
+    {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
     {"port": 1 << 16}, {"port": None}, {"bytes": 10**400}, {"bytes": -1}, {"address": 5}, {"stages": []},
     {"stages": [None]},
 ])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import FleetError, HostFailed
+from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import build, wheels
 from fleet.ops.build.node import build_there
@@ -20,6 +20,7 @@ from fleet.ops.wheels import node
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.transport.base import Cancel
 from fleet.transport.frames import PREAMBLE, Nonsense
+from tests.peak import LIMIT_MIB, peak_of
 from tests.unit.test_hostile_node import Node, frame, said
 from tests.wheelmaker import make_wheel
 
@@ -174,6 +175,38 @@ def test_a_built_wheel_that_is_none(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content or buffer.getvalue())
     with pytest.raises(HostFailed, match="no wheel of deepspeed"):
         build.check_ops(path, ("cpu_adam",), "evil")
+
+
+def bomb(folder: Path, name: str, line: str, times: int) -> Path:
+    """A wheel of which one file holds the same line again and again."""
+    path = make_wheel(folder)
+    with zipfile.ZipFile(path) as archive:
+        files = {item: archive.read(item) for item in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for item, data in files.items():
+            with archive.open(item, "w") as f:
+                f.write(data)
+                for _ in range(times // 10_000 if item.endswith(name) else 0):
+                    f.write(line.encode() * 10_000)
+    return path
+
+
+@pytest.mark.parametrize(("name", "line", "times", "says"), [
+    ("RECORD", "x,,\n", 20_000_000, "RECORD is .* bytes long"), ("RECORD", ",,\n", 2_000_000, "names more files"),
+    ("METADATA", "Requires-Dist: x\n", 4_000_000, "METADATA is .* bytes long"),
+    ("__init__.py", "#" * 99 + "\n", 3_000_000, "unpack to"),
+])
+def test_a_wheel_that_unpacks_to_more_than_this_machine_holds(
+    tmp_path: Path, name: str, line: str, times: int, says: str
+) -> None:
+    path = bomb(tmp_path, name, line, times)
+    assert path.stat().st_size < 2 << 20
+    with pytest.raises(UsageError, match=f"damaged: .*{says}"):
+        read_wheel(path)
+    code = ("import json, sys, contextlib, pathlib\nfrom fleet.errors import UsageError\n"
+            "from fleet.ops.wheels.wheel import read_wheel\n"
+            "with contextlib.suppress(UsageError):\n    read_wheel(pathlib.Path(json.loads(sys.argv[1])[0]))")
+    assert peak_of(code, str(path)) < LIMIT_MIB
 
 
 @pytest.mark.parametrize(("value", "shape", "fitting"), [

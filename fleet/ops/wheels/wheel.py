@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from email.parser import HeaderParser
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,13 @@ from fleet.errors import UsageError
 from fleet.ops.wheels.cache import memo, recall, remember
 
 # counted up when a Wheel is read or noted in another way
-MEMO_VERSION = 3
+MEMO_VERSION = 4
 # a zip whose offsets are wrong shows as almost anything
-DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, KeyError, EOFError, ValueError, RuntimeError)
+DAMAGE = (zipfile.BadZipFile, csv.Error, zlib.error, struct.error, OSError, KeyError, EOFError, ValueError,
+          RuntimeError)
+# the largest wheels there are, of 15,000 files, tell 2 MiB, and unpack to the fourfold
+TOLD_BYTES = 8 << 20
+PLAIN_BYTES, PACKED_BY = 256 << 20, 100
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 
 
@@ -87,14 +92,13 @@ def _examine(path: Path) -> Wheel:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
+            unpacked = _unpacked(archive, path.stat().st_size)
             info = _dist_info(names, name)
-            record = archive.read(f"{info}/RECORD").decode("utf-8")
-            rows = [row for row in csv.reader(io.StringIO(record)) if len(row) == 3]
-            metadata = HeaderParser().parsestr(archive.read(f"{info}/METADATA").decode("utf-8", "replace"))
+            rows = _rows(_told(archive, f"{info}/RECORD").decode("utf-8"), len(names))
+            metadata = HeaderParser().parsestr(_told(archive, f"{info}/METADATA").decode("utf-8", "replace"))
             top = f"{info}/top_level.txt"
-            listed = archive.read(top).decode("utf-8", "replace").split() if top in names else []
+            listed = _told(archive, top).decode("utf-8", "replace").split() if top in names else []
             _compare(archive, rows)
-            unpacked = sum(item.file_size for item in archive.infolist())
     except DAMAGE as error:
         raise UsageError(f"{path}: damaged: {error.args[0] if error.args else error}",
                          hint="download or build it again, and leave it its name") from error
@@ -105,6 +109,30 @@ def _examine(path: Path) -> Wheel:
     return Wheel(path, name, str(version), build, frozenset(map(str, tags)), digest_of(path), identity_of(rows, info),
                  tuple(metadata.get_all("Requires-Dist") or ()), metadata.get("Requires-Python") or "",
                  _modules(name, rows, listed), unpacked, path.stat().st_size)
+
+
+def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
+    """Bytes of all its files; BadZipFile where that is no wheel's, before anything of it is unpacked."""
+    size = sum(item.file_size for item in archive.infolist())
+    if size > PLAIN_BYTES and size > packed * PACKED_BY:
+        raise zipfile.BadZipFile(f"its {packed} bytes unpack to {size}")
+    return size
+
+
+def _told(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file that tells something of the wheel; BadZipFile where it tells more than any wheel has to."""
+    size = archive.getinfo(name).file_size
+    if size > TOLD_BYTES:
+        raise zipfile.BadZipFile(f"{name} is {size} bytes long")
+    return archive.read(name)
+
+
+def _rows(record: str, files: int) -> list[list[str]]:
+    """The lines of a RECORD: one a file, and one for its .pyc at most."""
+    rows = list(islice((row for row in csv.reader(io.StringIO(record)) if len(row) == 3), 2 * files + 1))
+    if len(rows) > 2 * files:
+        raise zipfile.BadZipFile("its RECORD names more files than are in it")
+    return rows
 
 
 def _version(text: str | None) -> Version | None:
