@@ -150,6 +150,7 @@ def test_facts_of_other_types_are_that_hosts_error(facts: dict[str, Any]) -> Non
 @pytest.mark.parametrize("field", [
     {"rank": "0"}, {"rank": None}, {"rank": 0, "status": []}, {"rank": 0, "signal": 10**400}, {"rank": 0, "time": "x"},
     {"rank": 0, "time": float("nan")}, {"rank": True},
+    {"event": "status", "reason": "x" * 5000}, {"event": "status", "disk_full": "x"},
     {"event": "status", "engine_status": "1"}, {"event": "status", "left": 5}, {"event": "status", "state": {}},
 ])
 def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None:
@@ -169,6 +170,14 @@ def follow(folder: Path, session: Node) -> list[Heard]:
 def test_a_node_that_only_talks_nonsense_is_given_up(tmp_path: Path) -> None:
     heard = follow(tmp_path, said({"event": "rank", "rank": "zero"}))
     assert [h.what for h in heard if h.what in ("broken", "over")] == ["broken", "over"]
+
+
+def test_a_flood_of_events_is_cut_off_and_told(tmp_path: Path) -> None:
+    flood = said(*[{"event": "rank", "rank": n % 8, "status": 0, "time": 1.0} for n in range(60_000)])
+    heard = follow(tmp_path, flood)
+    (broken,) = [h for h in heard if h.what == "broken"]
+    assert "tells more than" in str(broken.data["error"])
+    assert 1000 < len([h for h in heard if h.what == "message"]) < 25_000
 
 
 def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> None:

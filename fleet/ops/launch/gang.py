@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError
+from fleet.ops.shape import fits
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
 # why a node ended its part by itself -> the exit code; see remote/rundir.py
 OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED,
               "supervisor": EXIT_HOST_FAILED}
+_TEXTS = {**dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)), "left": ([int], None),
+          "disk_full": (bool, None)}
+_UNSAID = dict.fromkeys(_TEXTS)
 _WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
 
 
@@ -26,16 +30,12 @@ def checked(message: Mapping[str, Any]) -> Mapping[str, Any]:
         value = message.get(name)
         if value is not None and (type(value) is not int or abs(value) >= 2**31):
             raise ValueError(f"{name} {str(value)[:60]!r}")
-    for name in ("state", "reason", "cause"):
-        if not isinstance(message.get(name), str | None):
-            raise ValueError(f"{name} is no text")
+    if not fits({**_UNSAID, **message}, _TEXTS):
+        raise ValueError("what it tells of itself is no text, or too long")
     for name in ("time", "began"):
         when = message.get(name)
         if when is not None and (type(when) not in (int, float) or not abs(when) < 1e12):
             raise ValueError(f"{name} {str(when)[:60]!r}")
-    left = message.get("left")
-    if left is not None and not (isinstance(left, list) and all(type(pid) is int for pid in left)):
-        raise ValueError("left is no list of process ids")
     if message.get("event") == "rank" and message.get("rank") is None:
         raise ValueError("a rank without its number")
     return message
