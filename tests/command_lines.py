@@ -6,6 +6,7 @@ import shlex
 
 import click
 
+from fleet.cli.command import rest_of
 from fleet.cli.main import cli
 
 
@@ -16,9 +17,7 @@ def accept(line: str) -> click.Context:
         words = words[:words.index(">")]
     ctx = cli.make_context("fleet", words[1:])
     while isinstance(ctx.command, click.Group):
-        # click renamed it with 8.2
-        first = ctx._protected_args if hasattr(ctx, "_protected_args") else ctx.protected_args
-        name, command, rest = ctx.command.resolve_command(ctx, [*first, *ctx.args])
+        name, command, rest = ctx.command.resolve_command(ctx, rest_of(ctx))
         assert command is not None
         ctx = command.make_context(name, rest, parent=ctx)
     return ctx

@@ -35,6 +35,12 @@ def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list
     return ask
 
 
+def rest_of(ctx: click.Context) -> list[str]:
+    """What a group's context left to its verb. click renamed where it keeps the first word with 8.2."""
+    first = ctx._protected_args if hasattr(ctx, "_protected_args") else ctx.protected_args
+    return [*first, *ctx.args]
+
+
 class CommonOption(click.Option):
     """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
 

@@ -24,6 +24,7 @@ from click.shell_completion import (
     shell_complete,
 )
 
+from fleet.cli.command import rest_of
 from fleet.cli.options import settings_of
 from fleet.inventory.find import LAB, find_inventory, load
 from fleet.model import Inventory
@@ -83,7 +84,7 @@ class _Line(ShellComplete):
 
 def _is_of_the_command(cli: click.Command, args: list[str]) -> bool:
     with cli.make_context("fleet", list(args), resilient_parsing=True) as ctx:
-        rest = [*getattr(ctx, "_protected_args", ()), *ctx.args]
+        rest = rest_of(ctx)
         assert isinstance(ctx.command, click.Group)
         name, command, rest = ctx.command.resolve_command(ctx, rest) if rest else (None, None, [])
         if command is None:
