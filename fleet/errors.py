@@ -107,7 +107,7 @@ class FleetError(Exception):
 
     def as_json(self) -> dict[str, Any]:
         """The "error" object of the JSON contract."""
-        return {"kind": self.kind, "message": self.message, "hint": self.hint}
+        return {"kind": self.kind, "message": self.reason, "hint": self.hint}
 
 
 class UsageError(FleetError):

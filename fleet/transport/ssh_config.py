@@ -1,8 +1,8 @@
 """ssh_config(5): the settings that hold for one name. Needs no paramiko.
 
-The reader here follows what nearly every file holds: Host with patterns, plain keywords with plain values, Include.
-Where a host comes upon anything else (quotes, tokens, Match, ...), `ssh -G` itself is asked about it, so that
-nothing is read in two ways.
+The reader here follows what nearly every file holds: Host with patterns, plain keywords with plain values, Include,
+and the "Match final all" of Red Hat's. Where a host comes upon anything else (quotes, tokens, Match, ...), `ssh -G`
+itself is asked about it, so that nothing is read in two ways.
 """
 
 from __future__ import annotations
@@ -30,38 +30,45 @@ _WORD = r"[A-Za-z0-9_./~@:+,-]+"
 _HOP = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*(?::[1-9][0-9]{0,3})?"
 _FILES = rf"(?!(?i:none)\b){_WORD}(?:[ \t]+(?!(?i:none)\b){_WORD})*"
 _FLAG, _NUMBER = r"(?i:yes|no|true|false)", r"[1-9][0-9]{0,4}"
+
+
+def _forms(keywords: dict[str, str]) -> dict[str, re.Pattern[str]]:
+    return {key: re.compile(form, re.ASCII) for form, keys in keywords.items() for key in keys.split()}
+
+
 # What is followed, and in which form. A value of another form is ssh's to read, or to refuse.
-_FOLLOWED = {
-    key: re.compile(form, re.ASCII) for key, form in {
-        "hostname": r"(?:[A-Za-z0-9_.:-]|%h)+", "user": r"[A-Za-z0-9_][A-Za-z0-9_.@-]*",
-        "port": r"[1-9][0-9]{0,3}|[1-5][0-9]{4}", "identityfile": _WORD, "certificatefile": _WORD,
-        "identitiesonly": _FLAG, "identityagent": _WORD, "hostkeyalias": _WORD,
-        "userknownhostsfile": _FILES, "globalknownhostsfile": _FILES, "proxyjump": rf"none|{_HOP}(?:,{_HOP})*",
-    }.items()
-}
+_FOLLOWED = _forms({
+    r"(?:[A-Za-z0-9_.:-]|%h)+": "hostname", r"[A-Za-z0-9_][A-Za-z0-9_.@-]*": "user",
+    r"[1-9][0-9]{0,3}|[1-5][0-9]{4}": "port", rf"none|{_HOP}(?:,{_HOP})*": "proxyjump", _FLAG: "identitiesonly",
+    _WORD: "identityfile certificatefile identityagent hostkeyalias", _FILES: "userknownhostsfile globalknownhostsfile",
+})
 # What makes no difference to where fleet goes, when it is well-formed.
-_IDLE = {
-    key: re.compile(form, re.ASCII) for form, keys in {
-        _FLAG: "batchmode checkhostip compression exitonforwardfailure forwardagent forwardx11 forwardx11trusted "
-               "gssapiauthentication gssapidelegatecredentials hashknownhosts passwordauthentication tcpkeepalive "
-               "visualhostkey",
-        _NUMBER: "connecttimeout serveraliveinterval serveralivecountmax",
-        r"yes|no|ask": "updatehostkeys", r"yes|no|ask|off|accept-new": "stricthostkeychecking",
-        r"yes|no|ask|confirm": "addkeystoagent", r"yes|no|ask|auto|autoask": "controlmaster",
-        rf"yes|no|{_NUMBER}[smhd]?": "controlpersist", r"(?:[\w./~@:-]|%[CLhlnpru])+": "controlpath",
-        r"QUIET|FATAL|ERROR|INFO|VERBOSE": "loglevel", r"[A-Z][A-Z0-9_* \t]*": "sendenv",
-    }.items() for key in keys.split()
-}
+_IDLE = _forms({
+    _FLAG: "batchmode checkhostip compression exitonforwardfailure forwardagent forwardx11 forwardx11trusted "
+           "gssapiauthentication gssapidelegatecredentials hashknownhosts passwordauthentication tcpkeepalive "
+           "visualhostkey",
+    _NUMBER: "connecttimeout serveraliveinterval serveralivecountmax",
+    r"yes|no|ask": "updatehostkeys", r"yes|no|ask|off|accept-new": "stricthostkeychecking",
+    r"yes|no|ask|confirm": "addkeystoagent", r"yes|no|ask|auto|autoask": "controlmaster",
+    rf"yes|no|{_NUMBER}[smhd]?": "controlpersist", r"(?:[\w./~@:-]|%[CLhlnpru])+": "controlpath",
+    r"QUIET|FATAL|ERROR|INFO|VERBOSE": "loglevel", r"[A-Z][A-Z0-9_* \t]*": "sendenv",
+})
+# A distribution names its algorithms rightly; whether a user does is for ssh to say.
+_IDLE_SYSTEM = _IDLE | _forms({
+    r"[+^-]?[A-Za-z0-9@.,*-]+": "ciphers macs kexalgorithms gssapikexalgorithms hostkeyalgorithms requiredrsasize "
+                                "pubkeyacceptedalgorithms hostbasedacceptedalgorithms casignaturealgorithms",
+})
 _SEVERAL = ("identityfile", "certificatefile")
 _PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 
 
 @dataclass
 class _Section:
-    """What stands under one Host line (None: under none). items: settings, included files, and places that are ssh's
-    to read (a string, FILE:LINE)."""
+    """What stands under one Host line (None: under none); final: under "Match final". items: settings, included
+    files, and places that are ssh's to read (a string, FILE:LINE)."""
 
     patterns: tuple[str, ...] | None = None
+    final: bool = False
     items: list[tuple[str, list[str], str] | _File | str] = field(default_factory=list)
 
 
@@ -83,14 +90,14 @@ class _File:
                 self._by_name.setdefault(name, []).append(index)
         return section
 
-    def settings(self, name: str) -> Iterator[tuple[str, list[str], str] | str]:
-        """What holds for this name, in order."""
+    def settings(self, name: str, final: bool) -> Iterator[tuple[str, list[str], str] | str]:
+        """What holds for this name, in order; final: in the second reading, that of "Match final"."""
         indexes = {*self._by_name.get(name, ())}
         indexes.update(i for i in self._others if _matches(self.sections[i].patterns, name))
-        for index in sorted(indexes):
+        for index in sorted(i for i in indexes if final or not self.sections[i].final):
             for item in self.sections[index].items:
                 if isinstance(item, _File):
-                    yield from item.settings(name)
+                    yield from item.settings(name, final)
                 else:
                     yield item
 
@@ -125,6 +132,7 @@ class SshConfig:
         self._roots: list[_File] | None = None
         self._odd: str | None = None
         self._accepted = False
+        self._final = False
         self._lines: dict[str, dict[str, str]] = {}
         self._client = SshClient(home, self._files, self._text if edit else None, self._lines)
 
@@ -139,16 +147,27 @@ class SshConfig:
                 with contextlib.suppress(NoClient):
                     self._client.ask(query, self._odd, cancel)
                 self._accepted = True
-        found: Settings = {}
-        for item in (item for root in self._roots for item in root.settings(query.name)):
-            if isinstance(item, str):
-                return self._client.ask(query, item, cancel)
-            key, values, where = item
-            if key in _SEVERAL or key not in found:
-                found.setdefault(key, []).extend((value, where) for value in values)
-        if "hostname" in found:
+        found = self._settings(query.name, False)
+        if isinstance(found, dict) and "hostname" in found:
             name, where = found["hostname"][0]
             found["hostname"] = [(name.replace("%h", query.name), where)]
+        if isinstance(found, dict) and self._final:
+            # ssh reads all of it once more, for the name that it has found, which stays
+            name = (query.address or one_of(found, "hostname")[0] or query.name).lower()
+            more = self._settings(name, True)
+            found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more
+        return found if isinstance(found, dict) else self._client.ask(query, found, cancel)
+
+    def _settings(self, name: str, final: bool) -> Settings | str:
+        """What holds for this name, or the place for whose sake ssh has to be asked."""
+        found: Settings = {}
+        for root in self._roots or ():
+            for item in root.settings(name, final):
+                if isinstance(item, str):
+                    return item
+                key, values, where = item
+                if key in _SEVERAL or key not in found:
+                    found.setdefault(key, []).extend((value, where) for value in values)
         return found
 
     def _text(self) -> bytes:
@@ -189,8 +208,9 @@ class SshConfig:
         self._lines.setdefault(key, {}).setdefault(value, where)
         if key == "host" and _PATTERNS.fullmatch(value):
             return into.add(_Section(tuple(value.split())))
-        if key == "match" and value.lower() == "all":
-            return into.add(_Section())
+        if key == "match" and value.lower() in ("all", "final all", "final"):
+            self._final = self._final or value.lower() != "all"
+            return into.add(_Section(final=value.lower() != "all"))
         if key in ("host", "match"):
             section = into.add(_Section())
             self._leave(section, where)
@@ -198,8 +218,10 @@ class SshConfig:
             self._include(value, where, section, above, system)
         elif key in _FOLLOWED and _FOLLOWED[key].fullmatch(value):
             section.items.append((key, value.split(), where))
-        elif key not in _IDLE or not _IDLE[key].fullmatch(value):
-            self._leave(section, where)
+        else:
+            idle = (_IDLE_SYSTEM if system else _IDLE).get(key)
+            if not idle or not idle.fullmatch(value):
+                self._leave(section, where)
         return section
 
     def _include(self, value: str, where: str, section: _Section, above: tuple[Path, ...], system: bool) -> None:

@@ -60,6 +60,13 @@ COMMON: dict[str, tuple[str, tuple[str, ...]]] = {
     "ipv6": ("Host one\n HostName fd00::1\nHost fd00::2\n Port 33\n", ("one", "fd00::2")),
     "hostname from the name": ("Host gpu*\n HostName %h.cluster.example\n", ("gpu1", "one")),
     "match all": ("Host one\n Port 33\nMatch all\n User me\n", ("one", "two")),
+    "match final": ("Host one\n HostName real\nMatch final all\n Port 33\nHost real\n User seen\n", ("one", "two")),
+    "include with match final": ("Include inc/final\nHost one\n IdentityFile ~/.ssh/first\n", ("one", "two")),
+    "match final, and HostName again": (
+        "Match final\n HostName other\n User me\n IdentityFile /k/b\nHost ONE\n HostName Real.%h\n IdentityFile /k/a\n"
+        "Host real*\n IdentityFile /k/c\n IdentityFile /k/a\n Port 33\nHost one\n Port 44\n", ("ONE", "one", "two")),
+    "match final in a file for others": (
+        "Host two\n Include inc/final\nHost one\n HostName three\nHost three\n Port 3\n", ("one", "two")),
     "include": ("Include inc/a\nPort 33\n", ("one", "two")),
     "include with a glob": ("Include inc/[ab]\n".replace("[ab]", "?") + "Port 33\n", ("one", "two")),
     "include, nothing there": ("Include inc/nothing inc/none/*\nPort 33\n", ("one",)),
@@ -108,9 +115,7 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
     "match user": ("User me\nMatch user me\n Port 33\nMatch user you\n Port 44\n", ("one",)),
     "match localuser": ("Match localuser root,nobody\n Port 33\n", ("one",)),
     "match exec": ('Match exec "test %n = one"\n Port 33\nMatch !exec "true"\n Port 44\n', ("one", "two")),
-    "match final": ("Host one\n HostName real\nMatch final all\n Port 33\nHost real\n User seen\n", ("one", "two")),
     "match final host": ("Host one\n HostName real.example\nMatch final host *.example\n User me\n", ("one", "two")),
-    "include with match final": ("Include inc/final\nHost one\n IdentityFile ~/.ssh/first\n", ("one", "two")),
     "match canonical": ("Match canonical all\n Port 33\n", ("one",)),
     "match localnetwork": ("Match localnetwork 127.0.0.0/8\n Port 33\n", ("one",)),
     "match tagged": ("Tag here\nMatch tagged here\n Port 33\n", ("one",)),

@@ -183,6 +183,36 @@ def test_ssh_is_asked_once_about_a_host_and_at_all_only_where_needed(
     assert len(asked) == 2
 
 
+SYSTEMS = {
+    "Debian": {"ssh_config": "Include {etc}/ssh_config.d/*.conf\n\nHost *\n#   Port 22\n    SendEnv LANG LC_*\n"
+                             "    HashKnownHosts yes\n    GSSAPIAuthentication yes\n"},
+    "Red Hat": {
+        "ssh_config": "# $OpenBSD$\n\n# Host *\n#   Port 22\nInclude {etc}/ssh_config.d/*.conf\n",
+        "ssh_config.d/50-redhat.conf": "Match final all\n\t# Follow system-wide Crypto Policy\n"
+                                       "\tInclude {etc}/openssh.config\n\n\tGSSAPIAuthentication yes\n"
+                                       "\n\tForwardX11Trusted yes\n",
+        "openssh.config": "Ciphers aes256-gcm@openssh.com,aes128-ctr\nMACs hmac-sha2-256-etm@openssh.com\n"
+                          "KexAlgorithms curve25519-sha256\nPubkeyAcceptedAlgorithms ssh-ed25519\n"
+                          "RequiredRSASize 2048\n"},
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_distributions_own_file_needs_no_ssh(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in SYSTEMS[system].items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text.replace("{etc}", str(tmp_path)))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").write_text("Host x\n HostName 10.0.0.7\nHost 10.*\n User byaddress\n")
+    monkeypatch.setattr("fleet.transport.ssh_config.SYSTEM_CONFIG", tmp_path / "ssh_config")
+    monkeypatch.setenv("PATH", "")
+    found = resolve(Host("x", "x"), SshConfig(tmp_path, (tmp_path / ".ssh/config", tmp_path / "ssh_config")))
+    # with "Match final", ssh reads the file once more for the address
+    assert (found.address, found.user) == ("10.0.0.7", "byaddress" if system == "Red Hat" else ME)
+
+
 def test_a_match_exec_that_hangs_is_bounded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.transport.ssh_ask.SECONDS", 0.5)
     text = f'Match exec "echo $$ > {tmp_path}/pid; exec sleep 99"\n Port 10\n'
