@@ -14,7 +14,7 @@ from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import hint_line, talk, write_folded
 from fleet.cli.progress import ProgressLine
-from fleet.cli.slips import with_options
+from fleet.cli.slips import fleets_own, with_options
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
@@ -61,9 +61,11 @@ class Exec(Verb):
         own = given[: len(given) - len(argv)]
         option = next((word for word in argv[1:] if word.startswith("-") and word != "-"), None)
         if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
-            command = shlex.join(word for word in argv if word != "--")
-            raise UsageError(f"{option} behind {argv[0]}: without '--' it could be meant for fleet",
-                             hint=f"fleet exec {shlex.join(own) + ' ' if own else ''}-- {command}")
+            fleets, others = fleets_own(self, [word for word in argv[1:] if word != "--"])
+            hint = shlex.join(["fleet", "exec", *own, "--", *(word for word in argv if word != "--")])
+            if fleets and not any(word.startswith("-") for word in others):
+                hint = f"{shlex.join(['fleet', 'exec', *own, *fleets, '--', argv[0], *others])}; or {hint}"
+            raise UsageError(f"{option} behind {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
         return rest
 
 

@@ -58,16 +58,17 @@ def settings_of(ctx: click.Context | None = None) -> Settings:
 def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     assert param.name
     if ctx.get_parameter_source(param.name) not in (ParameterSource.DEFAULT, None):
-        setattr(settings_of(ctx), param.name, value)
+        # given twice, as to pdsh and clush: the hosts of both
+        setattr(settings_of(ctx), param.name, ",".join(value) if param.multiple else value)
 
 
 _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "inventory": (("-i", "--inventory"), {"metavar": "FILE", "help": "Inventory file, or 'lab' for the lab's.",
                                             "shell_complete": completed("inventory_file")}),
     "hosts": (("-w", "--hosts"), {"metavar": "NODESET", "help": "Only these hosts: gpu[01-04], @group, gpu1:0,2.",
-                                  "shell_complete": completed("nodeset")}),
-    "exclude": (("-x", "--exclude"), {"metavar": "NODESET", "help": "Not these hosts.",
-                                    "shell_complete": completed("nodeset")}),
+                                  "multiple": True, "shell_complete": completed("nodeset")}),
+    "exclude": (("-x", "--exclude"), {"metavar": "NODESET", "help": "Not these hosts.", "multiple": True,
+                                      "shell_complete": completed("nodeset")}),
     "transport": (("--transport",), {"type": click.Choice(["ssh", "local"]), "default": "ssh", "show_default": True,
                                      "help": "How hosts are reached; 'local' runs everything on this machine."}),
     "fanout": (("--fanout",), {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N",

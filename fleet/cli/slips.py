@@ -83,15 +83,21 @@ def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, 
     script = next((i for i, word in enumerate(argv) if at is not None and i > at and word.endswith(".py")), None)
     if at is None or script is None:
         return f"fleet launch train.py {typed}"
-    known = {option: param for param in ctx.command.params if isinstance(param, click.Option) for option in param.opts}
-    own, others = list(argv[:at]), list[str]()
-    words = iter(argv[at:script])
+    own, others = fleets_own(ctx.command, argv[at:script])
+    return f"fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1:]])}"
+
+
+def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(options that `command` knows, with their values; the other words)."""
+    known = {option: param for param in command.params if isinstance(param, click.Option) for option in param.opts}
+    own, others = list[str](), list[str]()
+    words = iter(argv)
     for word in words:
         param = known.get(one_spelling(word.partition("=")[0]))
         (own if param else others).append(word)
         if param and not (param.is_flag or param.count or "=" in word):
             own += [value for value in [next(words, None)] if value is not None]
-    return f"fleet {shlex.join([*own, argv[script], *others, *argv[script + 1:]])}"
+    return own, others
 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:

@@ -55,6 +55,14 @@ def test_options_stand_before_and_behind_the_verb(here, capsys):
         assert capsys.readouterr().out == "c\na\n"
 
 
+def test_w_and_x_add_up_where_they_are_repeated(here, capsys):
+    Path("hostfile").write_text("c\na\nb\nd\n")
+    assert run(["hosts", "--format", "names", "-w", "a,b", "-w", "c", "-w", "d", "-x", "d", "-x", "a"]) == 0
+    assert capsys.readouterr().out == "c\nb\n"
+    assert run(["-w", "a", "hosts", "--format", "names", "-w", "c"]) == 0
+    assert capsys.readouterr().out == "c\n", "what stands behind the verb wins over what stands before it"
+
+
 def test_no_inventory_is_121_and_says_where_it_looked(here, capsys):
     assert run(["hosts"]) == 121
     printed = capsys.readouterr()

@@ -32,7 +32,7 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
 
 @pytest.mark.parametrize(("line", "instead"), [
     ("fleet exec uname -a", "fleet exec -- uname -a"),
-    ("fleet -i hostfile exec -w gpu1 nvidia-smi -q -i 0", "fleet -i hostfile exec -w gpu1 -- nvidia-smi -q -i 0"),
+    ("fleet exec -w gpu1 uname -a -v", "fleet exec -w gpu1 -- uname -a -v"),
     ("fleet exec -w 'gpu[1-2]' ls -l 'a b'", "fleet exec -w 'gpu[1-2]' -- ls -l 'a b'"),
     ("fleet exec ls -- -l", "fleet exec -- ls -l"),
     ("fleet exec --timeout 3 --shell uname -a", "fleet exec --timeout 3 --shell 'uname -a'"),
@@ -80,6 +80,13 @@ def test_where_no_line_can_be_made(line: str, instead: str, capsys: pytest.Captu
                                   "fleet exec --dry-run -w gpu1 -- uname -a", "fleet exec --dry-run grep x -"])
 def test_a_command_without_options_needs_no_dashes(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(line)[1:]) == 0
+
+
+def test_an_option_that_both_may_mean_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint_of("fleet -i hostfile exec nvidia-smi -q -i 0", capsys) == \
+        "fleet exec -q -i 0 -- nvidia-smi; or fleet -i hostfile exec -- nvidia-smi -q -i 0"
+    assert hint_of("fleet exec hostname -w gpu1", capsys) == \
+        "fleet exec -w gpu1 -- hostname; or fleet exec -- hostname -w gpu1"
 
 
 def test_an_option_of_the_command_is_never_taken_for_fleets(capsys: pytest.CaptureFixture[str]) -> None:
