@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -209,7 +210,8 @@ def test_unknown_without_a_terminal_changes_nothing(head: Head) -> None:
 
 def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) -> None:
     argv = [FLEET, "-i", str(head.inventory), "setup-ssh"]
-    env = {**head.lab.env, "HOME": str(head.home)}
+    env = {**head.lab.env, "HOME": str(head.home), "TERM": "xterm"}
+    env.pop("CI", None)
     status, screen = on_terminal(argv, env, head.home, [("Type 'yes'", "no")])
     assert status == 122 and not head.ssh.exists()
     assert all(fingerprint(head.lab, name) in screen for name in head.lab.names)
@@ -220,4 +222,6 @@ def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) 
     status, screen = on_terminal(argv, env, head.home, [("password for", head.lab.password)])
     assert status == 0, screen
     assert screen.count("password for") == 1 and head.lab.password not in screen
+    assert re.search(r"(^|\n|\x1b\[J)password for", screen), "the question begins a line, whatever stood there before"
+    assert "checking that every host reaches every other" in screen
     assert "they reach each other in 9 ways" in screen
