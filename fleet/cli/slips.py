@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from fleet.cli.command import CommonOption, Helpful, NoSuchVerb, one_spelling
 from fleet.cli.verbs import VERBS
 from fleet.errors import UsageError
-from fleet.playbook import option
 
 # what other launchers call it -> what fleet does; None: it does that itself
 LAUNCHERS = {
@@ -102,6 +101,8 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:
     """"fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
+    from fleet.playbook import option  # it brings YAML: not for a misspelt verb
+
     begin = f"fleet {ctx.command.name} "
     if hint is None or not hint.startswith(begin):
         return hint
