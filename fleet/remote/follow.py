@@ -9,7 +9,7 @@ spec: {"run", "offsets": {name: bytes}}. Files: rank<R>.out, rank<R>.err, node.l
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "stop", "grace", "reason"} stops the
 run. End of file on stdin ends this program; the run goes on under its lease.
 """
-# parts: rundir
+# parts: rundir builds
 CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS = 0.01, 0.04, 1.0

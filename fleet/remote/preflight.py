@@ -12,14 +12,15 @@ J {"event": "facts", "facts": {...}}, then X. Facts:
     workdir                {"path", "exists", "type": file system}
     code                   how what a sync delivered there stands, as delivered.py's delivery() tells it, or null
     script                 {"path", "exists", "size", "sha256" (below 16 MiB), "executable"}, or null
+    builds                 [{"path", "sure"}]: locks of builds of torch extensions that nobody holds, see builds.py
     gpus, gpu_error, gpu_processes   as in the probe; a process also has "run_id" and "command" where /proc shows them
     network, port          see meeting.py
     timed_out, failed      names of the steps that gave no answer in time, and {name: why} of those that broke
     disks (home, workdir), memory, pci_gpus, driver   as in the probe
-Step names: those of the probe, and files, code, network, port. Control line {"op": "done"} ends the waiting for others.
-End of file on stdin ends everything.
+Step names: those of the probe, and files, code, builds, network, port. Control line {"op": "done"} ends the waiting
+for others. End of file on stdin ends everything.
 """
-# parts: steps listeners probe_system probe_network probe_tools meeting place delivered
+# parts: steps listeners probe_system probe_network probe_tools meeting place delivered builds
 
 HASH_LIMIT = 16 << 20
 MARGIN = 0.3
@@ -40,7 +41,8 @@ class Preflight:
             ("python", self.python), ("disk home", lambda: disk("home", "~")),
             ("disk workdir", lambda: disk("workdir", self.spec.get("workdir") or "~")),
             ("files", self.files), ("code", self.code), ("gpus", self.tools.gpus),
-            ("gpu processes", self.gpu_processes), ("network", lambda: network(self.spec)),
+            ("gpu processes", self.gpu_processes), ("builds", self.builds),
+            ("network", lambda: network(self.spec)),
             ("port", lambda: meet(self.spec, self.until - MARGIN, self.done)),
         ]
 
@@ -82,6 +84,11 @@ class Preflight:
             return {"code": first}
         finally:
             self.settled.set()
+
+    def builds(self):
+        self.tools.activated.wait()
+        stale = stale_locks(build_root(lambda name: self.tools.env.get(name, "")))
+        return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
 
     def gpu_processes(self):
         facts = self.tools.gpu_processes()

@@ -5,6 +5,7 @@
     pid          {"pid", "start", "guardian": {"pid", "start"}, "boot"}: the supervisor, its guardian
     status.json  {"state": "running" | "stopping" | "exited" | "stopped" | "lost", ...}
     node.log, rank<R>.out, rank<R>.err   bytes as they came;  rank<R>.json  how that rank ended
+    builds       the folders, a line each, where torch builds extensions, see builds.py
     lease        its time of change is the last renewal;  stop  {"grace", "reason"}, a request to stop
 Where nodes share a home folder, the second one to come uses ~/.fleet/runs/RUN@NODENAME/.
 Files are replaced by rename and not synced to disk: what a power cut loses, it ended anyway ("boot" tells).
@@ -211,5 +212,6 @@ def bury(run, folder, grace, reason, ancestors=(), state="lost", cause="supervis
     """End what a dead supervisor left behind and say so in status.json; returns that status."""
     began = time.time()
     status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
+    Builds(folder).clear()
     write_final(folder, status)
     return status

@@ -11,7 +11,7 @@ if that is killed; the supervisor is the engine's parent. None of them carries t
 The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null,
 "reason", "time", "left": [pids], "cause", "began": see rundir.py, "disk_full": true where the disk is full}.
 """
-# parts: rundir engine place delivered
+# parts: rundir builds engine place delivered
 import shutil
 
 TICK, ENDING_TICK = 0.05, 0.02
@@ -48,6 +48,7 @@ class Supervisor:
         self.ending = self.began = None
         self.reason, self.cause = None, "engine"
         self.stop_seen = self.lease_seen = None
+        self.builds = Builds(folder)
         self.renewed = self.ticked = time.monotonic()
 
     def run(self):
@@ -96,8 +97,19 @@ class Supervisor:
             elif now - self.renewed > lease:
                 self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
         self.ticked = now
+        if self.ending is None and self.ended is None:
+            self.look_at_builds(now)
         if self.ending or self.beginning.over(now):
             self.beginning.release()
+
+    def look_at_builds(self, now):
+        """Say which builds a rank may be waiting for in vain."""
+        if self.builds.look(now, self.engine):
+            try:
+                write_json(os.path.join(self.folder, "status.json"),
+                           {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]})
+            except OSError:
+                pass
 
     def stop(self, reason, grace, cause):
         if self.ending is not None:
@@ -113,6 +125,7 @@ class Supervisor:
             pass
 
     def finish(self):
+        self.builds.clear()
         state = "exited" if self.reason is None else "stopped"
         status = final_status(state, self.reason, self.ending.left, self.cause, self.began)
         if self.ended is not None and os.WIFEXITED(self.ended):

@@ -60,6 +60,8 @@ HINTS = (
     Hint(r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"
          r"timed out after .* waiting for clients",
          "ranks could not reach each other: a firewall between the data addresses, or data_address to be set?"),
+    Hint(r"(/\S*torch_extensions/\S+)/\w+\.so: cannot open shared object file",
+         r"the build in \1 was cut short: 'fleet exec -- rm -rf \1' has it built anew"),
     Hint(r"unrecognized arguments: (--local[-_]rank=\d+)",
          r"the script does not know \1: read LOCAL_RANK from the environment, or --engine-arg=--no_local_rank"),
     Hint(r"unrecognized arguments: (.*)",

@@ -57,6 +57,7 @@ def test_all_well_finds_nothing() -> None:
     ({"code": {"folder": "/w", "busy": None, "half": True}}, "was interrupted while it put files in place"),
     ({"code": {"digest": "b" * 64}}, "the code that was synced differs: sha256 bbbb"),
     ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
+    ({"builds": [{"path": "/c/py311_cpu/cpu_adam/lock", "sure": True}]}, "left /c/py311_cpu/cpu_adam/lock: a rank"),
     ({"gpu_error": "no devices"}, "nvidia-smi: no devices"),
 ])
 def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, Any], said: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,6 +72,12 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
         why = raw.get("failed", {}).get(step, "no answer in time")
         yield ("warning" if step == "code" else "error"), Reason.of_node(f"preflight of its {step}: {why}"), \
             "a wedged mount or driver there? 'fleet check' looks closer"
+    for sure in (True, False):
+        version = (raw.get("python") or {}).get("version")
+        locks = [str(build["path"]) for build in raw.get("builds") or () if bool(build["sure"]) is sure
+                 and _is_for(version, str(build["path"]))]
+        if locks:
+            yield ("error" if sure else "warning"), *of_locks(node.node.host.name, locks, sure)
     code = raw.get("code") or {}
     if code.get("busy"):
         yield "error", f"a sync to {code.get('folder')} is under way, from {code['busy']}", \
@@ -171,6 +179,20 @@ def _differences(raw: Mapping[str, Raw]) -> list[Finding]:
         found.append(Finding("warning", tuple(others), "the code there did not come by 'fleet sync', elsewhere it did",
                              "run 'fleet sync', so that it is the same everywhere"))
     return found
+
+
+def _is_for(version: str | None, lock: str) -> bool:
+    """Whether this Python may build there: torch's own folders are called py311_cpu."""
+    found = re.search(r"/py(\d+)t?_[^/]*/[^/]+/lock$", lock)
+    return found is None or version is None or found[1] == "".join(version.split(".")[:2])
+
+
+def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
+    """What is wrong with locks of builds that nobody holds, and the line to copy."""
+    which = ", ".join(locks)
+    who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
+    return f"{who}: a rank that wants what is built there waits for ever, without a word", \
+        Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
 
 
 def _short(value: Any) -> str:

@@ -18,7 +18,7 @@ SIGTERM = 15
 OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED,
               "supervisor": EXIT_HOST_FAILED}
 _TEXTS = {**dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)), "left": ([int], None),
-          "disk_full": (bool, None)}
+          "disk_full": (bool, None), "builds": ([str], None)}
 _UNSAID = dict.fromkeys(_TEXTS)
 _WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
 

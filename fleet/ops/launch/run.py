@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fleet.errors import ConnectError, FleetError
 from fleet.events import Notice
 from fleet.model import Report
+from fleet.ops.launch.findings import of_locks
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.gang import Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
@@ -105,6 +106,10 @@ class Run:
             node.clock.heard(float(message["time"]), heard.time)
         if message.get("event") == "rank":
             self._on_rank(heard.host, message)
+        elif message.get("event") == "status" and message.get("builds"):
+            what, line = of_locks(heard.host, [str(path) for path in message["builds"]])
+            self.say("warning", f"{heard.host}: {what}", "build-lock", heard.host, locks=message["builds"],
+                     hint=f"end this run, then: {line}")
         elif message.get("event") == "status":
             state = {k: message[k] for k in STATUS_FIELDS if k in message}
             self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
