@@ -128,7 +128,7 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
     everyone, inventory = load_everyone(), load_inventory()
     home = Path.home()
     if undo:
-        return _undo(inventory, everyone, home)
+        return _undo(inventory, everyone, home, password_file)
     replace = [select(inventory, nodeset, None).names for nodeset in replace_key]
     options = op.SetupOptions(mesh, tofu, frozenset(n for names in replace for n in names), key_type)
     plan = op.make_plan(inventory, everyone, options, home)
@@ -143,14 +143,17 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
     return finish(report, show)
 
 
-def _undo(inventory: Inventory, everyone: Inventory, home: Path) -> int:
+def _undo(inventory: Inventory, everyone: Inventory, home: Path, password_file: str | None) -> int:
+    from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
     from fleet.ops.setup_ssh.undo import describe, undo
 
     settings = settings_of()
     if settings.dry_run:
         plan = describe(inventory, everyone, home)
         return plans.tell("setup-ssh", inventory.names, plan, lambda: plans.undoing(plan), undo=True)
+    passwords = read_password_file(password_file, inventory.names) if password_file else Passwords()
     with ProgressLine(quiet=settings.quiet or settings.json) as line, \
-            runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
-        report = undo(inventory, everyone, home, rt)
+            runtime(inventory, tell(line, quiet=settings.quiet),
+                    transport=make_transport(everyone, passwords.take)) as rt:
+        report = undo(inventory, everyone, home, rt, passwords, ask_password)
     return finish(report, show)

@@ -59,6 +59,7 @@ def authenticate(
             raise link.failure(True, deadline.seconds, "authentication") from lost
         in_time = deadline.wait(event)
         if link.is_authenticated():
+            link.method = method
             return True
         error = link.saved_exception
         link.saved_exception = None

@@ -177,6 +177,11 @@ class SshSession:
         return key
 
     @property
+    def by_key(self) -> bool:
+        """A key let it in, not a password."""
+        return self._links[0].method == "publickey"
+
+    @property
     def alive(self) -> bool:
         """The connection stands, as far as this side has heard."""
         return all(link.is_active() for link in self._links)

@@ -175,23 +175,26 @@ class SshConfig:
         try:
             data = self._files[0].read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            return b""
+            data = b""
         return self._edit(data) if self._edit else data
 
     def _read(self, file: Path, above: tuple[Path, ...], system: bool) -> _File:
         result = _File()
         section = result.add(_Section())
+        edit = self._edit if not above and file == self._files[0] else None
+        info: os.stat_result | None = None
+        data = b""
         try:
             with file.open("rb") as opened:
                 info = os.fstat(opened.fileno())
                 data = opened.read()
         except (FileNotFoundError, NotADirectoryError):
-            return result
+            if edit is None:
+                return result
         except OSError as error:
             raise ConnectError(f"cannot read it: {error.strerror}", where=str(file), kind="config") from error
-        if self._edit and not above and file == self._files[0]:
-            data = self._edit(data)
-        if info.st_mode & 0o022 or info.st_uid not in (0, os.getuid()):
+        data = edit(data) if edit else data
+        if info is not None and (info.st_mode & 0o022 or info.st_uid not in (0, os.getuid())):
             self._leave(section, f"{file}:1")
         for number, raw in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
             line = raw.rstrip(" \t\r\f")

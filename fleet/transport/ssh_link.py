@@ -54,6 +54,7 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         self.saved_exception: BaseException | None = None
         self.via: Link | None = None
         self.goodbye = ""
+        self.method = ""
         self._where = "?"
 
     def _log(self, level: int, msg: object, *args: object) -> None:

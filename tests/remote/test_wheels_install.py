@@ -18,7 +18,7 @@ from fleet.errors import Interrupted
 from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.cache import claimed
+from fleet.ops.turn import turn
 from fleet.ops.wheels.carry import digest_of_set
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.transport.local import LocalTransport
@@ -179,7 +179,7 @@ def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Pat
     runtime = Runtime(LocalTransport(), emit=lambda event: notices.append(getattr(event, "message", "")))
     reports: list[Report] = []
     second = threading.Thread(target=lambda: reports.append(sync(folder, python, runtime=runtime)))
-    with claimed(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())) as waited:
+    with turn(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())) as waited:
         second.start()
         until(lambda: any("another sync of these wheels is under way" in notice for notice in notices))
         assert not waited and not list((Path.home() / ".fleet").glob("wheels/*-*"))
@@ -192,6 +192,6 @@ def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Pat
 def test_ctrl_c_ends_the_waiting_for_another_sync(python: Path, folder: Path) -> None:
     path = make_wheel(folder)
     runtime = Runtime(LocalTransport(), emit=lambda event: runtime.cancel.set() if isinstance(event, Notice) else None)
-    with (claimed(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())),
+    with (turn(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())),
           pytest.raises(Interrupted)):
         sync(folder, python, runtime=runtime)

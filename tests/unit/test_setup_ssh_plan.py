@@ -61,11 +61,15 @@ def test_the_head_leaves_to_the_users_config_what_the_inventory_does_not_say(tmp
 def test_the_plan_is_the_same_with_fleets_block_in_the_config(tmp_path: Path) -> None:
     config = "Host 10.0.0.1\n  Port 55\nHost gpu2\n  User other\n"
     first = plan(tmp_path, config=config)
-    Head(first, Record.load(tmp_path, EVERYONE.source)).write_block()
+    before = Head(first, Record.load(tmp_path, EVERYONE.source))
+    before.leads = frozenset(EVERYONE.names)
+    before.write_block()
     again = plan(tmp_path)
     assert (again.head_block, again.node_block("k")) == (first.head_block, first.node_block("k"))
     assert again.levels == first.levels
     head = Head(again, Record.load(tmp_path, EVERYONE.source))
+    head.check()
+    assert head.leads == set(EVERYONE.names)
     head.write_block()
     assert head.changed == [] and (tmp_path / ".ssh/config").read_text().endswith(config)
 

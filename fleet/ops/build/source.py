@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.cache import cache
+from fleet.ops.turn import cache
 from fleet.ops.wheels.collect import pip_command, run_pip
 
 DEEPSPEED = "0.19.8"

@@ -22,10 +22,11 @@ from fleet.ops.setup_ssh.install import AskPassword, Reached, install
 from fleet.ops.setup_ssh.mesh import mesh
 from fleet.ops.setup_ssh.passwords import Passwords
 from fleet.ops.setup_ssh.plan import HostPlan, SetupOptions, SetupPlan, make_plan
-from fleet.ops.setup_ssh.record import Record
+from fleet.ops.setup_ssh.record import Record, my_turn
 from fleet.ops.setup_ssh.verify import Pair
 from fleet.transport.base import Transport
 from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh_config import SshConfig
 
 __all__ = ["Asks", "MakeTransport", "SetupOptions", "SetupPlan", "make_plan", "setup"]
 
@@ -49,10 +50,15 @@ def setup(
     Report.data: "changed" (bool), "head" ({"changed": [...]}), "pairs" ({"verified", "failed": [{"from", "to",
     "reason"}]}); each host's data: "host_key", "changed".
     """
+    with my_turn(plan.source, runtime):
+        return _setup(plan, make_transport, runtime, passwords, asks, limit)
+
+
+def _setup(
+    plan: SetupPlan, make_transport: MakeTransport, runtime: Runtime, passwords: Passwords, asks: Asks, limit: float
+) -> Report:
     head = Head(plan, Record.load(plan.home, plan.source), limit)
     head.check()
-    if head.has_block():
-        head.write_block()  # what the inventory no longer says must not lead anywhere any more
     reached: dict[str, Reached] = {}
     failures: dict[str, Result] = {}
     how: dict[str, str] = {}
@@ -60,10 +66,15 @@ def setup(
     try:
         for level in plan.levels:
             run.level(level, reached, failures, how)
-        hosts = {h.name: reached[h.name] for h in _in_order(plan, reached) if not h.gateway}
+        # plain ssh is led to no host before a key of the head is taken there
+        head.leads |= reached.keys() - failures.keys()
+        hosts = {h.name: reached[h.name] for h in _in_order(plan, head.leads & reached.keys()) if not h.gateway}
         if plan.options.mesh and hosts:
-            failures.update({r.host: _explained(r) for r in mesh(hosts, head, runtime) if not r.ok})
-        pairs = _verify(plan, [r.plan.host for n, r in hosts.items() if n not in failures], runtime, limit)
+            failures.update({r.host: r for r in mesh(hosts, head, runtime) if not r.ok})
+        pairs: list[Pair] = []
+        if not runtime.cancel.is_set():
+            head.write_block()
+            pairs = _verify(plan, [r for n, r in hosts.items() if n not in failures], runtime, limit)
     finally:
         run.close()
     if runtime.cancel.is_set():
@@ -86,6 +97,7 @@ class _Run:
     def _renew(self) -> SshTransport:
         transport = self._make(self._passwords.take)
         assert isinstance(transport, SshTransport)
+        transport.config = SshConfig(self._head.plan.home, edit=self._head.with_block)
         self._runtime.transport = transport
         return transport
 
@@ -117,19 +129,15 @@ def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:
     return sorted((h for h in plan.all if h.name in names), key=lambda h: (h.gateway, order.get(h.name, 0)))
 
 
-def _explained(result: Result) -> Result:
-    """The key was put there a moment ago; if it is refused now, putting it there again is no advice."""
-    if result.error is not None and result.error.kind == "auth":
-        result.error.hint = (f"the key is in its ~/.ssh/authorized_keys, but sshd does not take it: {verify.SSHD_HINT}")
-    return result
-
-
-def _verify(plan: SetupPlan, hosts: list[Host], runtime: Runtime, limit: float) -> list[Pair]:
-    if not hosts or runtime.cancel.is_set():
+def _verify(plan: SetupPlan, hosts: list[Reached], runtime: Runtime, limit: float) -> list[Pair]:
+    if not hosts:
         return []
     runtime.emit(Round("checking that this machine reaches every host", ()))
-    pairs = verify.from_head([h.name for h in hosts], plan.home, limit, runtime)
-    return pairs + (verify.among(hosts, limit, runtime) if plan.options.mesh else [])
+    pairs = verify.from_head([r.plan.name for r in hosts], plan.home, limit, runtime)
+    if plan.options.mesh:
+        keyless = {r.plan.name: f"{verify.NO_KEY}: {r.state.no_key}" for r in hosts if r.state.key is None}
+        pairs += verify.among([r.plan.host for r in hosts], keyless, limit, runtime)
+    return pairs
 
 
 def _report(

@@ -8,7 +8,7 @@ user's file, outside any section, still apply to every host and are not swallowe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import HostFailed, UsageError
@@ -105,11 +105,41 @@ def put(data: bytes | None, block: str, rendered: bytes, where: str) -> bytes:
 
 def take(data: bytes | None, block: str, where: str) -> bytes | None:
     """The config without the block; the very same bytes when there is none."""
+    return narrow(data, block, (), where)
+
+
+def names(data: bytes | None, block: str, where: str) -> frozenset[str]:
+    """The hosts that the block is about."""
+    found = _find(data or b"", block, where)
+    lines = split(data or b"")[slice(*found)] if found else []
+    words = b" ".join(line[5:] for line in lines if line.startswith(b"Host ")).split()
+    return frozenset(word.decode("utf-8", "replace") for word in words) - {"*"}
+
+
+def only(rendered: bytes, wanted: Collection[str]) -> bytes:
+    """A block's text without what it says of other hosts than these; nothing where it says nothing else."""
+    kept: list[bytes] = []
+    keep, any_host = True, False
+    for line in split(rendered):
+        if line.startswith(b"Host ") and line.split() != [b"Host", b"*"]:
+            left = [word for word in line.split()[1:] if word.decode("utf-8", "replace") in wanted]
+            line = b" ".join([b"Host", *left]) + b"\n"
+            keep = bool(left)
+            any_host |= keep
+        elif not line.startswith(b" "):
+            keep = True
+        if keep:
+            kept.append(line)
+    return b"".join(kept) if any_host else b""
+
+
+def narrow(data: bytes | None, block: str, wanted: Collection[str], where: str) -> bytes | None:
+    """The config with the block that is in it about these hosts only."""
     found = _find(data, block, where) if data is not None else None
     if data is None or found is None:
         return data
     lines = split(data)
-    return b"".join([*lines[: found[0]], *lines[found[1] :]])
+    return b"".join([*lines[: found[0]], only(b"".join(lines[slice(*found)]), wanted), *lines[found[1] :]])
 
 
 _BLOCK = re.compile(

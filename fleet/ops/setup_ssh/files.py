@@ -8,6 +8,8 @@ from pathlib import Path
 
 from fleet.errors import HostFailed
 
+WORK = ".fleet-new."  # what the names of files begin with that are being written
+
 
 def read(path: Path) -> bytes | None:
     """The file's bytes, None when there is no such file."""
@@ -33,7 +35,7 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool =
         if read(target) == data:
             return fix_mode and repair_mode(target, mode)
         make_private_dir(target.parent)
-        fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=".fleet.")
+        fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=WORK)
         try:
             with os.fdopen(fd, "wb") as out:
                 out.write(data)

@@ -14,7 +14,8 @@ from fleet.transport.ssh_hostkeys import HostKey
 
 
 class Head:
-    """changed: what was changed on this machine, in words. limit: seconds that the ssh-agent has to answer."""
+    """changed: what was changed on this machine, in words. leads: the hosts that plain ssh is led to, on this machine
+    and among them: those that were set up. limit: seconds that the ssh-agent has to answer."""
 
     def __init__(self, plan: SetupPlan, record: Record, limit: float = 10.0) -> None:
         self.plan = plan
@@ -23,39 +24,49 @@ class Head:
         self.ssh = plan.home / ".ssh"
         self.keys: dict[Path, HeadKey] = {}
         self.changed: list[str] = []
+        self.leads: frozenset[str] = frozenset()
 
     @property
     def config(self) -> Path:
         return self.ssh / "config"
 
     def check(self) -> None:
-        """Fail now on what would fail later: a key that cannot be used, a broken block."""
-        config_block.put(files.read(self.config), self.plan.block, b"", str(self.config))
+        """Fail now on what would fail later: a key that cannot be used, a broken block. Sweep out what was killed."""
+        before = config_block.names(files.read(self.config), self.plan.block, str(self.config))
+        self.leads = before & {entry.name for entry in self.plan.head_entries}
+        if before:
+            self.write_block()  # what the inventory no longer says must not lead anywhere any more
+        for path in self.ssh.glob(f"{files.WORK}*"):  # nobody else is at work here
+            path.unlink(missing_ok=True)
         for path in self.plan.identities:
             if path.exists():
                 self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
 
     def prepare(self) -> None:
-        """~/.ssh, the keys that are missing, the config block."""
+        """~/.ssh, the keys that are missing."""
         if files.make_private_dir(self.ssh):
             self.record.head.made_dir = True
         elif files.repair_mode(self.ssh, 0o700):
             self.changed.append("mode of .ssh")
+        if files.read(self.config) is None:  # this machine may be a host, too: then both find none
+            self.record.head.note("config", Added(created=True))
         for path in self.plan.identities:
             if path not in self.keys:
                 self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
                 self.record.head.keys[str(path)] = public_text(self.keys[path])
                 self.record.save()
                 self.changed.append(f"made key {path}")
-        self.write_block()
 
-    def has_block(self) -> bool:
-        data = files.read(self.config)
-        return data is not None and config_block.take(data, self.plan.block, str(self.config)) != data
+    def with_block(self, data: bytes) -> bytes:
+        """The user's config as it is to be in the end, when every host has been set up."""
+        return config_block.put(data, self.plan.block, self.plan.head_block, str(self.config))
 
     def write_block(self) -> None:
         data = files.read(self.config)
-        new = config_block.put(data, self.plan.block, self.plan.head_block, str(self.config))
+        text = config_block.only(self.plan.head_block, self.leads)
+        if not text and data is None:
+            return
+        new = config_block.put(data, self.plan.block, text, str(self.config))
         if new != data:
             self.record.head.note("config", Added(created=data is None))
             self.record.save()

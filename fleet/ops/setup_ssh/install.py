@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fleet.errors import ConnectError
 from fleet.events import Notice
 from fleet.model import Host, Result
-from fleet.ops.each import on_each
+from fleet.ops.each import Task, on_each
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
 from fleet.ops.setup_ssh.authorize import add_keys
@@ -16,6 +17,7 @@ from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import Passwords, ask_once
 from fleet.ops.setup_ssh.plan import HostPlan
+from fleet.ops.setup_ssh.verify import SSHD_HINT
 from fleet.transport.base import Session
 from fleet.transport.ssh_channel import SshSession
 from fleet.transport.ssh_hostkeys import HostKey
@@ -38,9 +40,10 @@ def install(
     level: Sequence[HostPlan], head: Head, runtime: Runtime, passwords: Passwords, ask: AskPassword
 ) -> tuple[dict[str, Reached], tuple[Result, ...]]:
     """Authorise the head's key on these hosts and read what is in their ~/.ssh; returns (those reached, the
-    results). The password is asked for once, when the first host turns out not to take the key."""
+    results). Where it took a password the key is tried at once: sshd may not want it."""
     reached: dict[str, Reached] = {}
     plans = {p.name: p for p in level}
+    fresh: list[Host] = []
 
     def task(session: Session, host: Host) -> Result:
         assert isinstance(session, SshSession)
@@ -48,22 +51,59 @@ def install(
         found = Reached(plan, _look(session, plan, head, runtime), session.host_key)
         authorise(session, found, head, runtime)
         reached[host.name] = found
+        if not session.by_key:
+            fresh.append(host)
         return Result(host.name, ok=True)
 
-    results = {r.host: r for r in on_each([p.host for p in level], runtime, task, what="making keys")}
+    results = by_key_or_password([p.host for p in level], runtime, task, passwords, ask, what="installing the key")
+    tried = on_each(fresh, runtime, lambda _, host: Result(host.name, ok=True), what="trying the key") if fresh else ()
+    results.update({r.host: _explained(r, reached[r.host]) for r in tried})
+    for name, found in reached.items():
+        if found.state.open_home and results[name].ok:
+            home = found.state.open_home
+            runtime.emit(Notice("warning", f"others can write to its home {home}: its sshd allows that, most "
+                                "refuse all keys then", host=name, hint=_there(found.plan, "chmod", "go-w", home)))
+    head.enrol((r.plan.names, r.host_key) for r in reached.values())
+    return reached, tuple(results[p.name] for p in level)
+
+
+def by_key_or_password(
+    hosts: Sequence[Host], runtime: Runtime, task: Task, passwords: Passwords, ask: AskPassword, *, what: str
+) -> dict[str, Result]:
+    """Do it on every host. The password is asked for once, when the first host turns out not to take the key."""
+    results = {r.host: r for r in on_each(hosts, runtime, task, what=what)}
     refused = [
-        p.host for p in level
-        if (error := results[p.name].error) and error.kind == "auth" and not passwords.used(p.name)
+        host for host in hosts
+        if (error := results[host.name].error) and error.kind == "auth" and not passwords.used(host.name)
     ]
     if refused and ask_once(passwords, [h.name for h in refused], ask):
-        results.update({r.host: r for r in on_each(refused, runtime, task, what="logging in with the password")})
+        results.update({r.host: r for r in on_each(refused, runtime, task, what=what)})
     elif refused:
         for host in refused:
             results[host.name] = Result(host.name, ok=False, error=ConnectError(
                 "the key is not accepted yet, and there is no terminal to ask for the password", host=host.name,
                 kind="auth", hint="give it with --password-file FILE"))
-    head.enrol((r.plan.names, r.host_key) for r in reached.values())
-    return reached, tuple(results[p.name] for p in level)
+    return results
+
+
+def _explained(result: Result, found: Reached) -> Result:
+    """The key was put there a moment ago; if it is refused now, putting it there again is no advice."""
+    error, home = result.error, found.state.open_home
+    if error is not None and error.kind == "auth" and home:
+        error.message = f"its sshd refuses the key: others can write to the home {home} (StrictModes)"
+        error.hint = f"{_there(found.plan, 'chmod', 'go-w', home)}, then run this again"
+    elif error is not None and error.kind == "auth":
+        error.hint = f"the key is in its ~/.ssh/authorized_keys, but sshd does not take it: {SSHD_HINT}"
+    return result
+
+
+def _there(plan: HostPlan, *argv: str) -> str:
+    """A line to copy that runs a command on a host for which there is no entry in the ssh config yet."""
+    at = plan.endpoint
+    words = ["ssh", *(["-p", str(at.port)] if at.port != 22 else []),
+             *(["-J", ",".join(at.proxy_jump)] if at.proxy_jump else []), f"{at.user}@{at.address}"]
+    line = shlex.join(argv)
+    return f"{shlex.join(words)} {line if line == ' '.join(argv) else shlex.quote(line)}"
 
 
 def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> NodeState:
@@ -78,12 +118,6 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
             trace.keys[name] = f"{state.key.type.decode()} {state.key.blob.decode()}"
     if state.created:
         head.record.save()
-    if state.open_home:
-        runtime.emit(Notice("warning", f"its home {state.open_home} can be written by others: sshd ignores keys there",
-                            host=plan.name, hint=f"chmod go-w {state.open_home}"))
-    if state.no_key:
-        runtime.emit(Notice("warning", f"it has no key of its own: {state.no_key}", host=plan.name,
-                            hint="--key-type rsa, or install OpenSSH's client there"))
     return state
 
 

@@ -63,8 +63,8 @@ def wanted_files(
     keys, keys_added = add_keys(state.data("authorized_keys"), public)
     known, known_added = known_hosts.add(known, [(r.plan.names, r.host_key) for r in reached.values()])
     before = state.data("config")
-    config = config_block.put(before, plan.node_block_name, plan.node_block(state.key_name),
-                              f"{found.plan.name}:~/.ssh/config")
+    block = config_block.only(plan.node_block(state.key_name), head.leads)
+    config = config_block.put(before, plan.node_block_name, block, f"{found.plan.name}:~/.ssh/config")
     wanted = {"authorized_keys": keys, "known_hosts": known, "config": config}
     files = {name: data for name, data in wanted.items() if data is not None and data != state.data(name)}
     added = {"authorized_keys": keys_added, "known_hosts": known_added,

@@ -108,7 +108,10 @@ def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> No
     if failed is not None:
         last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         detail = f" ({last[:200]})" if last else ""
-        raise HostFailed(failed + detail, host=session.host.name)
+        full = "No space left" in detail or "quota" in detail.lower()
+        raise HostFailed(failed + detail, host=session.host.name,
+                         hint="look there with 'df -h ~/.ssh' and 'quota -s', free some space, then run this again"
+                         if full else None)
     return state
 
 

@@ -3,6 +3,7 @@
 LC_ALL=C; export LC_ALL
 umask 077
 unset CDPATH
+trap '' HUP PIPE   # a head that dies leaves nothing half done
 S=$HOME/.ssh
 
 say() { printf '%s\n' "$*"; }
@@ -11,6 +12,16 @@ fail() { say "FAIL $*"; exit 0; }
 begin() {
     printf '\nFLEET-SETUP-SSH\n'   # what a chatty shell startup file printed comes before this
     [ -n "$HOME" ] && [ -d "$HOME" ] || fail "there is no home directory '$HOME'"
+}
+
+# What a node that went down in the middle had begun, a private key perhaps: PID and node are in its name.
+sweep() {
+    for old in "$S"/.fleet-key.* "$S"/.fleet.[0-9]*; do
+        [ -e "$old" ] || continue
+        rest=${old##*/.fleet}; rest=${rest#-key}; rest=${rest#.}
+        node=${rest#*.}
+        if [ "${node%.pub}" = "$(uname -n)" ] && ! kill -0 "${rest%%.*}" 2>/dev/null; then rm -f "$old"; fi
+    done
 }
 
 # -- modes: sshd with StrictModes, its default, ignores keys that others could have written ----------------
@@ -28,6 +39,7 @@ prepare() {
         say "CREATED .ssh"
         relabel "$S"
     fi
+    sweep
     private "$S" 700
     private "$S/authorized_keys" 600
     private "$S/config" 600
@@ -55,6 +67,7 @@ own_key() {   # TYPE [OPTIONS of ssh-keygen]
             fi
             # link, unlike mv, never replaces: homes may be shared, and another node may be doing the same
             if ln "$new" "$key" 2>/dev/null || { [ ! -e "$key" ] && mv "$new" "$key"; }; then
+                rm -f "$new"   # at once: a second name of a private key
                 mv "$new.pub" "$key.pub"
                 say "NEWKEY ${key##*/}"
             fi
@@ -101,10 +114,11 @@ put() {
     real "$S/$1"
     tmp=${path%/*}/.fleet.$$.$(uname -n)
     trap 'rm -f "$tmp"' EXIT
-    if [ -e "$path" ]; then cp -p "$path" "$tmp"; fi && printf '%s' "$3" >"$tmp"
+    # cat, unlike a shell's own printf, says why it cannot write
+    if [ -e "$path" ]; then cp -p "$path" "$tmp"; fi && printf '%s' "$3" | cat >"$tmp"
     status=$?
     new=$(sum "$tmp")
-    if [ $status -ne 0 ] || [ "${new#*:}" != "$4" ]; then rm -f "$tmp"; fail "cannot write $path; is the disk full?"; fi
+    if [ $status -ne 0 ] || [ "${new#*:}" != "$4" ]; then rm -f "$tmp"; fail "cannot write $path"; fi
     now=$(sum "$path")
     if [ "$now" = "$new" ]; then
         rm -f "$tmp"
@@ -120,4 +134,4 @@ put() {
 drop() {   # NAME CHECKSUM-IT-HAD
     if [ "$(sum "$S/$1")" = "$2" ]; then rm -f "$S/$1"; say "GONE $1"; else say "KEPT $1"; fi
 }
-drop_dir() { rmdir "$S" 2>/dev/null; return 0; }
+drop_dir() { sweep; rmdir "$S" 2>/dev/null; return 0; }

@@ -76,7 +76,7 @@ class SetupPlan:
     def identities(self) -> tuple[Path, ...]:
         return tuple(dict.fromkeys(h.identity for h in self.all))
 
-    @property
+    @cached_property
     def head_block(self) -> bytes:
         known = str(self.home / ".ssh" / "known_hosts")
         return config_block.render(self.block, self.head_entries, known, source=self.source)

@@ -6,6 +6,7 @@ N hosts share N keys.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import HostFailed
+from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import files
 from fleet.ops.setup_ssh.lines import Added
+from fleet.ops.turn import turn
 
 VERSION = 1
+TURN_SECONDS = 600.0  # somebody may be looking for a password
 
 
 def block_name(source: str) -> str:
@@ -31,11 +35,16 @@ def block_name(source: str) -> str:
 @dataclass
 class Trace:
     """What fleet left in one ~/.ssh. files: name -> lines added. keys: key file -> "TYPE BLOB" of a pair that
-    fleet made. made_dir: there was no ~/.ssh."""
+    fleet made. made_dir: there was no ~/.ssh. leaving: it is being taken away, authorized_keys last."""
 
     files: dict[str, Added] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     made_dir: bool = False
+    leaving: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not (any(self.files.values()) or self.keys or self.made_dir)
 
     def note(self, name: str, added: Added) -> None:
         if added:
@@ -43,6 +52,11 @@ class Trace:
 
     def added(self, name: str) -> Added:
         return self.files.get(name, Added())
+
+
+def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:
+    """One setup-ssh at a time changes this user's ~/.ssh, for whatever inventory."""
+    return turn("setup-ssh", "another setup-ssh", runtime, holder=f"for {source}", within=TURN_SECONDS)
 
 
 class Record:
@@ -74,7 +88,13 @@ class Record:
 
     @property
     def empty(self) -> bool:
-        return not self.hosts and not any((self.head.files, self.head.keys, self.head.made_dir))
+        return self.head.empty and all(trace.empty for trace in self.hosts.values())
+
+    def forget(self, name: str) -> None:
+        """Nothing is left of fleet on this host."""
+        with self._lock:
+            self.hosts.pop(name, None)
+            self.save()
 
     def save(self) -> bool:
         """Write it before the changes it describes are made: better one line too many on record than one too few."""
@@ -96,6 +116,7 @@ class Record:
                     },
                     "keys": trace.keys,
                     "made_dir": trace.made_dir,
+                    **({"leaving": True} if trace.leaving else {}),
                 }
 
             document = {"version": VERSION, "inventory": self.source, "head": dump(self.head),
@@ -118,7 +139,7 @@ class Record:
             return Trace(
                 {name: Added([text[i] for i in a["lines"]], a["newline"], a["created"])
                  for name, a in value["files"].items()},
-                dict(value["keys"]), value["made_dir"],
+                dict(value["keys"]), value["made_dir"], value.get("leaving", False),
             )
 
         self.head = trace(document["head"])

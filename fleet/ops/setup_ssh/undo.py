@@ -7,53 +7,96 @@ from typing import Any
 
 from fleet.errors import HostFailed
 from fleet.events import Notice
+from fleet.inventory import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import config_block, files, keys, node
+from fleet.ops.setup_ssh.install import AskPassword, by_key_or_password
 from fleet.ops.setup_ssh.lines import remove
 from fleet.ops.setup_ssh.node import NodeState
-from fleet.ops.setup_ssh.record import Record, Trace, block_name
+from fleet.ops.setup_ssh.passwords import Passwords
+from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
 from fleet.transport.base import Session
 
+UNDOING = "taking away what was added"
 
-def undo(inventory: Inventory, everyone: Inventory, home: Path, runtime: Runtime) -> Report:
-    """Undo the selected hosts; the head too, unless hosts outside the selection still depend on it.
 
-    A host that cannot be reached is reported and stays on record. Report.data: as for setup.
-    """
-    record = Record.load(home, everyone.source)
-    if record.empty:
-        raise HostFailed(f"there is no record of setup-ssh for {everyone.source} on this machine: nothing to undo",
-                         hint=f"it would be {record.path}")
-    block = f"{block_name(everyone.source)} node"
-    changed: dict[str, list[str]] = {}
+def undo(
+    inventory: Inventory, everyone: Inventory, home: Path, runtime: Runtime, passwords: Passwords, ask: AskPassword
+) -> Report:
+    """Undo the selected hosts; the head too, unless hosts still depend on it: those outside the selection, and those
+    that failed. These stay on record, so that this can be run again. Report.data: as for setup."""
+    with my_turn(everyone.source, runtime):
+        record = Record.load(home, everyone.source)
+        if record.empty:
+            raise HostFailed(f"there is no record of setup-ssh for {everyone.source} on this machine: nothing to undo",
+                             hint=f"it would be {record.path}")
+        by_name = {name: Result(name, ok=True, data={"changed": []}) for name in inventory.names}
+        by_name.update(_undo_hosts(inventory, record, runtime, passwords, ask))
+        left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]
+        if left:
+            head_changed = _keep_for(left, inventory, record, home, runtime)
+        else:
+            head_changed = undo_head(home, record, everyone.source)
+            _finish(record, everyone, runtime)
+    ordered = tuple(by_name[name] for name in inventory.names)
+    changed = bool(head_changed or any(result.data.get("changed") for result in ordered))
+    return Report("setup-ssh", ordered, exit_code_of(ordered), {"changed": changed, "head": {"changed": head_changed}})
+
+
+def _undo_hosts(
+    inventory: Inventory, record: Record, runtime: Runtime, passwords: Passwords, ask: AskPassword
+) -> dict[str, Result]:
+    block = f"{block_name(record.source)} node"
 
     def task(session: Session, host: Host) -> Result:
         trace = record.hosts[host.name]
         state = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
-        calls, changed[host.name] = calls_for(state, trace, block, f"{host.name}:~/.ssh/config")
+        calls, changed = calls_for(state, trace, block, f"{host.name}:~/.ssh/config")
         if calls:
+            trace.leaving = True
+            record.save()
             node.change(session, calls, cancel=runtime.cancel)
-        return Result(host.name, ok=True, data={"changed": changed[host.name]})
+        record.forget(host.name)
+        return Result(host.name, ok=True, data={"changed": changed})
 
-    on_record = [host for host in inventory.hosts if host.name in record.hosts]
-    results = on_each(on_record, runtime, task, what="taking away what was added")
-    done = {r.host for r in results if r.ok}
-    record.hosts = {name: trace for name, trace in record.hosts.items() if name not in done}
-    left = [name for name in record.hosts if name not in inventory.names and name in everyone.names]
-    head_changed: list[str] = []
-    if left:
-        runtime.emit(Notice("info", f"this machine keeps its part for the hosts not selected: {', '.join(left)}"))
-        record.save()
-    else:
-        head_changed = undo_head(home, record, everyone.source)
-        _finish(record, everyone, runtime)
-    nothing = tuple(Result(h.name, ok=True, data={"changed": []}) for h in inventory.hosts if h not in on_record)
-    by_name = {r.host: r for r in (*results, *nothing)}
-    ordered = tuple(by_name[name] for name in inventory.names)
-    data = {"changed": bool(head_changed or any(changed.values())), "head": {"changed": head_changed}}
-    return Report("setup-ssh", ordered, exit_code_of(ordered), data)
+    on_record = [h for h in inventory.hosts if h.name in record.hosts and not record.hosts[h.name].empty]
+    leaving = {h.name for h in on_record if record.hosts[h.name].leaving}
+    results: dict[str, Result] = {}
+    again = [h for h in on_record if h.name in leaving]
+    for result in on_each(again, runtime, task, what=UNDOING) if again else ():
+        if result.error is not None and result.error.kind == "auth":
+            # an earlier undo was cut off there before it heard that the last thing was done: the key is gone
+            record.forget(result.host)
+            result = Result(result.host, ok=True, data={"changed": []})
+        results[result.host] = result
+    rest = [h for h in on_record if h.name not in leaving]
+    if rest:
+        results.update(by_key_or_password(rest, runtime, task, passwords, ask, what=UNDOING))
+    return results
+
+
+def _keep_for(left: list[str], inventory: Inventory, record: Record, home: Path, runtime: Runtime) -> list[str]:
+    """Take from this machine what is no longer needed to reach the others; returns what was changed."""
+    others = [name for name in left if name not in inventory.names]
+    failed = [name for name in left if name in inventory.names]
+    if others:
+        runtime.emit(Notice("info", f"this machine keeps its part for the hosts not selected: {', '.join(others)}"))
+    if failed:
+        runtime.emit(Notice("warning", f"this machine keeps its key and its entries for {fold(failed)}",
+                            hint="run it again when they can be reached; take what is gone for good out of the "
+                            "inventory first"))
+    record.save()
+    path = home / ".ssh" / "config"
+    data = files.read(path)
+    block = block_name(record.source)
+    kept = config_block.names(data, block, str(path)) & set(left)
+    new = config_block.narrow(data, block, kept, str(path))
+    if new == data:
+        return []
+    files.write(path, new)
+    return ["config"]
 
 
 def describe(inventory: Inventory, everyone: Inventory, home: Path) -> dict[str, Any]:
@@ -86,16 +129,19 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
     """(what to do on the node, the same in words). Pure."""
     calls: list[bytes] = []
     words: list[str] = []
-    for name in ("config", "known_hosts", "authorized_keys"):
+    def file(name: str) -> None:
         data, before = state.files[name]
         new = undone(name, data, trace, block, where)
-        if new == data:
-            continue
-        calls.append(node.drop(name, before) if new is None else node.put(name, before, new))
-        words.append(name)
+        if new != data:
+            calls.append(node.drop(name, before) if new is None else node.put(name, before, new))
+            words.append(name)
+
+    file("config")
+    file("known_hosts")
     for name, public in trace.keys.items():
         calls.append(node.drop_key(name, public))
         words.append(f"removed key {name}")
+    file("authorized_keys")  # up to here the head can come back and go on
     if trace.made_dir:
         calls.append(node.DROP_DIR)
     return calls, words

@@ -9,7 +9,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -27,6 +27,7 @@ from fleet.transport.line import run_line
 from fleet.transport.ssh_agent import HINT, Agent
 
 HEAD = "head"
+NO_KEY = "it has no key of its own"
 CHECKING = "checking that every host reaches every other"
 # ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
 # from the tenth on (MaxStartups). One node opens at most LANES
@@ -114,12 +115,13 @@ def _patience(targets: int, lanes: int, limit: float) -> float:
     return 60 + 4 * (limit + 20) + 6.0 * targets / lanes
 
 
-def among(hosts: Sequence[Host], limit: float, runtime: Runtime) -> list[Pair]:
-    """Plain ssh on every one of these hosts to every one, itself too. Each begins with its own successor, so that
+def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runtime: Runtime) -> list[Pair]:
+    """Plain ssh on every one of these hosts to every one, itself too. keyless: those that cannot, with the reason; the
+    others reach them. Each begins with its own successor, so that
     at no time all of them are at the same door."""
     names = [host.name for host in hosts]
     lanes = max(1, min(LANES, AT_ONCE // max(1, min(len(names), runtime.fanout))))
-    done: dict[str, list[Pair]] = {}
+    done = {name: [Pair(name, target, why) for target in names] for name, why in keyless.items()}
 
     def task(session: Session, host: Host) -> Result:
         at = names.index(host.name) + 1
@@ -130,7 +132,7 @@ def among(hosts: Sequence[Host], limit: float, runtime: Runtime) -> list[Pair]:
         runtime.emit(Progress(None, CHECKING, sum(map(len, done.values())), len(names) ** 2, "count"))
         return Result(host.name, ok=True)
 
-    for result in on_each(hosts, runtime, task, what=CHECKING):
+    for result in on_each([h for h in hosts if h.name not in keyless], runtime, task, what=CHECKING):
         if result.error is not None:
             done[result.host] = [Pair(result.host, name, str(result.error.message)) for name in names]
     return [pair for name in names for pair in done[name]]
@@ -162,6 +164,10 @@ def hint_for(reason: str) -> str:
     """What to look at, by what ssh said."""
     lower = reason.lower()
     for words, hint in (
+        ("ssh-keygen is not", "install OpenSSH's client there (Debian: apt-get install openssh-client), then run this "
+         "again; --no-mesh does without"),
+        ("no space left", "free some space in ~/.ssh there ('df -h ~/.ssh', 'quota -s'), then run this again"),
+        (NO_KEY, "--key-type rsa makes one of another type; --no-mesh does without"),
         ("not resolve", "the name means nothing there: set address or data_address in the inventory"),
         ("permission denied", f"sshd there does not take keys from ~/.ssh/authorized_keys: {SSHD_HINT}"),
         ("host key verification", "another key is on file there: --replace-key HOST"),

@@ -12,8 +12,8 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Inventory, Report, Result, exit_code_of
 from fleet.ops.runtime import Runtime
+from fleet.ops.turn import turn
 from fleet.ops.wheels import node
-from fleet.ops.wheels.cache import claimed
 from fleet.ops.wheels.carry import carry, digest_of_set, folder_of, forget
 from fleet.ops.wheels.collect import collect
 from fleet.ops.wheels.requirements import texts
@@ -137,7 +137,7 @@ def _bring(
 ) -> tuple[Result, ...]:
     """Carry what is lacking and install it, one sync of these wheels at a time."""
     name = digest_of_set(wheels)
-    with claimed(name, "another sync of these wheels", runtime) as waited:
+    with turn(name, "another sync of these wheels", runtime) as waited:
         if waited:  # whoever was before us may have brought them
             facts = _ask(inventory, wheels, runtime)
         _refuse(inventory, wheels, facts)

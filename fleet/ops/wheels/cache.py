@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import Interrupted
-from fleet.events import Notice
-from fleet.ops.runtime import Runtime
-
-
-def cache() -> Path:
-    """The folder for all of it: $XDG_CACHE_HOME/fleet, else ~/.cache/fleet."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet"
+from fleet.ops.turn import cache
 
 
 def memo(path: Path, version: int) -> Path:
@@ -59,35 +49,3 @@ def head_id() -> str:
             os.link(work, path)
         work.unlink()
     return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-
-
-@contextlib.contextmanager
-def claimed(name: str, what: str, runtime: Runtime) -> Iterator[bool]:
-    """One fleet at a time works on `name`, of all that share this cache; the next one says so and waits its turn.
-    Yields whether it had to wait. what: "another sync of these wheels". Interrupted on Ctrl-C."""
-    path = cache() / "locks" / name
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    held = _lock(path)
-    waited = held is None
-    if waited:
-        runtime.emit(Notice("info", f"waiting: {what} is under way on this machine"))
-    while held is None:
-        if runtime.cancel.wait(0.2):
-            raise Interrupted("interrupted")
-        held = _lock(path)
-    try:
-        yield waited
-    finally:
-        path.unlink(missing_ok=True)  # before it is let go: whoever opened it meanwhile sees that it is gone
-        os.close(held)
-
-
-def _lock(path: Path) -> int | None:
-    """A descriptor that holds this lock file, None while somebody else does."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), path.stat()):
-            return fd
-    os.close(fd)
-    return None

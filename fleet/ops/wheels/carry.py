@@ -18,7 +18,8 @@ from fleet.ops.execute import ExecOptions
 from fleet.ops.execute import execute as execute_line
 from fleet.ops.execute import make_plan as plan_line
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.cache import cache, head_id
+from fleet.ops.turn import cache
+from fleet.ops.wheels.cache import head_id
 from fleet.ops.wheels.wheel import Wheel
 
 # what a broadcast says of a host that its neighbours did not serve, and the head may
@@ -43,7 +44,7 @@ def folder_of(name: str) -> str:
 
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
     """Bring exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
-    sends what is missing; files are verified by digest before they have their name. The caller holds `name` claimed."""
+    sends what is missing; files are verified by digest before they have their name. The caller has its turn."""
     stage = cache() / "wheels" / f"send-{name}"
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True, mode=0o700)

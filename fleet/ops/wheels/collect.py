@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import HostFailed, Interrupted, UsageError
 from fleet.events import Notice, Round
 from fleet.ops.runtime import Runtime
-from fleet.ops.wheels.cache import cache, claimed
+from fleet.ops.turn import cache, turn
 from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import common_tags
 from fleet.ops.wheels.wheel import digest_of
@@ -66,7 +66,7 @@ def collect(
     options = target_options(facts)
     key = f"got-{_key(requirements, options)}"
     folder = cache() / "wheels" / key
-    with claimed(key, "another download for these requirements", runtime):
+    with turn(key, "another download for these requirements", runtime):
         if (folder / DONE).exists() and not refresh:
             age = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / DONE).stat().st_mtime))
             runtime.emit(Notice("info", f"wheels as resolved on {age}; --refresh resolves again"))
