@@ -115,7 +115,7 @@ put() {
     tmp=${path%/*}/.fleet.$$.$(uname -n)
     trap 'rm -f "$tmp"' EXIT
     # cat, unlike a shell's own printf, says why it cannot write
-    if [ -e "$path" ]; then cp -p "$path" "$tmp"; fi && printf '%s' "$3" | cat >"$tmp"
+    if [ -e "$path" ]; then cp -p "$path" "$tmp"; fi && printf '%s' "$3" 2>/dev/null | cat >"$tmp"
     status=$?
     new=$(sum "$tmp")
     if [ $status -ne 0 ] || [ "${new#*:}" != "$4" ]; then rm -f "$tmp"; fail "cannot write $path"; fi
