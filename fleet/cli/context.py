@@ -65,13 +65,13 @@ def make_transport(inventory: Inventory, password_for: Callable[[Host], str | No
     return SshTransport(options, hosts=load_everyone().hosts, password_for=password_for)
 
 
-def detailed(emit: Emit, inventory: Inventory, transport: Transport) -> Emit:
+def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
     """The Emit, and what -v has to say."""
     if not settings_of().verbose or settings_of().json:
         return emit
     from fleet.cli.verbose import telling
 
-    return telling(emit, inventory, transport)
+    return telling(emit, inventory, transport, say)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write
 from fleet.cli.slips import with_options
 from fleet.cli.tracebacks import who
 from fleet.errors import UsageError
+from fleet.events import Notice
 from fleet.model import Inventory, Job, Report
 from fleet.ops.runtime import Runtime
 from fleet.rules.tracebacks import exception_of
@@ -138,7 +139,11 @@ def _run(inventory: Inventory, plan: Plan) -> int:
                       level=-1 if settings.quiet else settings.verbose)
     interrupts = Interrupts()
     transport = make_transport(inventory)
-    runtime = Runtime(transport, settings.fanout, detailed(view, inventory, transport), ask=ask)
+
+    def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
+        view(Notice("info", text))
+
+    runtime = Runtime(transport, settings.fanout, detailed(view, inventory, transport, say), ask=ask)
     try:
         with _signals(interrupts, runtime), view:
             report = launch(inventory, plan.job, plan.options, plan.run_id, runtime, interrupts)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 
 from fleet.cli.output import clean, talk
@@ -15,7 +16,7 @@ from fleet.model import Inventory
 from fleet.transport.base import Transport
 
 
-def telling(emit: Emit, inventory: Inventory, transport: Transport) -> Emit:
+def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
     """An Emit that passes all on, and tells of each host that is through."""
     begun: dict[str, tuple[float, str]] = {}
     lock = threading.Lock()
@@ -34,9 +35,9 @@ def telling(emit: Emit, inventory: Inventory, transport: Transport) -> Emit:
             what = what if what != "connecting" else ""  # how everything begins
             took = f"{time.monotonic() - since:.2f} s"
             words = [place(event.host, inventory, transport), what, took, how]
-            talk(clean(f"{event.host}: {', '.join(word for word in words if word)}"))
-            if error is not None:
-                fault(error)
+            say(clean(f"{event.host}: {', '.join(word for word in words if word)}"))
+            if error is not None and error.__traceback__ is not None and error.kind == "internal":
+                say(clean("".join(traceback.format_exception(error)).rstrip("\n")))
 
     return told
 
@@ -47,8 +48,3 @@ def place(name: str, inventory: Inventory, transport: Transport) -> str:
         return str(transport.resolve(inventory.host(name)))  # type: ignore[attr-defined]
     return ""
 
-
-def fault(error: BaseException) -> None:
-    """The traceback, where it is no error that fleet raises on purpose."""
-    if error.__traceback__ is not None and (not isinstance(error, FleetError) or error.kind == "internal"):
-        talk(clean("".join(traceback.format_exception(error)).rstrip("\n")), wrap=False)

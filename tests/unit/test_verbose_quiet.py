@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("src/a").write_text("a")
     Path("job").write_text("#!/bin/sh\nexit 0\n")
     Path("job").chmod(0o755)
-    Path("fleet.yaml").write_text("hosts: {me: {env: {TOKEN: s3cret}}}\n")
+    Path("fleet.yaml").write_text(f"hosts: {{me: {{python: {sys.executable}, env: {{TOKEN: s3cret}}}}}}\n")
     Path("book").write_text("- exec: [echo, hello]\n")
     return tmp_path
 
