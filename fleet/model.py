@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import codecs
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
+from fleet.spool import Spooled, pieces
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,38 @@ class Job:
     engine_args: tuple[str, ...] = ()
 
 
+LARGE_TEXT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text in a document that is too large to be held as one; str(...) of it, or its pieces as it is iterated."""
+
+    data: bytes | Spooled
+
+    @classmethod
+    def of(cls, data: bytes | Spooled) -> str | Text:
+        return cls(data) if isinstance(data, Spooled) or len(data) > LARGE_TEXT else data.decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        yield from map(decode, pieces(self.data))
+        yield decode(b"", True)
+
+    def __str__(self) -> str:
+        return "".join(self)
+
+
 @dataclass(frozen=True)
 class Result:
-    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON."""
+    """What became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON. An output
+    that is too large to keep in memory is Spooled: bytes(...) of it, or its pieces as it is iterated."""
 
     host: str
     ok: bool
     exit_status: int | None = None
-    stdout: bytes = b""
-    stderr: bytes = b""
+    stdout: bytes | Spooled = b""
+    stderr: bytes | Spooled = b""
     error: FleetError | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
@@ -131,8 +156,8 @@ class Result:
         return {
             "ok": self.ok,
             "exit_status": self.exit_status,
-            "stdout": self.stdout.decode("utf-8", "replace"),
-            "stderr": self.stderr.decode("utf-8", "replace"),
+            "stdout": Text.of(self.stdout),
+            "stderr": Text.of(self.stderr),
             "error": self.error.as_json() if self.error else None,
             **self.data,
         }

@@ -19,6 +19,8 @@ from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
 
+LINE_BYTES = 1 << 20  # what has no newline by then gets one
+
 
 class PrefixedLines(ProgressLine):
     """Prints whole lines as they come, each behind its host's name."""
@@ -32,6 +34,8 @@ class PrefixedLines(ProgressLine):
         if isinstance(event, Output):
             key = (event.host, event.stream)
             *lines, rest = (self._rest.pop(key, b"") + event.data).split(b"\n")
+            if len(rest) > LINE_BYTES:
+                lines, rest = [*lines, rest], b""
             self._rest[key] = rest
             for line in lines:
                 self._write(key, line)
@@ -95,7 +99,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
         raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
     settings = settings_of()
     inventory = load_inventory()
-    options = ExecOptions(argv or None, line, timeout)
+    options = ExecOptions(argv or None, line, timeout, keep=settings.json or not no_fold)
     plan = make_plan(inventory, options)
     if settings.dry_run:
         return plans.tell("exec", inventory.names, plan.describe(), lambda: plans.execution(plan.describe()))

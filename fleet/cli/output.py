@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap as wrapped
 from fleet.cli.options import settings_of
 from fleet.errors import EXIT_OK
-from fleet.model import Report, Result
+from fleet.model import Report, Result, Text
+from fleet.spool import Spooled, pieces
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -57,8 +59,28 @@ def talk(text: str, *, wrap: bool = True) -> None:
 
 
 def write_json(document: Mapping[str, Any]) -> None:
-    """One JSON document (or one JSON line) on stdout."""
-    echo(json.dumps(document, ensure_ascii=True, default=str), wrap=False)
+    """One JSON document (or one JSON line) on stdout. What is large in it is written piece by piece."""
+    large: list[Text] = []
+    mark = secrets.token_hex(16)
+
+    def other(value: object) -> str:
+        if not isinstance(value, Text):
+            return str(value)
+        large.append(value)
+        return mark
+
+    first, *rest = json.dumps(document, ensure_ascii=True, default=other).split(mark)
+    if not rest:
+        echo(first, wrap=False)
+        return
+    with terminal.aside():
+        sys.stdout.write(first)
+        for text, behind in zip(large, rest, strict=True):
+            for piece in text:
+                sys.stdout.write(json.dumps(piece)[1:-1])
+            sys.stdout.write(behind)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
 
 
 def write_plan(verb: str, names: Iterable[str], plan: Any, **more: Any) -> None:
@@ -99,8 +121,11 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
     groups = list(said.items())
     most = max(range(len(groups)), key=lambda i: len(groups[i][1]), default=0)
     groups = [*groups[most : most + 1], *groups[:most], *groups[most + 1 :]]
-    near, hunks = compare([data for data, _ in groups]) if len(groups) > 1 else ([], [])
-    blocks = [(header(names), data) for i, (data, names) in enumerate(groups) if i not in near]
+    # what is not in memory is not compared, as what is no text
+    small = [data if isinstance(data, bytes) else b"\0" for data, _ in groups]
+    near, hunks = compare(small) if len(groups) > 1 else ([], [])
+    blocks: list[tuple[str, bytes | Spooled]] = [
+        (header(names), data) for i, (data, names) in enumerate(groups) if i not in near]
     if near:
         who = {i: groups[i][1] for i in (0, *near)}
         others = [name for i in near for name in who[i]]
@@ -109,7 +134,10 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
     for title, data in blocks:
         with terminal.aside():
             echo(title, err=out is sys.stderr)
-            out.buffer.write(data if data.endswith(b"\n") else data + b"\n")
+            last = b""
+            for last in filter(None, pieces(data)):
+                out.buffer.write(last)
+            out.buffer.write(b"" if last.endswith(b"\n") else b"\n")
             out.buffer.flush()
 
 

@@ -13,6 +13,7 @@ from fleet.events import Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
+from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
 from fleet.transport.program import Program
 
@@ -23,12 +24,14 @@ NODE_SILENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class ExecOptions:
-    """Exactly one of argv and line. timeout: seconds the command may run on each host, None for ever."""
+    """Exactly one of argv and line. timeout: seconds the command may run on each host, None for ever. keep: have what
+    it prints in the results, too."""
 
     argv: tuple[str, ...] | None = None
     line: str | None = None
     timeout: float | None = None
     grace: float = 2.0
+    keep: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,10 @@ def make_plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
 def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime: Runtime) -> Report:
     """Run the plan everywhere; Output events as bytes come, results in inventory order."""
     mark = f"exec-{uuid.uuid4().hex}"
+    spool = Spool()
 
     def task(session: Session, host: Host) -> Result:
-        streams = (bytearray(), bytearray())
+        streams = (Stream(spool), Stream(spool))
         status: int | None = None
         error: DeadlineError | None = None
         deadline = None if options.timeout is None else time.monotonic() + options.timeout
@@ -74,7 +78,8 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
             try:
                 for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=runtime.cancel):
                     if frame.kind == "O":
-                        streams[bool(frame.stream)].extend(frame.payload)
+                        if options.keep:
+                            streams[bool(frame.stream)].add(frame.payload)
                         runtime.emit(Output(host.name, "stderr" if frame.stream else "stdout", frame.payload))
                     elif frame.kind == "X":
                         status = frame.json()["exit_status"]
@@ -83,7 +88,7 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
                     f"still running after {options.timeout:g} s; ended there", host=host.name,
                     hint="give it longer with --timeout",
                 )
-        return Result(host.name, status == 0, status, bytes(streams[0]), bytes(streams[1]), error)
+        return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
     results = on_each(inventory.hosts, runtime, task)
     return Report("exec", results, exit_code_of(results))

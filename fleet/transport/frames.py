@@ -14,7 +14,9 @@ PREAMBLE = b"\0FLEET1\n"
 HEADER = struct.Struct(">cII")
 NOISE_LIMIT = 64 * 1024
 # What a frame of each kind may hold: a node that announces more is broken, and must not fill this machine's memory.
-FRAME_LIMITS = {"O": 16 << 20, "J": 16 << 20, "H": 1024, "X": 1024}
+FRAME_LIMITS = {"O": 1 << 20, "J": 16 << 20, "H": 1024, "X": 1024}
+# JSON takes far more memory than its text
+ITEM_LIMIT = 500_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Frame:
     def json(self) -> dict[str, Any]:
         """The payload of a J or X frame. ConnectError(kind="protocol") when it is no JSON object."""
         try:
+            if sum(map(self.payload.count, b"[{,")) > ITEM_LIMIT:
+                raise ValueError
             value = json.loads(self.payload)
         except (ValueError, RecursionError):
             value = None

@@ -52,13 +52,13 @@ def wait_gone(needle: str) -> None:
 
 def test_arguments_arrive_byte_for_byte() -> None:
     result = run(ExecOptions((*SHOW, *ODD))).results[0]
-    assert json.loads(result.stdout) == ODD
+    assert json.loads(bytes(result.stdout)) == ODD
 
 
 @pytest.mark.parametrize("activate", [None, "export FROM_ACTIVATE=1"])
 def test_activate_leaves_arguments_alone(activate: str | None) -> None:
     result = run(ExecOptions((*SHOW, *ODD)), Host("n1", "x", activate=activate)).results[0]
-    assert json.loads(result.stdout) == ODD
+    assert json.loads(bytes(result.stdout)) == ODD
 
 
 def test_environment_values_are_data() -> None:

@@ -1,0 +1,120 @@
+"""What hosts print: in memory while it is little, else in one file without a name, whoever prints how much."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+
+from fleet.errors import LimitError
+
+# bytes in memory: of one stream, and of all together; beyond that a stream keeps BLOCK
+HELD_EACH, HELD_ALL, BLOCK = 1 << 20, 16 << 20, 1 << 16
+PIECE = 1 << 18
+
+
+class Spool:
+    """The file behind the streams of one verb. It takes half of what is free on its disk at most."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._fd: int | None = None
+        self._end = self._room = 0
+        self._lock = threading.Lock()
+
+    def put(self, data: bytes | bytearray) -> int:
+        """Where the data begins in the file. LimitError where there is no room for it."""
+        import tempfile
+
+        with self._lock:
+            folder = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
+            try:
+                if self._fd is None:
+                    with tempfile.TemporaryFile(dir=folder, prefix="fleet-") as file:
+                        self._fd = os.dup(file.fileno())
+                    weakref.finalize(self, os.close, self._fd)
+                    disk = os.fstatvfs(self._fd)
+                    self._room = disk.f_bavail * disk.f_frsize // 2
+                if self._end + len(data) > self._room:
+                    raise OSError(28, "no room")
+                view = memoryview(data)
+                while view:
+                    view = view[os.pwrite(self._fd, view, self._end + len(data) - len(view)):]
+            except OSError as error:
+                raise LimitError(
+                    f"more output than {folder or tempfile.gettempdir()} takes: {error.strerror}, "
+                    f"{self._end >> 20} MiB are kept there", kind="room",
+                    hint="have it written to a file there; or set TMPDIR to a folder with more room") from error
+            self._end += len(data)
+            return self._end - len(data)
+
+    def get(self, at: int, count: int) -> bytes:
+        assert self._fd is not None
+        return os.pread(self._fd, count, at)
+
+
+class Stream:
+    """One output as it grows; used by one thread."""
+
+    def __init__(self, spool: Spool) -> None:
+        import hashlib
+
+        self._spool, self._extents = spool, list[tuple[int, int]]()
+        self._digest, self._size, self._rest = hashlib.sha256(), 0, bytearray()
+
+    def add(self, data: bytes) -> None:
+        spool, rest = self._spool, self._rest
+        self._digest.update(data)
+        self._size += len(data)
+        rest += data
+        spool.held += len(data)  # where two threads count at once it is not exact, and need not be
+        if len(rest) > HELD_EACH or (self._extents or spool.held > HELD_ALL) and len(rest) > BLOCK:
+            at, spool.held = spool.put(rest), spool.held - len(rest)
+            if self._extents and sum(self._extents[-1]) == at:
+                at, before = self._extents.pop()
+                self._extents.append((at, before + len(rest)))
+            else:
+                self._extents.append((at, len(rest)))
+            rest.clear()
+
+    def whole(self) -> bytes | Spooled:
+        """All of it; the stream has ended."""
+        rest = bytes(self._rest)
+        return Spooled(self._spool, tuple(self._extents), rest, self._size, self._digest.digest()) \
+            if self._extents else rest
+
+
+class Spooled:
+    """An output that is not in memory. Equal to another by its digest."""
+
+    def __init__(self, spool: Spool, extents: tuple[tuple[int, int], ...], rest: bytes, size: int, digest: bytes
+                 ) -> None:
+        self._spool, self._extents, self._rest, self._size, self._digest = spool, extents, rest, size, digest
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spooled) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Its bytes, in pieces."""
+        for at, size in self._extents:
+            for begin in range(0, size, PIECE):
+                yield self._spool.get(at + begin, min(PIECE, size - begin))
+        yield self._rest
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self)
+
+
+def pieces(data: bytes | Spooled) -> Iterator[bytes]:
+    """The data, a piece after the other."""
+    if isinstance(data, Spooled):
+        yield from data
+    else:
+        yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
