@@ -21,7 +21,7 @@ test: check  ## check, then all tests; the fast ones first (root)
 	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/remote tests/wheel tests/lab
 
 check: venv-test  ## lint, types, import directions
-	$(BIN)/ruff check fleet tests examples
+	$(BIN)/ruff check fleet tests examples tools/matrix
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

@@ -91,20 +91,23 @@ def test_no_compiler_is_said_before_anything_is_sent(forge: VirtualLab, tree: Pa
 def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
     smi = ("#!/bin/sh\ncase \"$*\" in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field' ; exit 2;; "
            "*query-gpu*) echo '0, NVIDIA GPU_NAME, 81559, GPU-1, 470.1, 0';; esac\n")
+    nvcc = "#!/bin/sh\necho 'Cuda compilation tools, release {0}, V{0}.1'\n"
     site = sysconfig.get_path("purelib")
     gpus = dict(zip(forge.names, ("H100 PCIe", "A100-SXM4-80GB"), strict=False))
     try:
         for name, gpu in gpus.items():
             forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi",
                          stdin=smi.replace("GPU_NAME", gpu).encode())
+            forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
+                         stdin=nvcc.format("9.0").encode())
         done = forge.fleet("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"))
         assert done.returncode == 123
         # which of the two is said depends on the torch that the tests run with
-        assert "no nvcc there" in done.stderr or "built without CUDA, which GPUs (8.0;9.0) need" in done.stderr
+        assert "nvcc is 9.0, torch is" in done.stderr or "built without CUDA, which GPUs (8.0;9.0) need" in done.stderr
         (tree / "setup.py").write_text("import os; print('for', os.environ['TORCH_CUDA_ARCH_LIST'])\n" + SETUP)
         for name in forge.names:
             forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
-                         stdin=b"#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.1'\n")
+                         stdin=nvcc.format("12.4").encode())
             # without torch: nothing to disagree with
             forge.sh(name, "cd /opt/train/lib/python3*/site-packages; mkdir /opt/behind; for part in pip setuptools "
                            f"wheel _distutils_hack pkg_resources; do ln -s {site}/$part* /opt/behind/; done; "

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fleet
 from fleet.transport.frames import HEADER, PREAMBLE, Frame
 from fleet.transport.program import source
 
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
 BOOT = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
-RANK_TEXT = (Path(__file__).parents[2] / "fleet/remote/rank.py").read_text()
+RANK_TEXT = (Path(fleet.__file__).parent / "remote/rank.py").read_text()
 
 
 class Running:

@@ -96,7 +96,7 @@ def verify(*args):
     assert messages[other] == f"shares its folder with host {writer}, which failed"
 
 
-@pytest.mark.parametrize("path", ["/x\0y", "/\ud800", "/" + "a" * 200_000, ""])
+@pytest.mark.parametrize("path", ["/x\0y", "/\ud800", "/" + "a" * 200_000, ""], ids=["nul", "half", "long", "empty"])
 @pytest.mark.parametrize("field", ["dest", "stage", "basis", "kept"])
 def test_a_node_whose_paths_are_none(
     source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, field: str, path: str

@@ -83,7 +83,8 @@ def test_torch_is_read_as_text_and_never_imported(home: Path, tmp_path: Path) ->
         "version='0.15.4'\ninstalled_ops={'cpu_adam': True, 'async_io': False, 'utils': True}\n")
     for entry in ("nvidia_nccl_cu12-2.21.5.dist-info", "Flash.Attn-2.7.0+cu12.dist-info", "old_egg-1.0-py3.9.egg-info"):
         (tmp_path / entry).mkdir()
-    facts = probe(home, python=sys.executable, env={"PYTHONPATH": str(tmp_path)})
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    facts = probe(home, python=str(tmp_path / "bare/bin/python"), env={"PYTHONPATH": str(tmp_path)})
     assert facts["torch"] == {"version": "2.5.1+cu121", "cuda": "12.1", "hip": None, "nccl": "2.21.5"}
     assert facts["deepspeed"] == {"version": "0.15.4", "ops": ["cpu_adam", "utils"]}
     assert facts["packages"]["flash-attn"] == "2.7.0+cu12" and facts["packages"]["old-egg"] == "1.0"

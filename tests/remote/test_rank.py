@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from nodes import PYTHON, alive, read_json, until
 
-RANK = Path(__file__).parents[2] / "fleet/remote/rank.py"
+import fleet
+
+RANK = Path(fleet.__file__).parent / "remote/rank.py"
 
 
 def start(folder: Path, *argv: str, **env: str) -> subprocess.Popen[bytes]:

@@ -14,8 +14,12 @@ from nodes import answer, final, folder_of, marked, read_json, supervise_spec, u
 SCRIPT = """
 import os, signal, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+other = os.environ["FLEET_RUN_ID"] + ".rank0"
 if os.environ["RANK"] == "1":
+    while not os.path.exists(other):
+        time.sleep(0.05)
     exec(sys.argv[1])
+open(other, "w").close()
 time.sleep(100)
 """
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import fleet
 from fleet.transport.program import source
 
-REMOTE = sorted((Path(__file__).parents[2] / "fleet" / "remote").rglob("*.py"))
+REMOTE = sorted((Path(fleet.__file__).parent / "remote").rglob("*.py"))
 
 # in the standard library since 3.7 or later, by the ways they are commonly reached
 TOO_NEW_MODULES = {"dataclasses", "contextvars", "graphlib", "zoneinfo", "tomllib", "importlib.resources"}
