@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean root venv-demo venv-test venv-bench
+.PHONY: help demo test check matrix bench clean root venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -24,6 +24,9 @@ check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples tools/matrix
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+matrix: venv-test  ## the fast suites under every Python at hand, with the lowest and newest dependencies (ARGS=--ends)
+	tools/matrix $(ARGS)
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS))
