@@ -25,7 +25,8 @@ check: venv-test  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-matrix: venv-test  ## the fast suites under every Python at hand, with the lowest and newest dependencies (ARGS=--ends)
+matrix:  ## the fast suites under each Python at hand, with the lowest and the newest dependencies (ARGS=--ends)
+	@tools/provision system $(DEBIAN_TEST)
 	tools/matrix $(ARGS)
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
