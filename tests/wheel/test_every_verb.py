@@ -69,7 +69,8 @@ def check(lab: VirtualLab, tmp_path: Path) -> None:
 def launch(lab: VirtualLab, tmp_path: Path) -> None:
     (lab.home / "job").mkdir()
     (lab.home / "job/job.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
-    lab.fleet("-i", "lab", "launch", "--sync", "job.py", cwd=lab.home / "job", check=True, timeout=250)
+    words = ("launch", "--sync", "--workdir", "~/job", "job.py")
+    lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=250)
     logs = {path.read_text() for path in (lab.home / "job/runs").glob("*/*/rank*.out")}
     assert logs == {"rank 0\n", "rank 1\n"}
 
