@@ -18,7 +18,7 @@ import click
 
 from fleet.cli import plans, terminal
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, talk, write_failures, write_json
+from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
@@ -113,7 +113,7 @@ def ask(question: str) -> bool | None:
     if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         return None
     with interruptible(), terminal.prompt():
-        *before, last = clean(question).split("\n")
+        *before, last = clean_lines(question).split("\n")
         for line in before:
             talk(line)
         return click.confirm(last, default=False, err=True)

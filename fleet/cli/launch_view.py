@@ -12,12 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO
 
 import click
 
 from fleet.cli import terminal
-from fleet.cli.output import clean, hint_line, talk, write_json
+from fleet.cli.output import clean, clean_output, hint_line, talk, without_colours, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.tracebacks import Tracebacks, who
 from fleet.events import Event, Notice, Output, Round
@@ -171,12 +170,12 @@ class LaunchView:
                 talk(hint_line(notice.hint))
 
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
-        out: BinaryIO = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+        out = sys.stdout if stream == "stdout" else sys.stderr
         who = host if rank is None else f"{host}:{rank}"
-        seen = terminal.interactive(sys.stdout if stream == "stdout" else sys.stderr)
-        text = line if not seen else clean(line.decode("utf-8", "replace")).encode()
-        out.write(f"[{who}] ".encode() + text + b"\n")
-        out.flush()
+        if terminal.interactive(out):
+            line = clean_output(line.decode("utf-8", "replace"), terminal.colored(out)).encode()
+        out.buffer.write(f"[{who}] ".encode() + line + b"\n")
+        out.buffer.flush()
 
     def _flush(self) -> None:
         for (host, rank, stream), lines in self._lines.items():
@@ -194,7 +193,7 @@ class LaunchView:
                 if lines.live and (host not in live or (rank or 0) < (live[host][0] or 0)):
                     live[host] = rank, lines.live
             terminal.draw(self._starting.lines(now) + [
-                f"[{host}:{live[host][0]}] {clean(live[host][1].decode('utf-8', 'replace'))}"
+                f"[{host}:{live[host][0]}] {without_colours(live[host][1].decode('utf-8', 'replace'))}"
                 for host in sorted(live, key=lambda h: self._node_ranks.get(h, 0))])
             return
         if not self._json and self._level >= 0:

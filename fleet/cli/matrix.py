@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from fleet.cli.layout import GAP, wrap
-from fleet.cli.output import clean
+from fleet.cli.output import clean, clean_lines
 from fleet.cli.terminal import cells, pad
 from fleet.rules.matrix import Cell, Matrix
 
@@ -30,7 +30,7 @@ def draw(table: Matrix, width: int | None) -> list[str]:
         lines = [*head, "\u2500" * used]
     for label, row in table.rows:
         if _alike(row):
-            lines += _row(label, label_size, [wrap(clean(row[0].text), room, 0)], [0])
+            lines += _row(label, label_size, [wrap(clean_lines(row[0].text), room, 0)], [0])
         elif sizes:
             lines += _row(label, label_size, [_shown(cell, size) for cell, size in zip(row, sizes, strict=True)], sizes)
         else:
@@ -46,7 +46,7 @@ def _alike(row: Sequence[Cell]) -> bool:
 
 
 def _text(cell: Cell) -> str:
-    return ("* " if cell.deviates else "") + clean(cell.text)
+    return ("* " if cell.deviates else "") + clean_lines(cell.text)
 
 
 def _shown(cell: Cell, size: int | None) -> list[str]:

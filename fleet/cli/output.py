@@ -6,8 +6,8 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
 import click
 
@@ -20,13 +20,43 @@ from fleet.errors import EXIT_OK
 from fleet.model import Report, Result, Text
 from fleet.spool import Spooled, pieces
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# what drives a terminal, begins another line, or turns the direction of reading
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_SHOWN = {"\n": "\\n", "\r": "\\r", "\t": " "}
+LINE_LIMIT = 1 << 20  # a longer one is shown in pieces
+_COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
+
+
+def _show(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return _SHOWN.get(found[0]) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def clean(text: str) -> str:
-    """Text from elsewhere made safe to print: control characters shown as \\xNN, newline and tab kept."""
+    """Text from elsewhere made safe to print, as one line: what is no plain character is shown, as \\n or \\xNN."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return _CONTROL.sub(lambda m: f"\\x{ord(m.group()):02x}", text)
+    return _CONTROL.sub(_show, text)
+
+
+def clean_lines(text: str) -> str:
+    """The same for text that may have several lines."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
+def without_colours(text: str) -> str:
+    """For a line that is cut to its width."""
+    return clean(_COLOUR.sub("", text))
+
+
+def clean_output(text: str, colours: bool) -> str:
+    """What a rank or a command wrote, for a terminal: lines and tabs stay, and colours, which end with their line."""
+    text = text if colours else _COLOUR.sub("", text)
+    lines = []
+    for line in text.split("\n"):
+        parts = _COLOUR.split(line)
+        tabs = ("\t".join(map(clean, part.split("\t"))) if i % 2 == 0 else part for i, part in enumerate(parts))
+        lines.append("".join(tabs) + "\x1b[0m" * (len(parts) > 1))
+    return "\n".join(lines)
 
 
 def hint_line(hint: str, *, selection: bool = True) -> str:
@@ -135,10 +165,24 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
         with terminal.aside():
             echo(title, err=out is sys.stderr)
             last = b""
-            for last in filter(None, pieces(data)):
+            for last in filter(None, shown(data, out)):
                 out.buffer.write(last)
             out.buffer.write(b"" if last.endswith(b"\n") else b"\n")
             out.buffer.flush()
+
+
+def shown(data: bytes | Spooled, out: TextIO) -> Iterator[bytes]:
+    """The pieces of what hosts wrote, as they are; whole lines, and cleaned, where `out` is a terminal."""
+    if not terminal.interactive(out):
+        yield from pieces(data)
+        return
+    rest, colours = b"", terminal.colored(out)
+    for piece in pieces(data):
+        lines, end, rest = (rest + piece).rpartition(b"\n")
+        if len(rest) > LINE_LIMIT:
+            lines, end, rest = lines + end + rest, b"", b""
+        yield clean_output((lines + end).decode("utf-8", "replace"), colours).encode()
+    yield clean_output(rest.decode("utf-8", "replace"), colours).encode()
 
 
 def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> bytes:

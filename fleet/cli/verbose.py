@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from fleet.cli.output import clean, talk
+from fleet.cli.output import clean, clean_lines, talk
 from fleet.errors import FleetError
 from fleet.events import Emit, Event, Finished, Started
 from fleet.model import Inventory
@@ -37,7 +37,7 @@ def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callabl
             words = [place(event.host, inventory, transport), what, took, how]
             say(clean(f"{event.host}: {', '.join(word for word in words if word)}"))
             if error is not None and error.__traceback__ is not None and error.kind == "internal":
-                say(clean("".join(traceback.format_exception(error)).rstrip("\n")))
+                say(clean_lines("".join(traceback.format_exception(error)).rstrip("\n")))
 
     return told
 
