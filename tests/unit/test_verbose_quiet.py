@@ -18,7 +18,8 @@ from fleet.ops.each import failed
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh import SshTransport
 
-VERBS = ["hosts", "exec -- true", "sync src --to {here}/to", "check --engine command", "kill-port {free}", "play book",
+VERBS = ["hosts", "exec -- true", "sync src --to {here}/to", "check --engine command", "kill-port {free}",
+         "play book",
          "launch --engine command --nproc-per-node 1 --workdir {here} ./job", "--dry-run setup-ssh",
          "--dry-run build deepspeed", "lab status"]
 
@@ -109,7 +110,8 @@ def test_v_shows_the_traceback_of_a_fault(monkeypatch: pytest.MonkeyPatch, capfd
     assert "Traceback" in err and "hint: -v shows where" in err
 
 
-@pytest.mark.parametrize("line", ["sync src --to {here}/to", "check --engine command -q", "kill-port -y {free}", "play book",
+@pytest.mark.parametrize("line", ["sync src --to {here}/to", "check --engine command -q", "kill-port -y {free}",
+                                  "play book",
                                   "launch --engine command --nproc-per-node 1 --workdir {here} ./job"])
 def test_q_is_silent_when_all_is_well(line: str, here: Path, free: int, capfd: pytest.CaptureFixture[str]) -> None:
     Path("book").write_text(f"- sync: {{src: src, to: {here}/to}}\n")
