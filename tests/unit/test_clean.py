@@ -21,7 +21,8 @@ def test_a_message_is_one_plain_line(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("\x1b[1;32mok\x1b[0m done", "\x1b[1;32mok\x1b[0m done\x1b[0m"), ("\x1b[31mred\nplain", "\x1b[31mred\x1b[0m\nplain"),
+    ("\x1b[1;32mok\x1b[0m done", "\x1b[1;32mok\x1b[0m done\x1b[0m"),
+    ("\x1b[31mred\nplain", "\x1b[31mred\x1b[0m\nplain"),
     ("a\tb\n", "a\tb\n"), ("\x1b]0;title\x07", "\\x1b]0;title\\x07"), ("\x1b[2J\x1b[H", "\\x1b[2J\\x1b[H"),
     ("\x1b[38:2:1:2:3mx", "\x1b[38:2:1:2:3mx\x1b[0m"), ("\x1b[?25l", "\\x1b[?25l"), ("\u202ex", "\\u202ex"),
 ])
