@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import click
 
-from fleet.cli import plans
+from fleet.cli import plans, terminal
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.model import Inventory, Report, Result
+from fleet.rules.units import counted
 
 FEW = 6
 RATE_SECONDS = 5.0
@@ -42,7 +44,10 @@ class DataLine(ProgressLine):
             left = max((total - self._done[name] for name, total in receiving.items() if self._state[name] != "away"),
                        default=0.0)
             parts += [f"{left / rate:.0f} s left"] if left else []
-        return parts + self._states(shares)
+        each = self._each(shares) if len(shares) <= FEW else []
+        room = (terminal.width(sys.stderr) or 1000) - len("6 of 6 hosts") - 1
+        fits = each and sum(2 + terminal.cells(part) for part in parts + each) <= room
+        return parts + (each if fits else self._states(shares))
 
     def _rate(self, seconds: float, done: float) -> float:
         """Bytes a second over the last few seconds."""
@@ -54,10 +59,11 @@ class DataLine(ProgressLine):
         (t0, d0), (t1, d1) = self._seen[0], self._seen[-1]
         return (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
 
+    def _each(self, shares: Mapping[str, float]) -> list[str]:
+        return [f"{clean(name)} " + (f"{100 * share:.0f}%" if self._state[name] == "receiving" else self._state[name])
+                for name, share in sorted(shares.items())]
+
     def _states(self, shares: Mapping[str, float]) -> list[str]:
-        if len(shares) <= FEW:
-            return [f"{clean(name)} " + (f"{100 * share:.0f}%" if self._state[name] == "receiving"
-                                         else self._state[name]) for name, share in sorted(shares.items())]
         groups: dict[str, list[str]] = {}
         for name in shares:
             groups.setdefault(self._state[name], []).append(name)
@@ -76,7 +82,7 @@ def _line(result: Result) -> str:
         return f"the same folder as on {data['shared_with']}: written once"
     if not data["files"]:
         return f"nothing to send, in {where}"
-    return f"{data['files']} files received ({size_text(data['bytes'])}), verified, in {where}"
+    return f"{counted(data['files'], 'file')} received ({size_text(data['bytes'])}), verified, in {where}"
 
 
 def show(report: Report) -> None:

@@ -12,7 +12,7 @@ from fleet.cli.terminal import cells, cut, pad
 # 'fleet exec -- true' is one word: a line to copy stays one line
 _WORD = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
 _LABEL = re.compile(r"\s*([a-z]+: +)?")
-_COMMAND = re.compile(r"\s*(hint: |\$ )?(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
+_COMMAND = re.compile(r"\s*(hint: |\$ )?([A-Z_]+=\S+ )*(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
 GAP = "  "
 LEAST = 16  # less of a text says nothing
 _GLUE = "\ue000"  # a blank inside an item

@@ -16,6 +16,7 @@ from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
+from fleet.rules.units import counted
 
 
 def _line(result: Result) -> str:
@@ -27,7 +28,7 @@ def _line(result: Result) -> str:
     deleted = f", {data['deleted']} deleted" if data["deleted"] else ""
     if data["changed"] and not data["sent"]:
         return f"{data['changed']} folders, links or modes set{deleted}, in {data['to']}"
-    return f"{data['sent']} files sent ({size_text(data['bytes'])}), verified{deleted}, in {data['to']}"
+    return f"{counted(data['sent'], 'file')} sent ({size_text(data['bytes'])}), verified{deleted}, in {data['to']}"
 
 
 def show(report: Report) -> None:

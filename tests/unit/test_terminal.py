@@ -123,6 +123,7 @@ def test_a_line_from_a_signal_handler_takes_no_lock(plain: pytest.MonkeyPatch) -
      ["  hint: say", "        'fleet launch --sync'", "        to bring it there"]),
     ("  hint: fleet exec -w gpu[01-04,07] -- sh -c 'sleep 1; echo ready'",
      ["  hint: fleet exec -w \\", "        gpu[01-04,07] -- \\", "        sh -c \\", "        'sleep 1; echo ready'"]),
+    ("  FLEET_LAB=x fleet -i lab exec -- hostname", ["  FLEET_LAB=x fleet -i \\", "    lab exec -- hostname"]),
     ("the user's own, or the hosts' own", ["the user's own, or the", "  hosts' own"]),
     ("SHA256:FJUQcwDMcN1AeXGEwkFJUQcwDMcN1AeXGEwk is new", ["SHA256:FJUQcwDMcN1AeXGEwkFJUQcwDMcN1AeXGEwk", "  is new"]),
     ("漢字漢字 漢字漢字 漢字漢字訓", ["漢字漢字 漢字漢字", "  漢字漢字訓"]),
