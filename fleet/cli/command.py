@@ -84,7 +84,7 @@ class NoSuchVerb(click.UsageError):
     """words: what was taken for a verb, and all behind it."""
 
     def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
-        super().__init__(f"no such verb '{words[0]}'", ctx)
+        super().__init__(f"No such verb '{words[0]}'", ctx)
         self.words, self.group = tuple(words), ctx
 
 

@@ -38,7 +38,7 @@ def help_(words: tuple[str, ...]) -> int:
         found = group.get_command(ctx, name) if isinstance(group, click.Group) else None
         if found is None:
             known = group.list_commands(ctx) if isinstance(group, click.Group) else []
-            raise UsageError(f"no such verb '{' '.join(words)}'", hint=suggest(name, known) or "fleet help")
+            raise UsageError(f"No such verb '{' '.join(words)}'", hint=suggest(name, known) or "fleet help")
         ctx = click.Context(found, info_name=name, parent=ctx)
     click.echo(ctx.get_help())
     return 0

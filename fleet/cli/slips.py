@@ -38,8 +38,14 @@ def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
     if isinstance(error, click.MissingParameter) and isinstance(ctx.command, Helpful) and ctx.command.examples:
         hint = ctx.command.examples[0]
     elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message):
-        if any("--hosts" in param.opts and not getattr(param, "hidden", False) for param in ctx.command.params):
+        params = ctx.command.params
+        takes_hosts = any("--hosts" in param.opts and not getattr(param, "hidden", False) for param in params)
+        if takes_hosts and not any(isinstance(param, click.Argument) for param in params):
             hint = f"{ctx.command_path} -w {shlex.quote(','.join(extra[1].split()))}"
+    elif isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.Choice):
+        typed = re.search(r"'([^']*)' is not one of", message)
+        near = difflib.get_close_matches(typed[1] if typed else "", error.param.type.choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else hint
     elif isinstance(ctx.command, click.Group) and "Missing command" in message:
         return UsageError("a verb is missing", hint="fleet help shows them")
     return UsageError(message, hint=hint)
@@ -74,7 +80,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":
         hint = f"the script's own options stand behind it: {_behind_the_script(ctx, argv, at, typed)}"
-    return UsageError(f"no such option: {typed}", hint=hint)
+    return UsageError(f"No such option: {typed}", hint=hint)
 
 
 def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, typed: str) -> str:

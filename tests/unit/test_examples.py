@@ -70,5 +70,5 @@ def test_what_ships_is_what_stands_beside_fleet() -> None:
 
 def test_python_m_fleet_is_fleet() -> None:
     done = subprocess.run([sys.executable, "-m", "fleet", "nosuchverb"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and "no such verb 'nosuchverb'" in done.stderr
+    assert done.returncode == 2 and "error: No such verb 'nosuchverb'" in done.stderr
     assert "fleet --help" in done.stderr and "__main__" not in done.stderr

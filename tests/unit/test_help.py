@@ -135,7 +135,7 @@ def test_a_playbook_takes_both_spellings_and_neither_twice() -> None:
 
 def test_an_unknown_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["help", "lab", "upp"]) == 2
-    assert capsys.readouterr().err == "error: no such verb 'lab upp'\n  hint: did you mean 'up'?\n"
+    assert capsys.readouterr().err == "error: No such verb 'lab upp'\n  hint: did you mean 'up'?\n"
 
 
 def test_help_imports_no_verb() -> None:

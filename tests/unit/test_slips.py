@@ -65,6 +65,9 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(("line", "instead"), [
     ("fleet launch --nproc_per_nod 8 train.py", "did you mean --nproc-per-node?"),
     ("fleet check --verbos", "did you mean --verbose?"),
+    ("fleet launch --engine torchrn train.py", "did you mean torchrun?"),
+    ("fleet hosts --format xml", "see fleet hosts --help"),
+    ("fleet sync a b", "see fleet sync --help"),
     ("fleet launch --rdzv_backend c10d train.py", "leave it away: fleet does that itself"),
     ("fleet launch --hostfile h train.py", "fleet launch -i FILE"),
     ("fleet check --network", "see fleet check --help"),
