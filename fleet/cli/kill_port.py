@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -70,7 +71,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
             echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
     if settings.dry_run:
         outcome = preview(scanned)
-    elif scanned.targets and (yes or agree(len({(each.host, each.pid) for each in scanned.targets}))):
+    elif scanned.targets and (yes or agree(len({(each.host, each.pid) for each in scanned.targets}), ports, force)):
         # a runtime of its own: while we ask, Ctrl-C means no
         with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             outcome = end(inventory, scanned, grace, force, rt)
@@ -79,12 +80,13 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     return finish(outcome, show_ended, asked_for=settings.dry_run)
 
 
-def agree(count: int) -> bool:
+def agree(count: int, ports: Sequence[int], force: bool) -> bool:
     """A question on the terminal; UsageError where there is none to ask on."""
     what = f"{count} process{'' if count == 1 else 'es'}"
     agreed = ask(f"End {what}?")
     if agreed is None:
-        raise UsageError(f"would end {what}, and cannot ask here", hint="add -y to end them, --dry-run to only look")
+        line = f"fleet kill-port -y {'--force ' * force}{fold(map(str, ports)).strip('[]').replace(',', ' ')}"
+        raise UsageError(f"would end {what}, and cannot ask here", hint=f"to end them: {line}; --dry-run only looks")
     return agreed
 
 

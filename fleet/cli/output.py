@@ -206,8 +206,10 @@ def write_failures(report: Report) -> None:
     -v asks for each."""
     from fleet.rules.causes import Cause, by_cause
 
+    # those that only stand by come behind what keeps them from going on
+    results = sorted(report.results, key=lambda r: r.error is not None and r.error.kind in ("held", "not-sent"))
     failed = [(r.host, r.error.reason, r.error.hint) if r.error is not None
-              else (r.host, f"exit status {r.exit_status}", None) for r in report.results if not r.ok]
+              else (r.host, f"exit status {r.exit_status}", None) for r in results if not r.ok]
     verbose = settings_of().verbose > 0
     each = [Cause([host], message, hint) for host, message, hint in failed]
     for cause in each if verbose else by_cause(failed, fold):

@@ -141,3 +141,11 @@ def test_a_template_of_a_node_reaches_nothing_of_ours() -> None:
     nasty = Reason.of_node("{0.__class__} {n0:>999999999} 7 {n0}")
     assert str(nasty) == "{0.__class__} {n0:>999999999} 7 {n0}"
     assert isinstance(SimpleNamespace(x=nasty).x + " more", Reason)
+
+
+def test_who_only_stands_by_comes_behind_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    errors: dict[str, FleetError] = {
+        "a1": HostFailed("nothing was sent: a2 could not", kind="held"), "a2": refused(2),
+        "a3": HostFailed("nothing was sent: a2 could not", kind="held")}
+    said = [line.split(":")[1] for line in failures(errors, capsys) if line.startswith("error")]
+    assert said == [" host a2", " host a[1,3]"]
