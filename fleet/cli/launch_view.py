@@ -11,15 +11,19 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import BinaryIO
 
 import click
 
 from fleet.cli import terminal
-from fleet.cli.output import clean, clean_output, hint_line, talk, without_colours, write_json
+from fleet.cli.output import clean, clean_output, fold, hint_line, talk, without_colours, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.tracebacks import Tracebacks, who
+from fleet.errors import Reason
 from fleet.events import Event, Notice, Output, Round
+from fleet.rules.causes import together
 
 BUFFER_BYTES = 32 << 20
 PIPE_PROGRESS_SECONDS = 10.0
@@ -54,6 +58,21 @@ def last_state(line: bytes) -> bytes:
     """What a terminal would show of a line with carriage returns in it."""
     states = [part for part in line.split(b"\r") if part.strip()]
     return states[-1] if states else b""
+
+
+def folded(events: Iterable[Event]) -> list[Event]:
+    """What happened, remarks of this moment that are the same but for their host as one, in the place of the first."""
+    kept: list[Event] = []
+    same: dict[tuple[str, str, str | None], tuple[int, list[str]]] = {}
+    for event in events:
+        if isinstance(event, Notice) and isinstance(event.message, Reason) and "hosts" in event.message.details:
+            at, messages = same.setdefault((event.level, event.message.template, event.hint), (len(kept), []))
+            messages.append(event.message)
+            if len(messages) > 1:
+                kept[at] = replace(event, message=together(messages, fold))
+                continue
+        kept.append(event)
+    return kept
 
 
 class LaunchView:
@@ -110,7 +129,7 @@ class LaunchView:
                     closing = self._closing
                 if events or closing or self.tracebacks.waits():
                     with terminal.aside():
-                        for event in events:
+                        for event in events if self._json or self._level > 0 else folded(events):
                             self._show(event)
                         self._show_held(closing)
                         if dropped:

@@ -95,7 +95,7 @@ def test_a_node_whose_sync_was_killed_between_two_renames(ready_lab: VirtualLab,
     refused = launch(ready_lab, tmp_path, "~/half")
     assert refused.returncode == 123, refused.stderr
     assert f"{victim}: a sync to /root/half was interrupted while it put files in place" in refused.stderr
-    assert "hint: run 'fleet sync' again" in refused.stderr and "nothing was started" in refused.stderr
+    assert "hint: run 'fleet -i lab sync' again" in refused.stderr and "nothing was started" in refused.stderr
 
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/half", check=True)
     assert launch(ready_lab, tmp_path, "~/half").returncode == 0

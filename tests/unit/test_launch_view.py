@@ -11,7 +11,8 @@ import time
 import pytest
 
 from fleet.cli import launch_view
-from fleet.cli.launch_view import LaunchView, Lines, last_state
+from fleet.cli.launch_view import LaunchView, Lines, folded, last_state
+from fleet.errors import Reason
 from fleet.events import Notice, Output
 
 
@@ -94,3 +95,13 @@ def test_a_full_disk_behind_stdout_ends_the_view_and_nothing_else(
     os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what it still holds can go somewhere
     full.close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_remarks_of_one_moment_are_folded_over_hosts() -> None:
+    def dropped(i: int) -> Notice:
+        return Notice("warning", Reason("{hosts}: silent for {n} s", hosts=f"gpu{i}", n=i), f"gpu{i}")
+
+    other = Notice("info", "stopping")
+    said = folded([dropped(1), out(b"x"), *map(dropped, range(2, 65)), other])
+    assert [e.message if isinstance(e, Notice) else "output" for e in said] == [
+        "gpu[1-64]: silent for 1 to 64 s", "output", "stopping"]

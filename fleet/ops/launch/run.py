@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from fleet.errors import ConnectError, FleetError
+from fleet.errors import ConnectError, FleetError, Reason
 from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.launch.findings import of_locks
@@ -25,6 +25,11 @@ STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told
 ENGINE_GRACE = 1.0  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
 LEAVE = 3  # interrupts after which fleet leaves without waiting for nodes
+
+
+def _of(host: str, text: str) -> Reason:
+    """What may be said of many hosts at once."""
+    return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
 class Interrupts:
@@ -133,7 +138,7 @@ class Run:
             self._followers[host].stop(min(ENGINE_GRACE, self.plan.options.grace), str(self.gang.reason))
 
     def _on_dropped(self, heard: Heard) -> None:
-        self.say("warning", f"{heard.host}: {heard.data['reason']}; trying again", "dropped", heard.host)
+        self.say("warning", _of(heard.host, f": {heard.data['reason']}; trying again"), "dropped", heard.host)
 
     def _on_resumed(self, heard: Heard) -> None:
         self.say("info", f"{heard.host} is back; its logs go on where they stopped", "resumed", heard.host)
@@ -143,11 +148,11 @@ class Run:
             self._lose(heard.host, heard.time, heard.data["error"])
 
     def _on_blocked(self, heard: Heard) -> None:
-        self.say("error", f"{heard.host}: logs cannot be written here: {heard.data['reason']}", "blocked", heard.host,
-                 hint=f"training goes on and its nodes keep every line; make room in {self.folder.path}")
+        self.say("error", _of(heard.host, f": logs cannot be written here: {heard.data['reason']}"), "blocked",
+                 heard.host, hint=f"training goes on and its nodes keep every line; make room in {self.folder.path}")
 
     def _on_unblocked(self, heard: Heard) -> None:
-        self.say("info", f"{heard.host}: logs are written again, nothing is lost", "unblocked", heard.host)
+        self.say("info", _of(heard.host, ": logs are written again, nothing is lost"), "unblocked", heard.host)
 
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
@@ -155,7 +160,7 @@ class Run:
         if not heard.data["complete"]:
             self.incomplete.append(heard.host)
         if not heard.data["complete"] and node.lost is None:
-            self.say("error", f"{heard.host}: its logs are not complete here", "incomplete", heard.host,
+            self.say("error", _of(heard.host, ": its logs are not complete here"), "incomplete", heard.host,
                      hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.plan.run_id}")
 
     # -- what is done about it ----------------------------------------------------------------------------
@@ -186,7 +191,7 @@ class Run:
     def _lose(self, host: str, when: float, error: FleetError) -> None:
         self._followers[host].give_up()
         reason = self.gang.node_lost(host, when, error)
-        self.say("error", f"{host} is lost: {error.message}", "lost", host, hint=error.hint, kind=error.kind)
+        self.say("error", _of(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
         self._stop_if(reason)
 
     def _watch_interrupts(self) -> None:
@@ -204,7 +209,7 @@ class Run:
             if not node.ended and node.lost is None:
                 follower.give_up()
                 self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
-                self.say("error", f"{host} did not stop in time", "stubborn", host)
+                self.say("error", _of(host, " did not stop in time"), "stubborn", host)
 
     def _clean_up(self) -> None:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
