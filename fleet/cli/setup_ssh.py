@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice
 from fleet.model import Inventory, Report
+from fleet.ops.runtime import Runtime
 from fleet.rules.units import counted
+from fleet.transport.base import Transport
 
 if TYPE_CHECKING:
     from fleet.ops.setup_ssh.enrol import NewKey
@@ -63,18 +66,45 @@ def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
                          once="all of them")]
 
 
-def tell(line: ProgressLine, *, quiet: bool) -> Callable[[Event], None]:
-    """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line."""
+def tell(line: ProgressLine, *, quiet: bool, later: list[Notice] | None = None) -> Callable[[Event], None]:
+    """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line. later: takes
+    those about a host, so that many hosts of one cause are told of together."""
     def emit(event: Event) -> None:
         if isinstance(event, Notice):
-            if not quiet or event.level != "info":
-                host = f"host {event.host}: " if event.host else ""
-                talk(clean(f"{event.level}: {host}{event.message}"))
-                if event.hint:
-                    talk(hint_line(event.hint))
+            if quiet and event.level == "info":
+                return
+            if event.host and later is not None:
+                later.append(event)
+            else:
+                remark([event])
         else:
             line(event)
     return emit
+
+
+def remark(notices: Sequence[Notice]) -> None:
+    """Notices with their hints, one a cause."""
+    from fleet.rules.causes import by_cause
+
+    for level in ("error", "warning", "info"):
+        for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level], fold):
+            hosts = [host for host in cause.whose if host]
+            talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"))
+            if cause.hint:
+                talk(hint_line(cause.hint))
+
+
+@contextmanager
+def telling(inventory: Inventory, transport: Transport | None = None) -> Iterator[Runtime]:
+    """A Runtime whose events are told: what is about single hosts at the end, however that comes."""
+    settings, later = settings_of(), list[Notice]()
+    try:
+        with ProgressLine(quiet=settings.quiet or settings.json) as line, \
+                runtime(
+                inventory, tell(line, quiet=settings.quiet, later=later), transport=transport) as rt:
+            yield rt
+    finally:
+        remark(later)
 
 
 def show(report: Report) -> None:
@@ -136,8 +166,7 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
         return plans.tell("setup-ssh", inventory.names, plan.describe(), lambda: plans.setting_up(plan.describe()))
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
-    with ProgressLine(quiet=settings.quiet or settings.json) as line, \
-            runtime(inventory, tell(line, quiet=settings.quiet)) as rt:
+    with telling(inventory) as rt:
         report = op.setup(plan, lambda password_for: make_transport(everyone, password_for), rt, passwords,
                           op.Asks(confirm, ask_password), limit=settings.connect_timeout)
     return finish(report, show)
@@ -152,8 +181,6 @@ def _undo(inventory: Inventory, everyone: Inventory, home: Path, password_file: 
         plan = describe(inventory, everyone, home)
         return plans.tell("setup-ssh", inventory.names, plan, lambda: plans.undoing(plan), undo=True)
     passwords = read_password_file(password_file, inventory.names) if password_file else Passwords()
-    with ProgressLine(quiet=settings.quiet or settings.json) as line, \
-            runtime(inventory, tell(line, quiet=settings.quiet),
-                    transport=make_transport(everyone, passwords.take)) as rt:
+    with telling(inventory, make_transport(everyone, passwords.take)) as rt:
         report = undo(inventory, everyone, home, rt, passwords, ask_password)
     return finish(report, show)

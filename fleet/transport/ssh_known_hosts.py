@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, Reason
 from fleet.transport.ssh_endpoint import Endpoint
 
 _KRL = b"SSHKRL\n\0"
@@ -123,7 +123,7 @@ class OnFile:
             mark = f"revoked by {self.revoked_keys} (RevokedHostKeys)"
         else:
             return
-        raise ConnectError(f"it presented {key}, which is marked {mark}", kind="host-key",
+        raise ConnectError(Reason("it presented {key}, which is marked {mark}", key=key, mark=mark), kind="host-key",
                            hint="this key must not be trusted any more; find out who answers at that address")
 
 

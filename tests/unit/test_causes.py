@@ -12,6 +12,8 @@ import pytest
 from fleet.cli.check import screen
 from fleet.cli.options import Settings, settings_of
 from fleet.cli.output import write_failures
+from fleet.cli.progress import ProgressLine
+from fleet.cli.setup_ssh import remark, tell
 from fleet.errors import ConnectError, FleetError, HostFailed, Reason
 from fleet.events import Event, Notice
 from fleet.inventory.nodeset import fold
@@ -149,3 +151,15 @@ def test_who_only_stands_by_comes_behind_the_cause(capsys: pytest.CaptureFixture
         "a3": HostFailed("nothing was sent: a2 could not", kind="held")}
     said = [line.split(":")[1] for line in failures(errors, capsys) if line.startswith("error")]
     assert said == [" host a2", " host a[1,3]"]
+
+
+def test_remarks_about_many_hosts_are_told_of_together_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    later: list[Notice] = []
+    emit = tell(ProgressLine(), quiet=True, later=later)
+    for i in range(1, 65):
+        emit(Notice("warning", Reason("its home {home} is open", home=f"/home/u{i}"), f"gpu{i:02}", "chmod go-w ~"))
+    emit(Notice("info", "not said", "gpu01"))
+    assert capsys.readouterr().err == ""
+    remark(later)
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: host gpu[01-64]: its home /home/u1, /home/u2, /home/u3 and 61 more is open", "  hint: chmod go-w ~"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Reason
 from fleet.events import Notice
 from fleet.model import Host, Result
 from fleet.ops.each import failed, on_each
@@ -82,5 +82,6 @@ def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, r
         if key.type == right.type and key != right:
             stale.setdefault(host, set()).add(str(key))
     for host, keys in stale.items():
-        runtime.emit(Notice("warning", f"it also knows another key for {host}: {', '.join(sorted(keys))}",
-                            host=found.plan.name, hint=f"fleet setup-ssh --replace-key {host} removes it everywhere"))
+        said = Reason("it also knows another key for {other}: {keys}", other=host, keys=", ".join(sorted(keys)))
+        runtime.emit(Notice("warning", said, host=found.plan.name, hint=Reason(
+            "fleet setup-ssh --replace-key {other} removes it everywhere", other=host)))
