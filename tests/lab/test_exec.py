@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from virtual_lab import LabFactory, VirtualLab
 
+from fleet.inventory.nodeset import fold
+
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-w", "--", "\\", "é"]
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
 TIMEOUT = 3.0
@@ -150,3 +152,32 @@ def test_a_host_that_freezes_while_a_command_runs_is_named(lab_factory: LabFacto
     assert process.returncode == 122 and hosts[victim]["error"]["kind"] == "lost"
     assert hosts[lab.names[0]]["ok"]
     wait_for(lambda: not leftovers(lab, "sleep 20"))
+
+
+def test_hosts_that_fail_are_told_of_by_cause(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    first, second, third, fourth = ready_lab.names
+    net = ready_lab.address(first).rpartition(".")[0]
+    wrong = "SHA256:" + "A" * 43
+    hosts = {"ok1": {"address": ready_lab.address(first)},
+             "dead1": {"address": ready_lab.address(first), "port": 2},
+             "dead2": {"address": ready_lab.address(second), "port": 2},
+             "gone1": {"address": f"{net}.251"}, "gone2": {"address": f"{net}.252"},
+             "changed1": {"address": ready_lab.address(second), "host_key": wrong},
+             "changed2": {"address": ready_lab.address(third), "host_key": wrong},
+             "locked1": {"address": ready_lab.address(fourth), "user": "nobody"}}
+    inventory = tmp_path / "mixed.yaml"
+    inventory.write_text(json.dumps({"hosts": hosts}))
+    done = ready_lab.fleet("-i", str(inventory), "exec", "--", "hostname")
+    assert done.returncode == 122 and done.stdout == f"--- ok1 ---\n{first}\n"
+    errors = [line.removeprefix("error: host ") for line in done.stderr.splitlines() if line.startswith("error")]
+    assert [error.split(": ")[0] for error in errors] == [
+        "dead[1-2]", "gone[1-2]", "changed[1-2]", "locked1"], done.stderr
+    addresses = fold([ready_lab.address(first), ready_lab.address(second)])
+    assert errors[0] == f"dead[1-2]: {addresses} port 2 refused the connection"
+    assert f"gone[1-2]: {net}.[251-252] port 22 cannot be reached" in errors[1]
+    assert "--replace-key changed[1-2]" in done.stderr
+    document = json.loads(ready_lab.fleet("-i", str(inventory), "--json", "exec", "--", "hostname").stdout)
+    assert [document["hosts"][name]["error"]["kind"] for name in hosts if name != "ok1"] == [
+        "refused", "refused", "unreachable", "unreachable", "host-key", "host-key", "auth"]
+    assert document["hosts"]["dead2"]["error"]["message"] == (
+        f"{ready_lab.address(second)} port 2 refused the connection")
