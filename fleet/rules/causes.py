@@ -32,24 +32,30 @@ def by_cause(found: Iterable[tuple[Whose, str, str | None]], fold: Fold) -> list
     for one in found:
         groups.setdefault((_template(one[1]), one[2] and _template(one[2])), []).append(one)
     return [Cause([whose for whose, _, _ in group], together([message for _, message, _ in group], fold),
-                  together([hint for _, _, hint in group if hint], fold) or None) for group in groups.values()]
+                  together([hint for _, _, hint in group if hint], fold, copied=True) or None)
+            for group in groups.values()]
 
 
 def _template(text: str) -> str:
     return text.template if isinstance(text, Reason) else text
 
 
-def together(texts: Sequence[str], fold: Fold) -> str:
+def together(texts: Sequence[str], fold: Fold, *, copied: bool = False) -> str:
     """Texts of one cause as one, "" for none: a detail that differs becomes a node set, a range, or the first few.
-    A detail called "hosts" holds node sets, of which none is left out."""
+    A detail called "hosts" holds node sets, of which none is left out. copied: it is a line to copy, in which a detail
+    is a whole node set, or else the first one as an example."""
     reasons = [text for text in texts if isinstance(text, Reason)]
     if not reasons:
         return texts[0] if texts else ""
     details = {}
     for name in reasons[0].details:
         values = list(dict.fromkeys(reason.details[name] for reason in reasons))
-        details[name] = fold(values) if name == "hosts" else _join(values, fold)
+        details[name] = fold(values) if name == "hosts" else _example(values, fold) if copied else _join(values, fold)
     return fill(reasons[0].template, details)
+
+
+def _example(values: list[str], fold: Fold) -> str:
+    return fold(values) if all(_NAME.fullmatch(value) for value in values) else values[0]
 
 
 def _join(values: list[str], fold: Fold) -> str:

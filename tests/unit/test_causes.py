@@ -91,6 +91,13 @@ def test_a_hint_is_a_line_to_copy_for_all_of_them(capsys: pytest.CaptureFixture[
     assert failures(errors, capsys)[1] == "  hint: --replace-key gpu[1-2]"
 
 
+def test_a_hint_that_no_node_set_fits_is_that_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    errors: dict[str, FleetError] = {
+        f"gpu{i}": HostFailed("open home", hint=Reason("{ssh} chmod go-w ~", ssh=f"ssh root@10.0.0.{i}"))
+        for i in range(1, 65)}
+    assert failures(errors, capsys) == ["error: host gpu[1-64]: open home", "  hint: ssh root@10.0.0.1 chmod go-w ~"]
+
+
 def test_a_refusal_names_all_hosts_of_its_cause_and_tells_the_others_before() -> None:
     told_: list[Event] = []
     errors = {f"a{i}": refused(i) for i in (1, 2)} | {"b": HostFailed("disk full", host="b")}

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, Reason
 from fleet.events import Notice
 from fleet.model import Host, Result
 from fleet.ops.each import Task, on_each
@@ -91,19 +91,19 @@ def _explained(result: Result, found: Reached) -> Result:
     error, home = result.error, found.state.open_home
     if error is not None and error.kind == "auth" and home:
         error.message = f"its sshd refuses the key: others can write to the home {home} (StrictModes)"
-        error.hint = f"{_there(found.plan, 'chmod', 'go-w', home)}, then run this again"
+        error.hint = _there(found.plan, "chmod", "go-w", home) + ", then run this again"
     elif error is not None and error.kind == "auth":
         error.hint = f"the key is in its ~/.ssh/authorized_keys, but sshd does not take it: {SSHD_HINT}"
     return result
 
 
-def _there(plan: HostPlan, *argv: str) -> str:
+def _there(plan: HostPlan, *argv: str) -> Reason:
     """A line to copy that runs a command on a host for which there is no entry in the ssh config yet."""
     at = plan.endpoint
     words = ["ssh", *(["-p", str(at.port)] if at.port != 22 else []),
              *(["-J", ",".join(at.proxy_jump)] if at.proxy_jump else []), f"{at.user}@{at.address}"]
     line = shlex.join(argv)
-    return f"{shlex.join(words)} {line if line == ' '.join(argv) else shlex.quote(line)}"
+    return Reason("{ssh} ", ssh=shlex.join(words)) + (line if line == " ".join(argv) else shlex.quote(line))
 
 
 def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> NodeState:
