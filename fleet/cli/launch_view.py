@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import BinaryIO
 
 import click
 
