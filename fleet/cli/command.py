@@ -36,9 +36,8 @@ def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list
 
 
 def rest_of(ctx: click.Context) -> list[str]:
-    """What a group's context left to its verb. click renamed where it keeps the first word with 8.2."""
-    first = ctx._protected_args if hasattr(ctx, "_protected_args") else ctx.protected_args
-    return [*first, *ctx.args]
+    """What a group's context left to its verb."""
+    return [*ctx._protected_args, *ctx.args]
 
 
 class CommonOption(click.Option):
