@@ -29,6 +29,16 @@ def test_arguments_byte_for_byte_and_folding(ready_lab: VirtualLab) -> None:
     assert text.count("same") == 1 and "(4)" in text
 
 
+def test_outputs_that_differ_in_a_line_show_the_difference(ready_lab: VirtualLab) -> None:
+    odd = ready_lab.names[2]
+    lines = f"seq 1 9; [ $(hostname) = {odd} ] && echo ten || echo 10; echo end"
+    text = ready_lab.fleet("-i", "lab", "exec", "--shell", lines, check=True).stdout.splitlines()
+    usual = text[0].split()[1]
+    assert text == [f"--- {usual} (3) ---", *map(str, range(1, 11)), "end",
+                    f"--- {odd}, where it differs from {usual} ---", "line 10:",
+                    f"  {usual}: 10", f"  {f'{odd}:':{len(usual) + 1}} ten"]
+
+
 def test_the_largest_status_and_the_nodes_shell(ready_lab: VirtualLab) -> None:
     first = ready_lab.names[0]
     done = ready_lab.fleet("-i", "lab", "exec", "--shell", f"[ $(hostname) = {first} ] && exit 9 || kill -9 $$")
