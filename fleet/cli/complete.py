@@ -204,6 +204,13 @@ def inventory_file(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return (incomplete and _starting([LAB], incomplete)) or file(ctx, param, incomplete)
 
 
+def example(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What comes with fleet."""
+    from fleet.cli.examples import shipped
+
+    return _starting(shipped(), incomplete)
+
+
 def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """deepspeed, or a folder."""
     return _starting(["deepspeed"], incomplete) or file(ctx, param, incomplete)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import talk, write_json
 from fleet.errors import EXIT_OK, UsageError
@@ -52,7 +52,7 @@ def copy(names: list[str], to: Path) -> None:
 
 @click.command("examples", cls=Verb, examples=("fleet examples --to rehearsal", "fleet examples two-nodes.yaml"))
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Copy them below DIR.")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completed("example"))
 @without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "verbose")
 def examples(names: tuple[str, ...], to: Path | None) -> int:
     """List what comes with fleet: inventories, playbooks, training scripts. With NAME: print that file.

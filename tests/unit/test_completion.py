@@ -39,6 +39,7 @@ LINES = {
     "fleet launch train.py --engine dee": "fleet launch train.py --engine dee",
     "fleet launch tra": "fleet launch train.py",
     "fleet help lab fre": "fleet help lab freeze",
+    "fleet examples playbooks/dem": "fleet examples playbooks/demo.yaml",
 }
 
 
