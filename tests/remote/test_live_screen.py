@@ -49,6 +49,9 @@ class Terminal:
         self._stream.feed(data)
         return bool(data)
 
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
     @property
     def lines(self) -> list[str]:
         """Lines that are not blank, as they stand there now."""
@@ -189,3 +192,20 @@ def test_the_first_words_wait_for_no_import() -> None:
         done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True,
                               env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.stdout == "launching train.py on n[1-2] (2 hosts) False False\n", done.stderr
+
+
+def test_a_sync_over_another_projects_files_asks_once(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text(name)
+    work = tmp_path / "work"
+    terminal("sync", "a", "--to", str(work)).end()
+    for answer, left, code in (("\n", ["a.py"], 123), ("y\n", ["b.py"], 0)):
+        asking = terminal("sync", "b", "--to", str(work), columns=400)
+        shown = asking.until(lambda lines: bool(lines) and lines[-1].endswith("[y/N]:"))
+        assert len(shown) == 2 and f":{tmp_path / 'a'}: 1 of its files would be deleted, 0 replaced" in shown[0]
+        assert shown[1].endswith(f":{tmp_path / 'b'} there all the same? [y/N]:")
+        assert [p.name for p in work.iterdir()] == ["a.py"]
+        asking.type(answer)
+        asking.end()
+        assert asking.process.returncode == code and [p.name for p in work.iterdir()] == left
