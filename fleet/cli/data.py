@@ -91,6 +91,8 @@ def show(report: Report) -> None:
         echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
     for path in report.data["skipped"]:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
+    if report.data.get("hard_links"):
+        talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
     for cut in report.data["cuts"]:
         talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
 

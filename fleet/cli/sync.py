@@ -43,6 +43,8 @@ def show(report: Report) -> None:
         talk(f"warning: {clean(report.data['source'])} holds nothing to carry: what earlier syncs brought was deleted")
     for path in report.data["skipped"]:
         talk(f"warning: left out {clean(path)}: neither file, folder nor link")
+    if report.data.get("hard_links"):
+        talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
 
 
 @click.command("sync", cls=Verb, examples=(

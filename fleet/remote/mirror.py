@@ -5,7 +5,8 @@ Conversation (J frames out, control lines in):
     or true: the other folders of which what they delivered may be replaced and deleted}
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
-    <- {"op": "manifest", "digest", "size": n} and n bytes (zlib JSON), or size 0 where "known" is that digest
+    <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}} and n bytes
+       (zlib JSON), or size 0 where "known" is that digest
     -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another folder
        delivered would be lost
     or {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
@@ -21,7 +22,7 @@ A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" 
 UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
 where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
 """
-# parts: place beneath delivered mirror_parcels mirror_switch
+# parts: place beneath room delivered mirror_parcels mirror_switch
 
 
 class Head:
@@ -111,12 +112,16 @@ def verify(stage, paths, digests):
                           "run the sync again; nothing was switched in")
 
 
-def check_room(dest, size):
-    space = os.statvfs(dest.path)
-    free = space.f_bavail * space.f_frsize
-    if size > free:
-        raise Refused("%d bytes are to be written to %s, %d are free" % (size, dec(dest.name), free),
-                      "free some space there, or exclude large files with .fleetignore")
+def check_room(dest, wanted, allocated, stage):
+    """Refused where they have no room. What rsync left in the stage gives way: it writes a file anew beside it."""
+    sizes = [min(entry[3], allocated.get(entry[0], entry[3])) for entry in wanted]
+    needs = [(dest.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(wanted))]
+    hint = "free some space there, or exclude large files with .fleetignore"
+    try:
+        check_space(needs, hint)
+    except Refused:
+        remove_tree(stage)
+        check_space(needs, hint)
 
 
 def find_rsync():
@@ -166,10 +171,12 @@ def mirror(spec):
         if deleted or replaced:
             return {"event": "other", "source": state["source"], "dest": dec(dest.name), "deleted": deleted,
                     "replaced": replaced}
-    os.makedirs(stage, 0o700, exist_ok=True)
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
     wanted = list(parcels.left.values())
-    check_room(dest, sum(e[3] for e in wanted) - keep_only(stage, parcels.left))
+    keep_only(stage, lambda path, _st: path in parcels.left)
+    check_room(dest, wanted, message.get("allocated") or {}, stage)
+    for folder in (stage, parcels.folder):
+        os.makedirs(folder, 0o700, exist_ok=True)
     *parts, last = in_parts([[e[0], e[3]] for e in wanted])
     for part in parts:
         send_json({"event": "lacks", "files": part})

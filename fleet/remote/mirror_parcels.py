@@ -12,27 +12,20 @@ class Parcels:
         self.folder = folder
         self.left = {entry[0]: entry for entry in needed}
         self.made = set()
-        before = folder + b".before"
-        remove_tree(before)
-        if os.path.isdir(folder):
-            os.rename(folder, before)
-            os.mkdir(folder, 0o700)
-            self.take_up(before, needed)
-            remove_tree(before)
-        else:
-            os.mkdir(folder, 0o700)
-
-    def take_up(self, before, needed):
         # what was written before this machine started may not have come to the disk
-        booted = time.time() - float((read_file("/proc/uptime").split() or [b"0"])[0])
-        for path, _kind, mode, size, mtime_ns, _link in needed:
-            full = os.path.join(before, enc(path))
-            st = lstat(full)
-            if st is not None and stat.S_ISREG(st.st_mode) and st.st_ctime > booted + 1 \
-                    and (st.st_size, st.st_mtime_ns) == (size, mtime_ns):
-                os.chmod(full, mode)
-                os.rename(full, self.place(path))
-                del self.left[path]
+        self.booted = time.time() - float((read_file("/proc/uptime").split() or [b"0"])[0])
+        remove_tree(folder + b".before")  # of an older version
+        keep_only(folder, self.take_up)  # in place: on a full disk nothing can be made
+
+    def take_up(self, path, st):
+        """Whether this file has come whole."""
+        entry = self.left.get(path)
+        if entry is None or not stat.S_ISREG(st.st_mode) or st.st_ctime <= self.booted + 1 \
+                or (st.st_size, st.st_mtime_ns) != (entry[3], entry[4]):
+            return False
+        os.chmod(os.path.join(self.folder, enc(path)), entry[2])
+        del self.left[path]
+        return True
 
     def place(self, path):
         full = os.path.join(self.folder, enc(path))
@@ -53,9 +46,7 @@ class Parcels:
         path, _kind, mode, size, mtime_ns, _link = entry
         fd = os.open(self.place(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (0 if offset else os.O_TRUNC), 0o600)
         try:
-            if offset:
-                os.lseek(fd, offset, os.SEEK_SET)
-            write_all(fd, data)
+            write_sparse(fd, data, offset)
             if offset + len(data) == size:
                 os.fchmod(fd, mode)
                 os.utime(fd, ns=(mtime_ns, mtime_ns))
@@ -64,24 +55,15 @@ class Parcels:
             os.close(fd)
 
 
-def keep_only(folder, paths):
-    """Take away what rsync has left behind of other files; bytes of those that stay."""
-    keep, size = {os.path.join(folder, enc(path)) for path in paths}, 0
-    for around, _folders, names in os.walk(folder):
+def keep_only(folder, wanted):
+    """Take away what an interrupted sync has left here, but for files of which wanted(path, st) says so."""
+    for around, folders, names in os.walk(folder, topdown=False):
         for name in names:
             full = os.path.join(around, name)
-            if full in keep:
-                size += os.lstat(full).st_size
-            else:
+            if not wanted(dec(full[len(folder) + 1:]), os.lstat(full)):
                 os.unlink(full)
-    return size
-
-
-def remove_tree(folder):
-    try:
-        os.rmdir(folder)  # empty, most of the time
-    except FileNotFoundError:
-        pass
-    except OSError:
-        import shutil
-        shutil.rmtree(folder, ignore_errors=True)
+        for name in folders:
+            try:
+                os.rmdir(os.path.join(around, name))
+            except OSError:
+                pass  # something wanted is in it

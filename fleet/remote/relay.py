@@ -7,8 +7,8 @@ Conversation (J frames out, control lines in):
           "via": "chain" | "rsync", "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token",
           "limit": bytes/s | null}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
-    <- {"op": "manifest", "size": n, "sha256"} and n bytes: zlib JSON of
-       [[target, path, kind, mode, size, mtime_ns, link]]
+    <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
+       JSON of [[target, path, kind, mode, size, mtime_ns, link]]
     -> {"event": "lacks", "wants" | "files" | "unsure": ...}, any number of times: the first parts of long lists of
     -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
         "stages"}
@@ -26,7 +26,7 @@ The source answers {"op": "digest", "files": [...]} with {"event": "digests", "f
 {"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
 {"event": "failed", "message", "hint", "kind": "sync" | "mixed"}.
 """
-# parts: place beneath relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
+# parts: place beneath room relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
 import signal
 import zlib
 
@@ -100,8 +100,9 @@ def read_manifest(message):
     return json.loads(zlib.decompress(data).decode())
 
 
-def take_stock(store):
-    """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room."""
+def take_stock(store, allocated, sweep):
+    """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room. allocated:
+    bytes that a file with holes takes. sweep: also what rsync has left here."""
     unsure, needs = {}, []
     for _target, name, kind, _mode, _size, _mtime, _link in ((e for e in store.entries if e[2] != "f")):
         store.targets[_target].check_place(name, kind)
@@ -117,10 +118,12 @@ def take_stock(store):
                 continue
             unsure[index] = file_digest(f.final, os.O_NOFOLLOW)
         f.have = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
-        needs.append((f.target.meta, f.size - f.have))
+        needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
     for target in store.targets:
         target.sweep([f.part for f in store.files if f.target is target and f.state == "wanted"])
-    check_space(needs)
+        if sweep:
+            remove_tree(target.stage)
+    check_space(needs, "free some space there, or choose another destination")
     return unsure
 
 
@@ -218,7 +221,7 @@ def run_node(spec):
         op = message.get("op")
         if op == "manifest":
             store = Store(targets, read_manifest(message), False)
-            unsure = take_stock(store)
+            unsure = take_stock(store, message.get("allocated") or {}, spec["via"] == "chain")
             address, port = None, None
             if spec["via"] == "chain":
                 receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])

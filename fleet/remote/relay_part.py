@@ -31,7 +31,6 @@ class Writer:
         self.of, self.size = f, f.size
         self.fd = os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.ftruncate(self.fd, offset)
-        os.lseek(self.fd, offset, os.SEEK_SET)
         self.at, self.blocks = offset, None
         if f.size > BLOCK:
             self.blocks = os.open(f.part + b".blocks", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -46,8 +45,11 @@ class Writer:
             return f.read(offset % BLOCK)
 
     def write(self, view):
-        write_all(self.fd, view)
-        while self.blocks is not None and len(view):
+        write_sparse(self.fd, view, self.at)
+        if self.blocks is None:
+            self.at += len(view)
+            return
+        while len(view):
             piece = view[:BLOCK - self.at % BLOCK]
             self.hash.update(piece)
             self.at += len(piece)

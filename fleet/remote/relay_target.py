@@ -140,18 +140,3 @@ class Target:
                 pass
         if self.lock is not None:
             os.close(self.lock)
-
-
-def check_space(needs):
-    """needs: [(folder, bytes)]. Sums up what goes to one file system; Refused names the numbers."""
-    sums, where = {}, {}
-    for folder, count in needs:
-        device = os.stat(folder).st_dev
-        sums[device] = sums.get(device, 0) + count
-        where.setdefault(device, folder)
-    for device, count in sums.items():
-        space = os.statvfs(where[device])
-        free = space.f_bavail * space.f_frsize
-        if count > free:
-            raise Refused("%d bytes are to be written to %s, %d are free" % (count, dec(where[device]), free),
-                          "free some space there, or choose another destination")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -57,7 +58,7 @@ def _joined(reports: list[Report]) -> Report:
                 **{key: sum(r.data.get(key, 0) for r in of_host) for key in ("files", "bytes")}}
         results.append(Result(first.host, first.ok, first.exit_status, error=first.error, data=data))
     data = {key: [one for report in reports for one in report.data[key]] for key in ("sources", "cuts", "skipped")}
-    data |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent")}
+    data |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent", "hard_links")}
     final = tuple(results)
     return Report("sync", final, exit_code_of(final), data)
 
@@ -86,7 +87,8 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
         transfer.tunnels.close()
     final = with_shared([results[host.name] for host in inventory.hosts])
     data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
-            "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped)}
+            "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped),
+            "hard_links": manifest.links.count}
     return Report("sync", final, exit_code_of(final), data)
 
 
@@ -103,7 +105,7 @@ class _Transfer:
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
         self._kinds = kinds
         self._spec: dict[str, Any] = {
-            "sync": uuid.uuid4().hex, "head": socket.gethostname(), "wait": LOCK_WAIT_SECONDS,
+            "sync": uuid.uuid4().hex, "head": f"{socket.gethostname()} (pid {os.getpid()})", "wait": LOCK_WAIT_SECONDS,
             "patience": PATIENCE_SECONDS,
             "every": max(0.2, len(members) / 160), "tls": make_certificate(),
             "via": plan.via,

@@ -42,7 +42,7 @@ LACKS = {"files": list}
 DONE = {"sent": int, "bytes": int, "deleted": int, "kept": [PATH], "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
-         "--partial", "--timeout=60")
+         "--sparse", "--partial", "--timeout=60")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
         again = {r.host: r for r in _mirror(hosts, plan, tree, here, agreed, runtime)}
         results = tuple(again.get(r.host, r) for r in results)
     results = with_shared(results)
-    data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped)}
+    data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped),
+            "hard_links": tree.links.count}
     return Report("sync", results, exit_code_of(results), data)
 
 
@@ -179,7 +180,8 @@ def _take(tree: Tree, said: Mapping[str, Any], paths: list[str], host: str) -> N
 def _manifest(tree: Tree, known: str | None) -> bytes:
     """The control line, and the packed manifest behind it unless the node has this very one."""
     packed = b"" if known == tree.digest else tree.packed
-    line = {"op": "manifest", "digest": tree.digest, "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()}
+    line = {"op": "manifest", "digest": tree.digest, "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest(),
+            "allocated": tree.links.allocated}
     return json.dumps(line).encode() + b"\n" + packed
 
 

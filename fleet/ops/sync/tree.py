@@ -26,13 +26,35 @@ STATE_FOLDERS = (".fleet-data", ".fleet-sync")
 Entry = tuple[str, str, int, int, int, str]
 
 
+class Links:
+    """Of the files in a tree, noted one by one: how many are hard links of others, what those with holes take."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], int] = {}
+        self.allocated: dict[str, int] = {}
+
+    def note(self, key: str, info: os.stat_result) -> None:
+        if info.st_nlink > 1:
+            inode = info.st_dev, info.st_ino
+            self._seen[inode] = self._seen.get(inode, 0) + 1
+        if info.st_blocks * 512 < info.st_size:
+            self.allocated[key] = info.st_blocks * 512
+
+    @property
+    def count(self) -> int:
+        """Files that have another one's content, by being the same file."""
+        return sum(count for count in self._seen.values() if count > 1)
+
+
 @dataclass(frozen=True)
 class Tree:
-    """A folder on the head as it is to be on the nodes. skipped: sockets, fifos and devices left out."""
+    """A folder on the head as it is to be on the nodes. skipped: sockets, fifos and devices left out.
+    links: what hard links and holes are in it."""
 
     root: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = field(default=())
+    links: Links = field(default_factory=Links, compare=False)
 
     @cached_property
     def digest(self) -> str:
@@ -50,15 +72,19 @@ class Tree:
         return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
 
     def file_digest(self, path: str) -> str:
-        """sha256 of one file's bytes now. HostFailed when it cannot be read any more."""
+        """sha256 of one file's bytes. HostFailed when it cannot be read any more, or is not what was found."""
         digest = hashlib.sha256()
         try:
             with self.local(path).open("rb") as f:
                 while block := f.read(1 << 20):
                     digest.update(block)
+                info = os.fstat(f.fileno())
         except OSError as error:
             raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind="sync",
                              hint="run the sync again; nothing was switched in") from error
+        if (info.st_size, info.st_mtime_ns) != self.by_path[path][3:5]:
+            raise HostFailed(f"{path} changed while it was read", kind="sync",
+                             hint="run the sync again; nothing was switched in")
         return digest.hexdigest()
 
     def local(self, path: str) -> Path:
@@ -138,19 +164,25 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
     if not root.is_dir():
         raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
     skipped: list[str] = []
+    links = Links()
     ignore, prefix = (Everything(), "") if whole else _outer_rules(root)
     try:
-        entries = tuple(_walk(root, "", prefix, ignore, skipped))
+        entries = tuple(_walk(root, "", prefix, ignore, skipped, links))
+    except FileNotFoundError as error:
+        raise HostFailed(f"{error.filename} vanished while the source was read", kind="sync",
+                         hint="run the sync again; nothing was sent") from error
     except OSError as error:
         raise UsageError(
             f"cannot read {error.filename}: {error.strerror}", hint="mend its mode, or list it in .fleetignore"
         ) from error
     except RecursionError as error:
         raise UsageError(f"the folders in {root} are nested too deeply", hint="list them in .fleetignore") from error
-    return Tree(root, entries, tuple(skipped))
+    return Tree(root, entries, tuple(skipped), links)
 
 
-def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[str]) -> Iterator[Entry]:
+def _walk(
+    root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[str], links: Links
+) -> Iterator[Entry]:
     """Entries below root/inside, folders before what they hold, sorted by name."""
     folder = root / inside
     ignore = ignore.enter(folder, prefix)
@@ -167,12 +199,13 @@ def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[st
         mode = stat.S_IMODE(info.st_mode)
         if is_folder:
             yield (path, "d", folder_mode(info), 0, 0, "")
-            yield from _walk(root, f"{inside}{child.name}/", f"{prefix}{child.name}/", ignore, skipped)
+            yield from _walk(root, f"{inside}{child.name}/", f"{prefix}{child.name}/", ignore, skipped, links)
         elif child.is_symlink():
             yield (path, "l", 0, 0, 0, _travel(os.readlink(child.path)))
         elif child.is_file(follow_symlinks=False):
             if not os.access(child.path, os.R_OK):
                 raise PermissionError(13, "Permission denied", child.path)
+            links.note(path, info)
             yield (path, "f", mode, info.st_size, info.st_mtime_ns, "")
         else:
             skipped.append(path)
