@@ -30,7 +30,7 @@ _FILES = ("userknownhostsfile", "globalknownhostsfile")
 # ssh -G shows these with ~ and tokens put in, the others as they are written
 _EXPANDED = (*_FILES, "identityagent")
 _NOBODY = "nobody.invalid"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
+_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Query:
     port: int | None = None
 
     def argv(self) -> list[str]:
-        if not _NAME.fullmatch(self.name):
-            raise ConnectError(f"{self.name!r} is not a host name", kind="config")
+        for name in (self.name, self.address or self.name):
+            if not _NAME.fullmatch(name):
+                raise ConnectError(f"{name!r} is not a host name", kind="config")
         given = ["-l", self.user] if self.user else []
         given += ["-p", str(self.port)] if self.port else []
         given += ["-o", f"HostName={self.address.replace('%', '%%')}"] if self.address else []

@@ -101,7 +101,7 @@ def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None, cancel
         only or bool(host.identity_file),
         explicit,
         tuple(f"{found[key][0][1]}: fleet does not follow {name}" for key, name in UNHEEDED.items() if key in found),
-        tuple(paths("certificatefile")),
+        tuple(dict.fromkeys(paths("certificatefile"))),
         _agent(found, put_in),
         next(iter(paths("revokedhostkeys")), None),
     )

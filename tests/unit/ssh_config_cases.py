@@ -65,6 +65,7 @@ COMMON: dict[str, tuple[str, tuple[str, ...]]] = {
     "match final, and HostName again": (
         "Match final\n HostName other\n User me\n IdentityFile /k/b\nHost ONE\n HostName Real.%h\n IdentityFile /k/a\n"
         "Host real*\n IdentityFile /k/c\n IdentityFile /k/a\n Port 33\nHost one\n Port 44\n", ("ONE", "one", "two")),
+    "a certificate, read twice": ("CertificateFile ~/c-cert.pub\nMatch final all\n Port 33\n", ("one",)),
     "match final in a file for others": (
         "Host two\n Include inc/final\nHost one\n HostName three\nHost three\n Port 3\n", ("one", "two")),
     "include": ("Include inc/a\nPort 33\n", ("one", "two")),

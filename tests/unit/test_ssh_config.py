@@ -113,6 +113,24 @@ def test_a_name_that_is_none_reaches_no_ssh(tmp_path: Path, name: str, monkeypat
     assert sorted(file.name for file in tmp_path.iterdir()) == [".ssh"]
 
 
+def test_an_address_that_is_none_reaches_no_ssh(tmp_path: Path) -> None:
+    for address in ("x\nProxyCommand id", "-x", "a b", '"', "%h;id"):
+        with pytest.raises(ConnectError, match="not a host name"):
+            endpoint(tmp_path, Host("gpu1", address), "User 'me'\n")
+
+
+@pytest.mark.parametrize("address", ["::1", "fe80::1%lo", "10.0.0.9"])
+def test_addresses_of_every_kind_can_be_asked_about(tmp_path: Path, address: str) -> None:
+    found = endpoint(tmp_path, Host("gpu1", address), f"Match host {address}\n IdentityFile /k/%h\n")
+    assert (found.address, found.identity_files) == (address, (Path(f"/k/{address}"),))
+
+
+def test_a_file_of_revoked_keys_is_heeded(tmp_path: Path) -> None:
+    assert endpoint(tmp_path, Host("x", "x"), "RevokedHostKeys ~/.ssh/revoked-%h\n").revoked == (
+        tmp_path / ".ssh/revoked-x")
+    assert endpoint(tmp_path, Host("x", "x"), "RevokedHostKeys none\n").revoked is None
+
+
 def test_what_the_inventory_says_is_on_the_command_line(tmp_path: Path) -> None:
     """As ssh -l, -p and -o HostName: Match and tokens see it."""
     text = "Match user train host 10.0.0.9\n IdentityFile /k/%h-%p-%r\n"
