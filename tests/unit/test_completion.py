@@ -64,10 +64,10 @@ def environ(here: Path) -> dict[str, str]:
 def typed(here: Path, argv: list[str], setup: str, *lines: str) -> list[str]:
     """What an interactive shell on a terminal prints as "GOT:..." for each line; one is typed when the last is through,
     as typing ahead of a shell is another thing."""
-    child, terminal = pty.fork()
-    if not child:
-        os.chdir(here)
-        os.execvpe(argv[0], argv, environ(here))
+    terminal, its_end = pty.openpty()
+    shell = subprocess.Popen(["setsid", "--ctty", *argv], cwd=here, env=environ(here), stdin=its_end, stdout=its_end,
+                             stderr=its_end)
+    os.close(its_end)
     said, until = b"", time.monotonic() + 200
     try:
         for number, line in enumerate([setup + "; args ready", *lines]):
@@ -78,8 +78,8 @@ def typed(here: Path, argv: list[str], setup: str, *lines: str) -> list[str]:
                     said += os.read(terminal, 65536)
     finally:
         os.close(terminal)
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        shell.kill()
+        shell.wait()
     text = said.decode("utf-8", "replace").replace("\r", "")
     assert "error" not in text and "Traceback" not in text, text
     return [line[4:].rstrip() for line in text.splitlines() if line.startswith("GOT:")][1:]
