@@ -6,6 +6,7 @@ for --json, and where possible a hint that names the next step. cli/main.py is t
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -99,6 +100,12 @@ class FleetError(Exception):
         if self.host:
             parts.append(f"host {self.host}")
         return ": ".join([*parts, self.message])
+
+    def but(self, **changes: Any) -> FleetError:
+        """The same error, with some of its attributes changed."""
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
 
     @property
     def reason(self) -> str:

@@ -76,7 +76,7 @@ def as_one(errors: Mapping[str, FleetError], emit: Emit, event: str, more: str =
     for cause in others:
         emit(Notice("error", f"host {_names(cause.whose)}: {cause.message}", None, cause.hint,
                     [{"event": event, "host": e.host, **e.as_json()} for e in cause.whose]))
-    return type(first)(main.message + more, hint=main.hint, host=_names(main.whose), kind=first.kind)
+    return first.but(message=main.message + more, hint=main.hint, host=_names(main.whose), where=None)
 
 
 def _names(errors: Sequence[FleetError]) -> str:

@@ -99,7 +99,7 @@ class SshClient:
             return answer.result()
         except FleetError as error:
             # one for each host: who raises it puts the host's name on it
-            raise type(error)(error.message, where=error.where, kind=error.kind, hint=error.hint) from None
+            raise error.but(host=None) from None
 
     def _compare(self, query: Query, why: str, cancel: Cancel | None) -> Settings:
         unset = self._once(None, lambda: self._run(["-F", "none", "-G", "--", _NOBODY], why, cancel))

@@ -57,7 +57,7 @@ class Gate:
                     self._pass_on()
             raise
         if waiter.error is not None:
-            raise _copy(waiter.error)
+            raise waiter.error.but(host=None)
         error: ConnectError | None = None
         try:
             yield
@@ -206,11 +206,6 @@ def _refused(error: ChannelRefused, gateway: str, where: str) -> ConnectError:
 
 def _of(gateway: str, message: str) -> Reason:
     return Reason("gateway {gateway}: ", gateway=gateway) + message
-
-
-def _copy(error: FleetError) -> FleetError:
-    """The same failure for another host."""
-    return ConnectError(error.message, kind=error.kind, hint=error.hint)
 
 
 class NestedSocket:

@@ -14,7 +14,7 @@ from fleet.cli.options import Settings, settings_of
 from fleet.cli.output import write_failures
 from fleet.cli.progress import ProgressLine
 from fleet.cli.setup_ssh import remark, tell
-from fleet.errors import ConnectError, FleetError, HostFailed, Reason
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Event, Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job, Report, Result
@@ -27,6 +27,7 @@ from fleet.ops.launch.plan import make_plan
 from fleet.rules.causes import by_cause
 from fleet.rules.judge import judge
 from fleet.rules.view import view
+from fleet.transport.frames import Nonsense
 from fleet.transport.ssh_dial import os_error
 
 
@@ -109,6 +110,14 @@ def test_a_refusal_names_all_hosts_of_its_cause_and_tells_the_others_before() ->
     (notice,) = told_
     assert isinstance(notice, Notice) and notice.message == "host b: disk full"
     assert [record["host"] for record in notice.data] == ["b"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("error", [Nonsense("odd", "a1"), Interrupted("interrupted"), ConnectError("x", where="f:1")])
+def test_a_refusal_is_of_the_kind_that_its_first_error_is(error: FleetError) -> None:
+    error.host = "a1"
+    one = as_one({"a1": error}, lambda event: None, "unreachable", "; so it was")
+    assert type(one) is type(error) and (one.kind, one.exit_code) == (error.kind, error.exit_code)
+    assert str(one) == f"host a1: {error.reason}; so it was" and not str(error).endswith("so it was")
 
 
 def test_preflight_findings_of_one_cause_are_one() -> None:

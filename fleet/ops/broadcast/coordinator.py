@@ -262,5 +262,5 @@ class Coordinator:
         with self._lock:
             for member in self.members.values():
                 if member.state in ("starting", "ready", "receiving"):
-                    member.fail(type(error)(error.message, hint=error.hint, host=member.host.name, kind=error.kind))
+                    member.fail(error.but(host=member.host.name))
             self.end()
