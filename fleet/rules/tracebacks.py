@@ -63,7 +63,7 @@ def identity(trace: str) -> str:
 
 
 def exception_of(trace: str) -> str:
-    """Its exception, without the way there: "ValueError: learning rate is negative"."""
+    """Its exception, without the way there: "ValueError: learning rate is negative"; "" where it was cut short."""
     lines = trace.split("\n")
     on_the_way = [i for i, line in enumerate(lines) if line.startswith((" ", "\t")) or line.strip() == HEADER]
-    return "\n".join(lines[on_the_way[-1] + 1 :]) or lines[-1]
+    return "\n".join(lines[on_the_way[-1] + 1 :])

@@ -42,6 +42,7 @@ def test_parts_of_a_text() -> None:
     assert identity(trace(1)) == identity(trace(22)) != identity(trace(1, "KeyError: {}"))
     assert identity(trace(1)) != identity(trace(1).replace("line 3", "line 4"))
     assert exception_of("Traceback (most recent call last):\n  x\nE: a\nb") == "E: a\nb"
+    assert exception_of("Traceback (most recent call last):\n  x") == exception_of(header) == ""
 
 
 def test_one_that_does_not_end_the_run_is_shown_once_in_its_place() -> None:
@@ -69,11 +70,11 @@ def test_those_that_end_the_run_are_left_to_its_summary() -> None:
 
 
 def failed_run(tmp_path: Path, texts: list[str]) -> Report:
-    hosts = tuple(Host(f"h{i}", f"10.0.0.{i}", slots=2) for i in range(2))
+    hosts = tuple(Host(f"h{i}", f"10.0.0.{i}", slots=2) for i in range(3))
     plan = make_plan(Inventory(hosts), Job("t.py"), LaunchOptions(runs_dir=tmp_path), "r")
     folder = RunFolder.create(tmp_path, "r")
     logs = {h.name: folder.node(h.name) for h in hosts}
-    gang = Gang({"h0": 0, "h1": 1})
+    gang = Gang({"h0": 0, "h1": 1, "h2": 2})
     for rank, text in enumerate(texts):
         host = f"h{rank // 2}"
         logs[host].write(f"rank{rank}.err", 0, text.encode())
@@ -92,7 +93,7 @@ def screen(report: Report, view: LaunchView, capfd: pytest.CaptureFixture[str]) 
 
 def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     other = "ConnectionError: closed by [10.0.0.1]:{}"
-    report = failed_run(tmp_path, [trace(0), trace(1), trace(2, other), trace(3, other)])
+    report = failed_run(tmp_path, [trace(0), trace(1), trace(2, other), trace(3, other), trace(4)[:90]])
     assert [(g["ranks"], g["hosts"]) for g in report.data["tracebacks"]] == [([0, 1], ["h0"]), ([2, 3], ["h1"])]
     said = screen(report, LaunchView(["h0", "h1"]), capfd)
     assert said.count("Traceback (most recent call last)") == 1 and said.count("ValueError: rank 0 is negative") == 1

@@ -61,7 +61,7 @@ def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs]) -> list[dict[str, Any]
         for rank in node.node.ranks:
             name = f"rank{rank}.err"
             trace = last_of(logs[host].tail(name, TAIL_BYTES))
-            if trace is not None:
+            if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
                 group = groups.setdefault(identity(trace), {
                     "ranks": [], "hosts": [], "exception": exception_of(trace), "log": str(logs[host].folder / name)})
                 group["ranks"].append(rank)
