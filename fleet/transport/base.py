@@ -16,6 +16,7 @@ from typing import Protocol
 from fleet.model import Host
 
 HELD_UP_SECONDS = 3.0
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import contextlib
 import time
 
 from fleet.errors import ConnectError, DeadlineError, Interrupted
-from fleet.transport.base import Cancel, Completed, Session
+from fleet.transport.base import POLL_SECONDS, Cancel, Completed, Session
 from fleet.transport.frames import Nonsense
-from fleet.transport.program import POLL_SECONDS
 
 OUTPUT_LIMIT = 64 << 20
 

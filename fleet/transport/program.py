@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 import threading
@@ -15,18 +14,22 @@ from typing import Any
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
-from fleet.transport.base import Cancel, Channel, Session, Silence
+from fleet.transport.base import POLL_SECONDS, Cancel, Channel, Session, Silence
 from fleet.transport.frames import Decoder, Frame
+from fleet.transport.shell import EATEN, stdin_eaten
 
-POLL_SECONDS = 0.5
 PING_SECONDS = 2.0
 
+BOOT = (
+    "import sys;f=sys.stdin.buffer;h=f.readline().split();"
+    f"exec(f.read(int(h[1])))if len(h)==3 and h[0]==h[2]and h[1].isdigit()else sys.exit({EATEN})"
+)
 # One text for every host, whatever its login shell: sh, csh and fish all read this the same way. The system's
 # python3 comes first because it starts fastest; -I and -S keep the user's site-packages and PYTHON* out.
 _BOOT = (
     "for p in /usr/bin/python3 python3 /usr/local/bin/python3 /usr/libexec/platform-python \"$@\"; do "
     "if command -v \"$p\" >/dev/null 2>&1; then exec \"$p\" -I -S -c "
-    "\"import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))\"; fi; done; "
+    f"\"{BOOT}\"; fi; done; "
     "echo fleet: no python3 >&2; exit 127"
 )
 
@@ -51,6 +54,13 @@ def source(name: str) -> bytes:
     return b"\n".join([*((root / f"{part}.py").read_bytes() for part in parts), text])
 
 
+def packed(name: str, spec: Mapping[str, Any]) -> bytes:
+    """What a remote program is started with: its length between two equal words, so that the bootstrap sees whether
+    the login shell has taken a part of it; its source; its spec."""
+    text = source(name)
+    return b"fleet %d fleet\n" % len(text) + text + json.dumps(spec).encode() + b"\n"
+
+
 class Program:
     """A running remote program. Use as a context manager; leaving it ends the program on the node."""
 
@@ -60,8 +70,8 @@ class Program:
         self._deaf = False
         self._sending = threading.Lock()
         self._channel: Channel = session.start(bootstrap(session.host))
-        text = source(name)
-        self._send_raw(b"%d\n" % len(text) + text + json.dumps(spec).encode() + b"\n")
+        self._session = session
+        self._send_raw(packed(name, spec))
 
     def __enter__(self) -> Program:
         return self
@@ -126,13 +136,9 @@ class Program:
                 pinged = now
                 self.ping()
             if data is None:
-                if silent.seconds() >= (math.inf if silence is None else silence):
-                    raise ConnectError(
-                        f"silent for {silence:g} s", host=self.host.name, kind="lost",
-                        hint="the host hangs, or the link to it is cut",
-                    )
+                if silence is not None and silent.seconds() >= silence:
+                    raise self._silent(silence, decoder)
                 continue
-            silent.word()
             if data == b"":
                 raise self._ended(decoder.rest, decoder.started)
             for frame in decoder.feed(data):
@@ -140,8 +146,27 @@ class Program:
                     yield frame
                 if frame.kind == "X":
                     return
-            if decoder.noisy:
-                raise self._ended(decoder.rest, False)
+            if decoder.started:  # before that it is nobody's word: a forced `cat` sends our own back
+                silent.word()
+            elif decoder.noisy:
+                raise self._foreign(decoder.rest)
+
+    def _silent(self, seconds: float, decoder: Decoder) -> FleetError:
+        if not decoder.started:  # a startup file that reads stdin to its end has what it waits for now
+            self.send_eof()
+            if self._channel.wait(PING_SECONDS) is not None:
+                return self._ended(decoder.rest, False)
+            if decoder.rest:
+                return self._foreign(decoder.rest)
+        return ConnectError(f"silent for {seconds:g} s", host=self.host.name, kind="lost",
+                            hint="the host hangs, or the link to it is cut")
+
+    def _foreign(self, said: bytes) -> FleetError:
+        text = said.decode("utf-8", "replace").strip()
+        return ConnectError(
+            f"the login shell did not start fleet's program: {text[-300:]!r}", host=self.host.name,
+            kind="protocol", hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a "
+            "restricted shell or a broken rc file: try 'ssh HOST true'")
 
     def _ended(self, rest: bytes, started: bool) -> FleetError:
         """Why the stream ended before its X frame."""
@@ -153,15 +178,13 @@ class Program:
                 "no python3 on the node", host=name, kind="no-python",
                 hint="install python3 (3.6 or newer) there, or set 'python' in the inventory",
             )
+        if status == EATEN and not started:
+            return stdin_eaten(self._session)
         if status is None:
             return ConnectError("the connection was lost", host=name, kind="lost",
                                 hint="the host went down, or its sshd was stopped")
         if not started:
-            text = said or rest.decode("utf-8", "replace").strip() or f"exit status {status}"
-            return ConnectError(
-                f"the login shell did not start fleet's program: {text[-300:]!r}", host=name, kind="protocol",
-                hint="try 'ssh HOST true': a forced command, a restricted shell or a broken rc file",
-            )
+            return self._foreign(said.encode() or rest or b"exit status %d" % status)
         last = said.splitlines()[-1] if said else f"exit status {status}"
         return HostFailed(Reason.of_node(f"fleet's program '{self.name}' failed there: {last[-300:]}"), host=name)
 

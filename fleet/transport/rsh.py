@@ -21,9 +21,11 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
 from fleet.transport.base import Cancel, Channel, Session, Silence
-from fleet.transport.frames import Nonsense
+from fleet.transport.frames import NOISE_LIMIT, PREAMBLE, Nonsense
 
 SAID_BYTES = 64 * 1024
+# what a login shell's startup files print comes before the mark, and is no part of rsync's conversation
+_QUIETLY = """'printf "\\\\000FLEET1\\\\n"; exec "$@"'"""
 
 
 class _Bridge(threading.Thread):
@@ -50,11 +52,17 @@ class _Bridge(threading.Thread):
     def _serve(self, client: socket.socket) -> None:
         length = int.from_bytes(_exactly(client, 4), "big")
         argv = json.loads(_exactly(client, length))
-        self._channel = channel = self._session.start("exec " + shlex.join(argv))
+        self._channel = channel = self._session.start(f"exec sh -c {_QUIETLY} fleet {shlex.join(argv)}")
         up = threading.Thread(target=self._upload, args=(client, channel), daemon=True)
         up.start()
+        chatter: bytes | None = b""
         while True:
             data = channel.recv(0.5)
+            if data and chatter is not None:
+                chatter += data
+                begun = PREAMBLE in chatter
+                data = chatter.partition(PREAMBLE)[2] or None
+                chatter = None if begun else chatter[-NOISE_LIMIT:]
             if data:
                 self.silent.word()
                 client.sendall(data)

@@ -14,11 +14,10 @@ from typing import Any
 
 import fleet
 from fleet.transport.frames import HEADER, PREAMBLE, Frame
-from fleet.transport.program import source
+from fleet.transport.program import BOOT, packed
 
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
-BOOT = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
 RANK_TEXT = (Path(fleet.__file__).parent / "remote/rank.py").read_text()
 
 
@@ -31,8 +30,7 @@ class Running:
             [PYTHON, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**clean, "HOME": str(home), **(env or {})}, bufsize=0,
         )
-        text = source(name)
-        self.raw(b"%d\n" % len(text) + text + json.dumps(spec).encode() + b"\n")
+        self.raw(packed(name, spec))
         self.buffer = bytearray()
         self.started = False
 

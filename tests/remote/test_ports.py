@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from nodes import alive, answer, until
 
-from fleet.transport.program import source
+from fleet.transport.program import BOOT, packed, source
 
 LISTEN = """
 import os, signal, socket, sys, time
@@ -165,12 +166,9 @@ def test_another_users_listener_needs_force(home: Path, listen: Listen) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
 def test_as_another_user_what_cannot_be_seen_or_ended_is_said(listen: Listen, tmp_path: Path) -> None:
     pid, port = listen()
-    text = source("ports")
-
     def as_nobody(spec: str) -> bytes:
-        boot = "import sys;f=sys.stdin.buffer;exec(f.read(int(f.readline())))"
-        return subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", boot], user=65534, group=65534, extra_groups=[],
-                              input=b"%d\n%s%s\n" % (len(text), text, spec.encode()), capture_output=True,
+        return subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", BOOT], user=65534, group=65534, extra_groups=[],
+                              input=packed("ports", json.loads(spec)), capture_output=True,
                               cwd="/", check=True).stdout
 
     assert b'"pid": null' in as_nobody(f'{{"op": "scan", "ports": [{port}]}}')

@@ -7,7 +7,6 @@ listener that wants the transfer's certificate and token.
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from fleet.errors import FleetError
 from fleet.ops.broadcast.member import Member
 from fleet.transport.base import Channel, Session
 from fleet.transport.frames import NOISE_LIMIT, PREAMBLE
-from fleet.transport.program import bootstrap, source
+from fleet.transport.program import bootstrap, packed
 
 POLL_SECONDS = 0.5
 BEGIN_POLLS = 40
@@ -67,8 +66,7 @@ class Tunnels:
             session = self._sessions[member.host.name]
             channel = session.start(bootstrap(session.host))
             try:
-                text, spec = source("tunnel"), json.dumps({"addresses": member.addresses}).encode()
-                channel.send(b"%d\n" % len(text) + text + spec + b"\n")
+                channel.send(packed("tunnel", {"addresses": member.addresses}))
                 threading.Thread(target=_push, args=(client, channel), daemon=True).start()
                 data = _begin(channel)
                 while data is None or data:

@@ -16,10 +16,9 @@ from fleet.errors import ConnectError, HostFailed
 from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
 from fleet.ops.setup_ssh.keys import BITS
 from fleet.transport.base import Cancel, Session
-from fleet.transport.line import run_line
+from fleet.transport.shell import run_script
 
 FILES = ("authorized_keys", "known_hosts", "config")
-COMMAND = "exec sh -c 'eval \"$(cat)\"'"
 _MARK = b"\nFLEET-SETUP-SSH\n"
 ABSENT = "-"
 
@@ -96,13 +95,14 @@ def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = 
 
 def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> NodeState:
     text = b"\n".join([script(), b"begin", *calls, b"say END", b""])
-    done = run_line(session, COMMAND, text, timeout=60.0, cancel=cancel)
+    done = run_script(session, text, timeout=60.0, cancel=cancel)
     head, mark, body = done.stdout.partition(_MARK)
     if not mark:
         said = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
         raise ConnectError(
-            f"its login shell did not start a plain sh: {said[-300:]!r}", host=session.host.name, kind="protocol",
-            hint="try 'ssh HOST true': a forced command, a restricted shell or a broken rc file",
+            f"the login shell did not start a plain sh: {said[-300:]!r}", host=session.host.name, kind="protocol",
+            hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a restricted shell or a "
+            "broken rc file: try 'ssh HOST true'",
         )
     state, failed = parse_answer(body, session.host.name)
     if failed is not None:

@@ -21,9 +21,8 @@ from fleet.inventory import fold
 from fleet.model import Host, Result
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.setup_ssh.node import COMMAND
 from fleet.transport.base import Session
-from fleet.transport.line import run_line
+from fleet.transport.shell import run_script
 from fleet.transport.ssh_agent import HINT, Agent
 
 HEAD = "head"
@@ -126,8 +125,8 @@ def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runti
     def task(session: Session, host: Host) -> Result:
         at = names.index(host.name) + 1
         targets = names[at:] + names[:at]
-        answer = run_line(session, COMMAND, text(targets, lanes, limit),
-                          timeout=_patience(len(targets), lanes, limit), cancel=runtime.cancel)
+        answer = run_script(session, text(targets, lanes, limit),
+                            timeout=_patience(len(targets), lanes, limit), cancel=runtime.cancel)
         done[host.name] = parse(host.name, targets, answer.stdout)
         runtime.emit(Progress(None, CHECKING, sum(map(len, done.values())), len(names) ** 2, "count"))
         return Result(host.name, ok=True)
