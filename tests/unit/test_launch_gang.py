@@ -132,3 +132,23 @@ def test_the_clock_takes_the_fastest_message() -> None:
     clock.heard(60.0, 110.5)
     clock.heard(70.0, 125.0)
     assert clock.on_head(60.0) == pytest.approx(110.5)
+
+
+def test_a_stop_that_came_as_a_signal_is_no_cause_of_its_own() -> None:
+    g = gang({"a": 0.0})
+    reason = g.rank_ended(end("a", 1, 103.0, 1))
+    assert reason and g.stop(reason, 103.01)
+    g.rank_ended(end("a", 0, 103.03, None, 15))
+    g.node_status("a", {"state": "stopped", "cause": "signal", "began": 103.02, "time": 103.05})
+    first = g.first()
+    assert first and (first.what, first.rank, first.exit_code) == ("rank", 1, 1)
+
+
+@pytest.mark.parametrize(("cause", "code"), [("lease", 124), ("frozen", 122), ("signal", 1), ("supervisor", 1)])
+def test_a_node_that_ended_its_ranks_is_the_cause_and_they_are_not(cause: str, code: int) -> None:
+    g = gang({"a": 0.0})
+    reason = g.rank_ended(end("a", 0, 103.0, None, 15))
+    assert reason and g.stop(reason, 103.1)
+    g.node_status("a", {"state": "stopped", "cause": cause, "began": 102.99, "time": 103.5})
+    first = g.first()
+    assert first and (first.what, first.rank, first.exit_code) == (cause, None, code)

@@ -122,12 +122,6 @@ class NodeState:
         """When this node began to end its part, on the head's clock; 0 where it has not said so."""
         return self.clock.on_head(float(self.status.get("began") or self.status.get("time") or 0))
 
-    def explains(self, end: RankEnd, when: float) -> bool:
-        """Whether a rank's end is the answer to that of its node or engine, and not its cause."""
-        if self.cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
-            return when >= self.began - TIE_SECONDS or self.cause == "supervisor" and end.signal == SIGTERM
-        return self.state == "exited" and end.signal is not None and when > self.began
-
     @property
     def engine_code(self) -> int:
         """What the engine's process came to: 128+n for a signal; 0 also while unknown."""
@@ -187,6 +181,19 @@ class Gang:
         known = {rank for rank, _ in self.nodes[host].ranks}
         return [rank for rank in ranks if rank not in known]
 
+    def _own_cause(self, node: NodeState) -> str | None:
+        """The node's own, unless it is an answer to the head: on a full disk a stop comes as a signal, too."""
+        answers = node.cause != "supervisor" and not self._before_stop(node.began)
+        return None if answers else node.cause
+
+    def _explained(self, end: RankEnd, when: float) -> bool:
+        """Whether a rank's end is the answer to that of its node or engine, and not its cause."""
+        node = self.nodes[end.host]
+        cause = self._own_cause(node)
+        if cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
+            return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
+        return node.state == "exited" and end.signal is not None and when > node.began
+
     def _before_stop(self, when: float) -> bool:
         # Corrected times are never early (Clock), and never later than the message that brought them: what
         # caused the stop lies before it, what the stop caused lies behind it.
@@ -195,7 +202,7 @@ class Gang:
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self._last_attempts() if e.failed]
         ends = [(when, end) for when, end in ends
-                if self._before_stop(when) and not self.nodes[end.host].explains(end, when)]
+                if self._before_stop(when) and not self._explained(end, when)]
         if not ends:
             return []
         earliest = min(when for when, _ in ends)
@@ -218,8 +225,8 @@ class Gang:
             elif node.state == "exited" and node.engine_code and self._before_stop(when):
                 found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine",
                                      signal=node.status.get("signal")))
-            elif node.cause is not None and (self._before_stop(when) or node.cause == "supervisor"):
-                found.append(Failure(node.host, node.node_rank, OWN_CAUSES[node.cause], when, what=node.cause))
+            elif (cause := self._own_cause(node)) is not None:
+                found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
             elif node.state in ("stopped", "lost") and self._before_stop(when):
                 found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node"))
         return found

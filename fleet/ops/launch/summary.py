@@ -41,6 +41,8 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
     elif incomplete or any(node.status.get("left") for node in gang.nodes.values()):
         code = EXIT_HOST_FAILED
     results = tuple(_result(gang.nodes[host.name], plan) for host in plan.hosts)
+    if code == EXIT_OK and not all(result.ok for result in results):
+        code = EXIT_HOST_FAILED
     return Report("launch", results, code, {
         "run": plan.run_id,
         "world_size": plan.world.size,
