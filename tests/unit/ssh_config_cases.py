@@ -121,7 +121,7 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
     "match localnetwork": ("Match localnetwork 127.0.0.0/8\n Port 33\n", ("one",)),
     "match tagged": ("Tag here\nMatch tagged here\n Port 33\n", ("one",)),
     "match of nonsense": ("Match moon full\n Port 33\n", ("one",)),
-    "canonical names": ("CanonicalizeHostname yes\nCanonicalDomains invalid\nCanonicalizeFallbackLocal yes\n"
+    "canonical names": ("CanonicalizeHostname yes\nCanonicalizeFallbackLocal yes\n"
                         "Host localhost\n Port 33\n", ("localhost",)),
     "canonical names, always": ("CanonicalizeHostname always\nCanonicalizeMaxDots 0\nMatch canonical\n Port 33\n",
                                 ("localhost",)),
