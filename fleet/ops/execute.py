@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.errors import DeadlineError
+from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
+from fleet.ops.shape import fits
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
+from fleet.transport.frames import Nonsense
 from fleet.transport.program import Program
 
 STREAMS = ("stdout", "stderr")
 SILENCE_SECONDS = 15.0
 NODE_SILENCE_SECONDS = 60.0
+END_SECONDS = 8.0  # behind the grace, what is killed has 5 s to go
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ def make_plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
             "activate": host.activate,
             "grace": options.grace,
             "silence": NODE_SILENCE_SECONDS,
+            "timeout": options.timeout,
         }
         for host in inventory.hosts
     })
@@ -72,23 +77,50 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         status: int | None = None
-        error: DeadlineError | None = None
-        deadline = None if options.timeout is None else time.monotonic() + options.timeout
+        error: FleetError | None = None
+        deadline = None if options.timeout is None else time.monotonic() + options.timeout + options.grace + END_SECONDS
         with Program(session, "execute", {**plan.specs[host.name], "mark": mark}) as program:
+            # in a thread of its own: a signal handler waits for no node
+            undo = runtime.cancel.on_set(lambda: threading.Thread(
+                target=program.send, args=({"op": "end"},), daemon=True).start())
             try:
-                for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=runtime.cancel):
+                for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline):
+                    if error is not None:
+                        break
                     if frame.kind == "O":
                         if options.keep:
                             streams[bool(frame.stream)].add(frame.payload)
                         runtime.emit(Output(host.name, "stderr" if frame.stream else "stdout", frame.payload))
                     elif frame.kind == "X":
                         status = frame.json()["exit_status"]
+                    elif frame.kind == "J":
+                        error = _cut_short(frame.json(), options, host.name)
             except DeadlineError:
-                error = DeadlineError(
-                    f"still running after {options.timeout:g} s; ended there", host=host.name,
-                    hint="give it longer with --timeout",
-                )
+                error = DeadlineError(f"still running after {options.timeout:g} s; whether it ended there is not known",
+                                      host=host.name, hint=_look(host.name))
+            finally:
+                undo()
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
-    results = on_each(inventory.hosts, runtime, task)
+    results = on_each(inventory.hosts, runtime, task, drain=options.grace + END_SECONDS)
     return Report("exec", results, exit_code_of(results))
+
+
+def _cut_short(said: Mapping[str, Any], options: ExecOptions, host: str) -> FleetError:
+    """What a node says of the end that it made of the command."""
+    left = said.get("left")
+    if not isinstance(left, list) or not all(
+            isinstance(each, list) and len(each) == 2 and fits(each[0], int) and fits(each[1], str) for each in left):
+        raise Nonsense("what is left of the command is told in another way", host)
+    timed = said.get("why") == "timeout" and options.timeout is not None
+    begin = f"still running after {options.timeout:g} s; " if timed else "interrupted; "
+    kind = DeadlineError if timed else Interrupted
+    if not left:
+        return kind(begin + "ended there", host=host, hint="give it longer with --timeout" if timed else None)
+    names = ", ".join(f"pid {pid} ({command[:100]})" for pid, command in left)
+    return kind(Reason.of_node(f"{begin}not all of it could be ended, there is left: {names}"), host=host,
+                hint=_look(host))
+
+
+def _look(host: str) -> str:
+    return f"another user's, or stuck in the kernel? fleet exec -w {host} -- ps -ef"

@@ -1,8 +1,9 @@
-"""Runs one argv and streams its output; ends it, whole tree, when the head goes away.
+"""Runs one argv and streams its output; ends it, whole tree, after its time or when the head says so or goes away.
 
 spec: {"argv": [...] | "line": str, "env": {}, "cwd": str|null, "activate": str|null, "mark": str, "grace": s,
-"silence": s|null}. Streams: 0 stdout, 1 stderr. Exits with X {"exit_status": n}: 126/127 as a shell says
-for what cannot be started, 128+n for signal n.
+"silence": s|null, "timeout": s|null}. Streams: 0 stdout, 1 stderr. Exits with X {"exit_status": n}: 126/127 as a shell
+says for what cannot be started, 128+n for signal n. Control line {"op": "end"}. What was ended before its time is told
+as J {"event": "ended", "why": "timeout" | "asked", "left": [[pid, command]]: what would not end}.
 """
 # only: wire
 import select
@@ -83,6 +84,59 @@ class Process:
                 return
 
 
+class Ending:
+    """The end of the command: of what has its mark, and of its session and what these started, whatever is in their
+    environment."""
+
+    def __init__(self, root, mark):
+        self.mark, self.known, self.sessions = mark, {}, {root}
+
+    def members(self):
+        """{pid: start time} of those that live."""
+        self.known.update(pids_with_env("FLEET_EXEC_ID", self.mark))
+        rows = []
+        for pid in pids():
+            stat = read_file("/proc/%d/stat" % pid)
+            if stat and pid != os.getpid():
+                fields = stat[stat.rindex(b")") + 2:].split()
+                rows.append((pid, int(fields[1]), int(fields[3]), int(fields[19])))
+        before = -1
+        while len(self.known) != before:
+            before = len(self.known)
+            self.known.update((pid, born) for pid, parent, session, born in rows
+                              if parent in self.known or session in self.sessions)
+        self.known = {pid: born for pid, born in self.known.items() if start_time(pid) == born}
+        return self.known
+
+    def signal(self, signum):
+        for pid, born in self.members().items():
+            try:
+                if start_time(pid) == born:
+                    os.kill(pid, signum)
+            except OSError:
+                pass  # gone, or another user's
+
+    def run(self, process, grace, hard=5.0):
+        """TERM, up to `grace` seconds, KILL. -> [[pid, command]] of what is left."""
+        if grace > 0:
+            self.signal(_signal.SIGTERM)
+        for seconds, signum in ((grace, 0), (hard, _signal.SIGKILL)):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if signum:
+                    self.signal(signum)
+                process.ended()
+                if not self.members():
+                    return []
+                time.sleep(0.05)
+        return [[pid, command_of(pid)] for pid in sorted(self.members())]
+
+
+def command_of(pid):
+    line = read_file("/proc/%d/cmdline" % pid, 300).replace(b"\0", b" ").strip()
+    return (line or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")
+
+
 def main():
     spec = start()
     process = Process(spec)  # forks, so before any thread
@@ -91,8 +145,10 @@ def main():
     heard = [time.monotonic()]
 
     def listen():
-        for _message in control_lines():
+        for message in control_lines():
             heard[0] = time.monotonic()
+            if message.get("op") == "end":
+                stopped.append("asked")
         stopped.append("the head is gone")
 
     def watch():
@@ -101,7 +157,13 @@ def main():
             if time.monotonic() - heard[0] > spec["silence"]:
                 stopped.append("the head is silent")
 
+    def limit():
+        time.sleep(spec["timeout"])
+        stopped.append("timeout")
+
     _thread.start_new_thread(listen, ())
+    if spec.get("timeout") is not None:
+        _thread.start_new_thread(limit, ())
     if spec.get("silence"):
         _thread.start_new_thread(watch, ())
     try:
@@ -111,7 +173,14 @@ def main():
             return
     except OSError:
         pass  # the head is gone
-    end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 2.0))
+    left = Ending(process.pid, spec["mark"]).run(process, spec.get("grace", 2.0))
+    try:
+        if stopped and stopped[0] in ("timeout", "asked"):
+            import json
+            frame(b"J", json.dumps({"event": "ended", "why": stopped[0], "left": left[:20]}).encode())
+            send_exit(1)
+    except OSError:
+        pass  # the head is gone meanwhile
 
 
 _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)

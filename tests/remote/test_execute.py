@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nodes import BOOT, PYTHON
 
 from fleet.errors import ConnectError, DeadlineError, HostFailed
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report
-from fleet.ops.execute import ExecOptions, execute, make_plan
+from fleet.ops.execute import ExecOptions, _cut_short, execute, make_plan
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, Completed
+from fleet.transport.frames import Decoder
 from fleet.transport.line import run_line
 from fleet.transport.local import LocalTransport
-from fleet.transport.program import Program, call
+from fleet.transport.program import Program, call, source
 
 HOST = Host("n1", "127.0.0.1")
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
@@ -109,6 +117,54 @@ def test_cancel_ends_the_whole_tree() -> None:
     assert report.exit_code == 130
     wait_gone("sleep 4317")
     wait_gone("sleep 4318")
+
+
+# sets all its user ids to root's, as su and sudo do
+ROOT_FOR_GOOD = "import os, time; os.setresuid(0, 0, 0); time.sleep(4521)"
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach into."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
+    """By a user who may not end it: nobody, whose command became root."""
+    sudo = Path(shutil.copy(Path("/usr/bin/python3").resolve(), open_folder / "sudo"))
+    sudo.chmod(0o4755)
+    text = source("execute")
+    spec = {"argv": [str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], "mark": "m", "grace": 0.2, "timeout": 1.0}
+    node = subprocess.Popen([PYTHON, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            user=65534, group=65534, extra_groups=[], cwd="/")
+    try:
+        assert node.stdin and node.stdout
+        node.stdin.write(b"%d\n%s%s\n" % (len(text), text, json.dumps(spec).encode()))
+        node.stdin.flush()
+        said = node.stdout.read()
+        assert b'"why": "timeout"' in said and f'{sudo} -I -S -c'.encode() in said
+        found = [frame.json() for frame in Decoder("n1").feed(said) if frame.kind == "J"]
+        error = _cut_short(found[0], ExecOptions(timeout=1.0), "n1")
+        assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
+        assert error.hint and "ended there" not in error.message
+        assert alive("sleep(4521)")
+    finally:
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if line.read_bytes().startswith(bytes(sudo)):
+                    os.kill(int(line.parent.name), signal.SIGKILL)
+        node.communicate()
+
+
+def test_ended_there_is_true() -> None:
+    """Also of what has another environment, session and parent by then."""
+    line = "env -i sh -c 'sleep 4531 & setsid sleep 4532' & sleep 4533"
+    error = run(ExecOptions(line=line, timeout=0.7, grace=0.3)).results[0].error
+    assert error and error.message == "still running after 0.7 s; ended there"
+    assert not alive("sleep 453")
 
 
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_the_command() -> None:
