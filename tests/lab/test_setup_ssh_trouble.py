@@ -96,6 +96,10 @@ def test_a_full_disk_below_ssh_is_named_and_the_others_go_on(head: Head, room: s
     assert "/root/.ssh/" in error["message"] and "No space left on device" in error["message"]
     assert "df -h ~/.ssh" in error["hint"]
     assert report["hosts"][one]["ok"] and report["hosts"][three]["ok"] and report["pairs"]["verified"] == 4
+    # it is on record, and no key lets the head in: undo asks for the password as well
+    done = head.fleet("setup-ssh", "--undo")
+    assert done.returncode == 122 and "--password-file" in done.stderr
+    assert head.setup("--undo").returncode == 0 and not list(head.ssh.glob("*"))
 
 
 def test_a_node_without_ssh_keygen_is_reached_and_left_out_of_the_mesh(head: Head) -> None:
