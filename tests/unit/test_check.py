@@ -82,7 +82,7 @@ def fleet(*args: str) -> int:
 
 
 def test_check_on_the_terminal(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fleet("check") == 0
+    assert fleet("check", "--engine", "command") == 0
     out = capsys.readouterr().out
     assert "n1" in out and sys.executable in out.replace("\n", "") and "1 host compared" in out
     assert "\x1b" not in out, "no colours where there is no terminal"
@@ -102,7 +102,7 @@ def test_no_torch_where_torchrun_is_to_run_is_an_error(
 
 
 def test_check_json(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fleet("check", "--json") == 0
+    assert fleet("check", "--engine", "command", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["verb"] == "check" and document["hosts"]["n1"]["facts"]["python"]["version"]
     assert isinstance(document["findings"], list)
