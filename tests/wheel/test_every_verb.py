@@ -48,8 +48,8 @@ def sync(lab: VirtualLab, tmp_path: Path) -> None:
     ask(lab, "sync", "--data", f"{tmp_path / 'model'}:/models/base")
     make_wheel(tmp_path / "wheels")
     ask(lab, "sync", "--wheels", str(tmp_path / "wheels"))
-    python = Path(lab.program).with_name("python")
-    for name in lab.names:
+    for name, told in ask(lab, "hosts")["hosts"].items():
+        python = told["python"]
         assert lab.sh(name, "cat ~/code/a.py; cksum </models/base") == "print('a')\n" + lab.sh(
             name, f"{python} -c 'import tinypkg; print(end=\"\")'; cksum </models/base")
 
