@@ -39,8 +39,9 @@ def test_nothing_of_it_comes_from_the_clone(installed: Installed, tmp_path: Path
     python = installed.bin / "python"
     where = run(python, "-c", "import fleet; print(fleet.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(installed.bin.parent)
-    holders = "import sys, pathlib; print([p for p in sys.path if pathlib.Path(p, 'fleet/__init__.py').exists()])"
-    assert run(python, "-c", holders, cwd=tmp_path).strip() == str([str(Path(where).parents[1])])
+    paths = run(python, "-c", r"import sys; print(*sys.path, sep='\n')", cwd=tmp_path).split("\n")
+    holders = [Path(path).resolve() for path in paths if path and Path(path, "fleet/__init__.py").exists()]
+    assert holders[0] == Path(where).resolve().parents[1] and ROOT not in holders
 
 
 def test_it_is_a_module_too(installed: Installed, tmp_path: Path) -> None:
