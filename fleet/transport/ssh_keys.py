@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +134,9 @@ class CertifiedKey:
 
 def _load(file: Path) -> tuple[Any, str]:
     try:
-        text = file.read_text("utf-8", "replace")
+        text, info = file.read_text("utf-8", "replace"), file.stat()
+        if info.st_mode & 0o077 and info.st_uid == os.getuid() and "PRIVATE KEY-----" in text:
+            return None, f"others can read it, so ssh would not use it: chmod 600 {shlex.quote(str(file))}"
         if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in text:
             return None, _LOCKED
         if "-----BEGIN PRIVATE KEY-----" in text:

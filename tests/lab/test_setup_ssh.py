@@ -179,9 +179,9 @@ def test_replace_key_shows_both_and_replaces_everywhere(swapped: tuple[Head, str
     assert report["hosts"][host]["host_key"] == {"type": "ssh-ed25519", "fingerprint": new, "how": "replaced"}
     assert report["pairs"]["verified"] == 9
     assert head.fleet("setup-ssh", "--replace-key", host).stdout.startswith("nothing to change")
-    for line in [(head.ssh / "known_hosts").read_text(),
+    for text in [(head.ssh / "known_hosts").read_text(),
                  *(head.lab.sh(name, "cat /root/.ssh/known_hosts") for name in head.lab.names)]:
-        assert len([x for x in line.splitlines() if host in x]) == 1
+        assert len([line for line in text.splitlines() if head.lab.address(host) in line]) == 1
 
 
 def test_a_pinned_fingerprint_needs_no_confirmation_and_must_match(head: Head) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from setup_ssh_tools import Head, forget_all, logged
+from setup_ssh_tools import Head, fingerprint, forget_all, logged
 from virtual_lab import FLEET, LabFactory, VirtualLab
 
 THEIRS = (b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'
@@ -165,7 +165,7 @@ def test_through_a_gateway_on_another_port_as_another_user(behind: Head) -> None
     assert behind.report("--tofu")["pairs"] == {"verified": 9, "from_head": 3, "failed": []}
     bastion = behind.lab.address(one)
     assert logged(behind.lab, two, f"Accepted password for alice from {bastion}") == 1
-    assert f"[{behind.lab.address(two)}]:2222,[{two}]:2222 ssh-ed25519" in (behind.ssh / "known_hosts").read_text()
+    assert f"\n[{behind.lab.address(two)}]:2222 ssh-ed25519" in (behind.ssh / "known_hosts").read_text()
     assert behind.plain_ssh(two, "whoami").stdout == "alice\n"
     assert logged(behind.lab, two, "Failed") == 0
     # from node to node it goes directly
@@ -286,3 +286,33 @@ def test_an_sshd_that_looks_for_keys_elsewhere_is_explained(head: Head) -> None:
     error = report["hosts"][one]["error"]
     assert error["kind"] == "auth" and "AuthorizedKeysFile" in error["hint"]
     assert report["pairs"]["verified"] == 4
+
+
+# -- a colleague's inventory --------------------------------------------------------------------------------
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_inventory_does_not_pass_one_host_off_as_another(pinned: bool, head: Head) -> None:
+    one, two, three = head.lab.names
+    head.ssh.mkdir(mode=0o700)
+    theirs = head.lab.sh(three, "cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub")
+    known = f"github.example {theirs}\n"
+    (head.ssh / "known_hosts").write_text(known)
+    pin = {"host_key": fingerprint(head.lab, two)} if pinned else {}
+    lines = {one: {"address": head.lab.address(one), "data_address": "bank.example"},
+             "github.example": {"address": head.lab.address(two), **pin}}
+    head.inventory.write_text(json.dumps({"defaults": {"user": "root"}, "hosts": lines}))
+    hosts = head.report("--tofu", "--no-mesh", code=122)["hosts"]
+    error = hosts["github.example"]["error"]
+    assert hosts[one]["ok"] and error["kind"] == "host-key"
+    assert fingerprint(head.lab, two) in error["message"] and fingerprint(head.lab, three) in error["message"]
+    assert "--replace-key github.example" in error["hint"]
+    text = (head.ssh / "known_hosts").read_text()
+    assert text.startswith(known) and "bank.example" not in text and text.count("github.example") == 1
+    assert head.lab.address(one) in text and f"\n{one} " not in text
+    assert "github.example" not in (head.ssh / "config").read_text()
+    assert head.plain_ssh(one, "true").returncode == 0
+    assert logged(head.lab, two, "authentication") == 0
+
+    assert head.report("--tofu", "--no-mesh", "--replace-key", "github.example")["ok"]
+    text = (head.ssh / "known_hosts").read_text()
+    assert "github.example" not in text and head.lab.address(two) in text
+    assert head.plain_ssh("github.example", "hostname").stdout.strip() == two

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -122,8 +123,23 @@ def test_a_missing_key_is_made_private_and_then_reused(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
     again = keys.ensure(path, "ed25519")
     assert not again.created and again.public == made.public
+
+
+@pytest.mark.parametrize("what", ["key", "any file", "link"])
+def test_a_key_that_others_can_read_is_refused_and_no_file_is_changed(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "id's"
+    if what == "key":
+        keys.ensure(path, "ed25519")
+    else:
+        path.write_text("somebody's")
     path.chmod(0o644)
-    assert keys.ensure(path, "ed25519").public == made.public and path.stat().st_mode & 0o777 == 0o600
+    named = path
+    if what == "link":
+        named = tmp_path / "link"
+        named.symlink_to(path)
+    with pytest.raises(ConnectError, match=r"others can read the key .* \(mode 644\)") as caught:
+        keys.ensure(named, "ed25519")
+    assert shlex.quote(str(named)) in str(caught.value.hint) and path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_key_that_cannot_be_used_is_an_error_with_a_hint(tmp_path: Path) -> None:
@@ -133,6 +149,7 @@ def test_a_key_that_cannot_be_used_is_an_error_with_a_hint(tmp_path: Path) -> No
         keys.ensure(locked, "ed25519")
     assert caught.value.hint and "ssh-add" in caught.value.hint
     (tmp_path / "junk").write_text("junk")
+    (tmp_path / "junk").chmod(0o600)
     with pytest.raises(ConnectError, match="cannot be used"):
         keys.ensure(tmp_path / "junk", "ed25519")
     orphan.with_name("orphan.pub").write_text("ssh-ed25519 AAAA")

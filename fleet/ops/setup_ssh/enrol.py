@@ -44,7 +44,12 @@ def enrol(
     failures: dict[str, Result] = {}
     asked: list[HostPlan] = []
     for plan in level:
-        if plan.name in options.replace or not (plan.host.host_key or _on_file(plan, transport)):
+        theirs = {e.key.fingerprint for e in transport.known_hosts.of(plan.endpoint).known}
+        if plan.host.host_key:
+            theirs = {plan.host.host_key.rstrip("=")}
+        if theirs and plan.name not in options.replace and (other := _called_otherwise(plan, theirs, transport)):
+            failures[plan.name] = failed(plan.host, other)
+        elif plan.name in options.replace or not (plan.host.host_key or _on_file(plan, transport)):
             asked.append(plan)
         else:
             how[plan.name] = "pinned" if plan.host.host_key else "known"
@@ -56,6 +61,9 @@ def enrol(
         on_file = transport.known_hosts.of(plan.endpoint)
         try:
             on_file.check_revoked(key)
+            other = None if plan.name in options.replace else _called_otherwise(plan, {key.fingerprint}, transport)
+            if other is not None:
+                raise other
         except ConnectError as error:
             failures[plan.name] = failed(plan.host, error)
             continue
@@ -83,11 +91,26 @@ def enrol(
                 accepted.append((plan, entry.key))
             else:
                 failures[plan.name] = failed(plan.host, _refused(entry, asked=yes is not None))
-    replaced = [(p.names, key) for p, key in accepted if p.name in options.replace]
+    replaced = [(p, key) for p, key in accepted if p.name in options.replace]
     if replaced:
         head.enrol(replaced, instead=True)
-    head.enrol((p.names, key) for p, key in accepted)
+    head.enrol(accepted)
     return how, failures
+
+
+def _called_otherwise(plan: HostPlan, theirs: set[str], transport: SshTransport) -> ConnectError | None:
+    """Plain ssh to the host's name is going to lead to where fleet dials; another machine of that name, whose key is
+    on file, is not to be put in the shade."""
+    if plan.called.known_name == plan.dialled:
+        return None
+    found = transport.known_hosts.of(plan.called)
+    on_file = [e.key for e in (*found.known, *found.bare)]
+    if not on_file or theirs & {key.fingerprint for key in on_file}:
+        return None
+    return ConnectError(
+        f"this machine knows another host as {plan.name}: {on_file[0]}; {plan.endpoint} has {min(theirs)}",
+        kind="host-key", hint="give it another name in the inventory; if it is the same host: "
+                              f"fleet setup-ssh --replace-key {plan.name}")
 
 
 def _on_file(plan: HostPlan, transport: SshTransport) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from fleet.ops.setup_ssh import config_block, files, keys, known_hosts
 from fleet.ops.setup_ssh.keys import HeadKey
 from fleet.ops.setup_ssh.lines import Added
-from fleet.ops.setup_ssh.plan import SetupPlan
+from fleet.ops.setup_ssh.plan import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
 from fleet.transport.ssh_hostkeys import HostKey
 
@@ -73,15 +73,16 @@ class Head:
             files.write(self.config, new, fix_mode=True)
             self.changed.append("config")
 
-    def enrol(self, wanted: Iterable[tuple[Sequence[str], HostKey]], *, instead: bool = False) -> None:
-        """Make these host keys known under these names; `instead`: of whatever other keys are on file for them."""
+    def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None:
+        """Make these host keys known where they were dialled; `instead`: of whatever other keys are on file there, and
+        for the hosts' names."""
         wanted = list(wanted)
         path = self.ssh / "known_hosts"
         before = data = files.read(path)
         if instead:
-            for names, key in wanted:
-                data = known_hosts.forget(data, names, keep=key)
-        data, added = known_hosts.add(data, wanted)
+            for plan, key in wanted:
+                data = known_hosts.forget(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
+        data, added = known_hosts.add(data, [((plan.dialled,), key) for plan, key in wanted])
         if data != before:
             if files.make_private_dir(self.ssh):
                 self.record.head.made_dir = True

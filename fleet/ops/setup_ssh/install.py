@@ -63,7 +63,7 @@ def install(
             home = found.state.open_home
             runtime.emit(Notice("warning", f"others can write to its home {home}: its sshd allows that, most "
                                 "refuse all keys then", host=name, hint=_there(found.plan, "chmod", "go-w", home)))
-    head.enrol((r.plan.names, r.host_key) for r in reached.values())
+    head.enrol((r.plan, r.host_key) for r in reached.values())
     return reached, tuple(results[p.name] for p in level)
 
 

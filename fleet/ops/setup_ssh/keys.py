@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import getpass
 import os
+import shlex
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -46,11 +47,19 @@ def ensure(path: Path, key_type: str, seconds: float = 10.0) -> HeadKey:
     """
     if not path.exists():
         return _create(path, key_type)
-    files.repair_mode(path, 0o600)
+    check_private(path)
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path))
     if done.returncode == 0:
         return HeadKey(path, _with_comment(path, parse_public_key(done.stdout.strip())))
     return HeadKey(path, _from_agent(path, done.stderr.decode("utf-8", "replace").strip(), seconds))
+
+
+def check_private(path: Path) -> None:
+    """As ssh: a key that others can read is one no more. ConnectError; nothing is changed, it may be any file."""
+    info = path.stat()
+    if info.st_mode & 0o077 and info.st_uid == os.getuid():
+        raise ConnectError(f"others can read the key {path} (mode {info.st_mode & 0o777:o})", kind="auth",
+                           hint=f"if it is your private key: chmod 600 {shlex.quote(str(path))}")
 
 
 def _create(path: Path, key_type: str) -> HeadKey:

@@ -35,7 +35,7 @@ class SetupOptions:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host to set up. identity: the head's private key for it. names: what known_hosts is to know it as.
+    """One host to set up. identity: the head's private key for it. names: what nodes are to know it as.
     route: gateways on the way, outermost first. gateway: it is only a way to hosts, not one of them."""
 
     host: Host
@@ -48,6 +48,16 @@ class HostPlan:
     @property
     def name(self) -> str:
         return self.host.name
+
+    @property
+    def dialled(self) -> str:
+        """The one name that this machine is to know it as: an inventory must not vouch for another machine's."""
+        return self.endpoint.known_name
+
+    @property
+    def called(self) -> Endpoint:
+        """What the user's own plain ssh to the host's name would look up."""
+        return replace(self.endpoint, address=self.host.name, host_key_alias=None)
 
 
 @dataclass(frozen=True)

@@ -108,3 +108,12 @@ def test_one_try_is_enough_for_the_right_key_and_named_for_the_wrong_one(tmp_pat
     assert error.kind == "auth" and "publickey (wrong)" in error.message
     assert "Too many authentication failures" in error.message
     assert error.hint is not None and "MaxAuthTries 6" in error.hint and "identity_file" in error.hint
+
+
+def test_a_key_that_others_can_read_is_not_offered(tmp_path: Path, head: Head, sshd: Sshd) -> None:
+    openssl_key(tmp_path / "k", *KINDS["ed25519"])
+    sshd.allow(tmp_path / "k.pub")
+    (tmp_path / "k").chmod(0o640)
+    assert "others can read it, so ssh would not use it: chmod 600" in failure(
+        head, sshd.host(identity_file=str(tmp_path / "k"))).message
+    assert (tmp_path / "k").stat().st_mode & 0o777 == 0o640
