@@ -17,8 +17,8 @@ R = TypeVar("R")
 
 # After a cancel: how long work that is under way may take to clean up before it is left behind.
 DRAIN_SECONDS = 2.0
-# Interpreter, terminal, log files, gateways, name lookups.
-RESERVED_FDS = 64
+# Interpreter, terminal, log files, gateways, name lookups: what these take, and what they get where it is to be had.
+OWN_FDS, RESERVED_FDS = 28, 64
 
 
 def run(
@@ -95,17 +95,19 @@ def check_limits(n_hosts: int, fanout: int, fds_per_host: int = 2) -> None:
     The soft limit is raised to what is needed, as far as the hard limit allows.
     """
     at_once = min(n_hosts, fanout)
-    needed = RESERVED_FDS + at_once * fds_per_host
+    needed, wanted = (own + at_once * fds_per_host for own in (OWN_FDS, RESERVED_FDS))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    if hard == resource.RLIM_INFINITY or hard >= needed:
+    if hard == resource.RLIM_INFINITY or hard > soft:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-            return
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard),
+                                                        hard))
         except (OSError, ValueError):
             hard = soft
-    fits = max(1, (hard - RESERVED_FDS) // fds_per_host)
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        return
+    fits = max(1, (hard - OWN_FDS) // fds_per_host)
     raise LimitError(
         f"the limit on open files (ulimit -n {hard}) is too low for {at_once} hosts at once: {needed} are needed",
         hint=f"--fanout {fits}, or 'ulimit -n {needed}' (the hard limit: /etc/security/limits.conf)",

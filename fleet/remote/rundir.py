@@ -212,6 +212,6 @@ def bury(run, folder, grace, reason, ancestors=(), state="lost", cause="supervis
     """End what a dead supervisor left behind and say so in status.json; returns that status."""
     began = time.time()
     status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
-    Builds(folder).clear()
+    Builds(folder).finish()
     write_final(folder, status)
     return status

@@ -125,7 +125,7 @@ class Supervisor:
             pass
 
     def finish(self):
-        self.builds.clear()
+        self.builds.finish()
         state = "exited" if self.reason is None else "stopped"
         status = final_status(state, self.reason, self.ending.left, self.cause, self.began)
         if self.ended is not None and os.WIFEXITED(self.ended):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import time
@@ -76,6 +77,17 @@ def test_timeout_is_124_and_leaves_nothing_behind(ready_lab: VirtualLab) -> None
     done = ready_lab.fleet("-i", "lab", "exec", "--timeout", "1", "--", "sleep", "4420")
     assert done.returncode == 124 and "still running after 1 s" in done.stderr
     wait_for(lambda: not leftovers(ready_lab, "sleep 4420"))
+
+
+def test_64_open_files_are_enough_for_one_host_at_a_time(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "t.sh").write_text("#!/bin/sh\ntrue\n")
+    (tmp_path / "t.sh").chmod(0o755)
+    for verb in (["exec", "--", "true"], ["sync", "--to", "~/few"], ["sync", "--data", "t.sh:/root/few-data/"],
+                 ["kill-port", "29999"], ["launch", "--engine", "command", "--workdir", "~/few", "./t.sh"]):
+        process = ready_lab.popen("-i", "lab", "--fanout", "1", *verb, cwd=tmp_path,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        said = process.communicate(timeout=120)
+        assert process.returncode == 0, (verb, said)
 
 
 def wait_for(condition: object, seconds: float = 15) -> None:

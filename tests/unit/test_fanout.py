@@ -135,10 +135,12 @@ def test_limits_are_raised_as_far_as_they_go(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(LimitError) as caught:
         fanout.check_limits(1000, 512)
     assert "ulimit -n 256" in caught.value.message
-    assert "1088" in caught.value.message
+    assert "1052" in caught.value.message
     assert caught.value.hint is not None
-    assert "--fanout 96" in caught.value.hint
-    fanout.check_limits(1000, 96)
+    assert "--fanout 114" in caught.value.hint
+    fanout.check_limits(1000, 114)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    fanout.check_limits(1000, 1)
 
 
 class FakeSession:
