@@ -3,8 +3,8 @@
 The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in
 $FLEET_RUN_DIR (the rank holds the files itself: nothing in between can lose a byte), passes signals on,
 writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started",
-"attempt"} and then ends the same way, so that the engine sees the truth. What cannot be started ends with
-126 or 127 and a line in .err, as in a shell. Python 3.6 syntax.
+"attempt", "begins": [bytes of .out, of .err that earlier attempts wrote]} and then ends the same way, so that the
+engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. Python 3.6 syntax.
 """
 import ctypes
 import json
@@ -58,6 +58,13 @@ def reserve(path):
         os.close(fd)
     except OSError:
         pass
+
+
+def size(path):
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def start_rank(argv, base):
@@ -115,6 +122,7 @@ def main():
     reserve(base + ".json")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    begins = [size(base + ".out"), size(base + ".err")]
     pid = start_rank(argv, base)
     status = wait(pid, supervisors(folder))
     signalled = os.WIFSIGNALED(status)
@@ -122,7 +130,7 @@ def main():
         "rank": rank, "local_rank": local_rank, "pid": pid, "started": started, "time": time.time(),
         "status": None if signalled else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if signalled else None,
-        "attempt": whole("TORCHELASTIC_RESTART_COUNT", 0),
+        "attempt": whole("TORCHELASTIC_RESTART_COUNT", 0), "begins": begins,
     }
     try:
         write_record(base + ".json", record)

@@ -51,7 +51,8 @@ def test_it_ends_as_the_rank_ended(
 def test_output_is_appended_byte_for_byte(tmp_path: Path) -> None:
     (tmp_path / "rank5.out").write_bytes(b"attempt 0\n")
     outcome(tmp_path, "printf", r"10%%\r\377\001no newline")
-    outcome(tmp_path, "sh", "-c", "echo bad >&2")
+    _, record = outcome(tmp_path, "sh", "-c", "echo bad >&2")
+    assert record["begins"] == [len(b"attempt 0\n10%\r\xff\x01no newline"), 0]
     assert (tmp_path / "rank5.out").read_bytes() == b"attempt 0\n10%\r\xff\x01no newline"
     assert (tmp_path / "rank5.err").read_bytes() == b"bad\n"
 

@@ -101,6 +101,21 @@ def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytes
     assert "ranks 2-3 on h1: ConnectionError: closed by [10.0.0.1]:2; log: " in said
 
 
+def test_a_traceback_of_an_earlier_attempt_is_none_of_the_last(tmp_path: Path) -> None:
+    hosts = (Host("h0", "10.0.0.1", slots=1),)
+    plan = make_plan(Inventory(hosts), Job("t.py", max_restarts=2), LaunchOptions(runs_dir=tmp_path), "r")
+    logs, gang = {"h0": RunFolder.create(tmp_path, "r").node("h0")}, Gang({"h0": 0}, restarts=True)
+    before = trace(0).encode()
+    logs["h0"].write("rank0.err", 0, before + b"loading\n")
+    gang.rank_ended(RankEnd("h0", 0, 0, 0, 1, None, 100.0, 0))
+    gang.rank_ended(RankEnd("h0", 0, 0, 0, None, 9, 101.0, 1, (0, len(before))))
+    gang.nodes["h0"].ended = True
+    report = summarise(plan, gang, logs, [], 1.0)
+    first = report.data["first_failure"]
+    assert (first["signal"], first["traceback"], first["tail"]) == (9, None, "loading")
+    assert report.data["tracebacks"] == []
+
+
 def test_what_scrolled_by_already_is_not_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     report = failed_run(tmp_path, [trace(0)] + [""] * 3)
     with LaunchView(["h0", "h1"]) as view:

@@ -18,7 +18,7 @@ SIGTERM = 15
 OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED,
               "supervisor": EXIT_HOST_FAILED}
 _TEXTS = {**dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)), "left": ([int], None),
-          "disk_full": (bool, None), "builds": ([str], None)}
+          "disk_full": (bool, None), "builds": ([str], None), "begins": ([int], None)}
 _UNSAID = dict.fromkeys(_TEXTS)
 _WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
 
@@ -38,6 +38,8 @@ def checked(message: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(f"{name} {str(when)[:60]!r}")
     if message.get("event") == "rank" and message.get("rank") is None:
         raise ValueError("a rank without its number")
+    if len(message.get("begins") or (0, 0)) != 2:
+        raise ValueError("begins is no pair of sizes")
     return message
 
 
@@ -57,7 +59,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock."""
+    """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
+    bytes in its stdout's and stderr's logs that earlier attempts wrote."""
 
     host: str
     node_rank: int
@@ -67,6 +70,7 @@ class RankEnd:
     signal: int | None
     time: float
     attempt: int = 0
+    begins: tuple[int, int] = (0, 0)
 
     @property
     def failed(self) -> bool:

@@ -89,11 +89,12 @@ class NodeLogs:
         self.blocked = None
         return True
 
-    def tail(self, name: str, limit: int = 64 * 1024) -> str:
-        """The last bytes of a log as text, "" when there is none."""
+    def tail(self, name: str, limit: int = 64 * 1024, since: int = 0) -> str:
+        """The last bytes of a log as text, none before `since`; "" when there is none."""
         try:
             with (self.folder / name).open("rb") as f:
-                f.seek(max(0, f.seek(0, os.SEEK_END) - limit))
+                size = f.seek(0, os.SEEK_END)
+                f.seek(max(0, min(since, size), size - limit))
                 return f.read().decode("utf-8", "replace")
         except OSError:
             return ""

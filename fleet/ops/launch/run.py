@@ -126,7 +126,7 @@ class Run:
     def _on_rank(self, host: str, message: Mapping[str, Any]) -> None:
         end = RankEnd(host, self.gang.nodes[host].node_rank, int(message["rank"]), message.get("local_rank"),
                       message.get("status"), message.get("signal"), float(message.get("time") or 0),
-                      int(message.get("attempt") or 0))
+                      int(message.get("attempt") or 0), tuple(message.get("begins") or (0, 0)))
         how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
         reason = self.gang.rank_ended(end)
         level: Literal["info", "error"] = "error" if reason else "info"

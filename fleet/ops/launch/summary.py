@@ -23,7 +23,7 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
     """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head."""
 
     def collateral(end: RankEnd) -> bool:
-        hint = hint_for(logs[end.host].tail(f"rank{end.rank}.err", TAIL_BYTES))
+        hint = hint_for(_tail(gang, logs, end.host, end.rank))
         return hint is not None and hint.collateral
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
@@ -50,19 +50,26 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
         "logs": str(plan.options.runs_dir / plan.run_id),
         "stopped": gang.reason,
         "first_failure": describe(failure, plan, logs, gang) if failure else None,
-        "tracebacks": _tracebacks(plan, logs) if code != EXIT_OK else [],
+        "tracebacks": _tracebacks(plan, logs, gang) if code != EXIT_OK else [],
         "incomplete_logs": incomplete,
     })
 
 
-def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs]) -> list[dict[str, Any]]:
+def _tail(gang: Gang, logs: Mapping[str, NodeLogs], host: str, rank: int, stream: str = "err") -> str:
+    """The end of what a rank's last attempt wrote."""
+    ends = [end for end in gang.nodes[host].ranks.values() if end.rank == rank]
+    begins = max(ends, key=lambda end: end.attempt).begins if ends else (0, 0)
+    return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"])
+
+
+def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> list[dict[str, Any]]:
     """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, dict[str, Any]] = {}
     for node in plan.nodes:
         host = node.node.host.name
         for rank in node.node.ranks:
             name = f"rank{rank}.err"
-            trace = last_of(logs[host].tail(name, TAIL_BYTES))
+            trace = last_of(_tail(gang, logs, host, rank))
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
                 group = groups.setdefault(identity(trace), {
                     "ranks": [], "hosts": [], "exception": exception_of(trace), "log": str(logs[host].folder / name)})
@@ -89,10 +96,13 @@ def _result(node: NodeState, plan: Plan) -> Result:
 
 def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> dict[str, Any]:
     """The first failure as JSON: who, how, its traceback or last lines, a hint, and the log that tells more."""
-    name = "node.log" if failure.rank is None else f"rank{failure.rank}.err"
-    text = logs[failure.host].tail(name, TAIL_BYTES)
-    if failure.rank is not None and not text.strip():
-        text = logs[failure.host].tail(f"rank{failure.rank}.out", TAIL_BYTES)
+    if failure.rank is None:
+        name = "node.log"
+        text = logs[failure.host].tail(name, TAIL_BYTES)
+    else:
+        name = f"rank{failure.rank}.err"
+        text = _tail(gang, logs, failure.host, failure.rank)
+        text = text if text.strip() else _tail(gang, logs, failure.host, failure.rank, "out")
     # of a line that a progress bar rewrote, its last state
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)
