@@ -18,7 +18,9 @@ Conversation (J frames out, control lines in):
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
     -> {"event": "at", "position", "received", "placed", "sent"}  every so often
-    -> {"event": "link", "epoch", "connected", "why"}     sending to the successor failed
+    -> {"event": "link", "epoch", "connected", "nonsense", "why"}     sending to the successor failed
+    -> {"event": "corrupt", "file", "epoch"}    its digest is another than the source's; the link that brought it
+    <- {"op": "again", "files": [file]}    have these once more from the same sender, unless another one comes
     -> {"event": "served", "epoch"}                       the successor has all
     -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; sending goes on
     <- {"op": "end"}
@@ -118,6 +120,7 @@ def take_stock(store, allocated, sweep):
                 continue
             unsure[index] = file_digest(f.final, os.O_NOFOLLOW)
         f.have = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
+        f.epochs = {0} if f.have else set()
         needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
     for target in store.targets:
         target.sweep([f.part for f in store.files if f.target is target and f.state == "wanted"])
@@ -243,6 +246,8 @@ def run_node(spec):
         elif op == "fail":
             for index, reason in message["files"]:
                 store.fail(index, reason)
+        elif op == "again":
+            store.again(message["files"])
         elif op == "next":
             sender.connect_to(message)
         elif op == "staged":

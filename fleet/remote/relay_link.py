@@ -2,8 +2,8 @@
 
 The predecessor dials. It says {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
 secret, made by the head: good for this link only. The successor answers {"wants": [[from, to], ...]}; then those
-bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. A newer epoch takes the place of
-an older link; whoever does not know the token, or has another certificate, gets nothing.
+bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. Ranges are in order and apart. A
+newer epoch takes the place of an older link; whoever does not know the token, or has another certificate, gets nothing.
 """
 import errno
 import shutil
@@ -14,8 +14,7 @@ import tempfile
 HANDSHAKE_SECONDS = 5.0
 DIAL_SECONDS = 3.0
 GONE_MILLISECONDS = 30000
-STRANGERS_AT_ONCE = 16
-LINE_LIMIT = 64 << 20
+STRANGERS_AT_ONCE = 64
 
 
 def tls_context(server, tls):
@@ -41,6 +40,13 @@ def tls_context(server, tls):
     return context
 
 
+def whole(text):
+    """A number of a line; the digits of a long one would take for ever to read."""
+    if len(text) > 20:
+        raise ValueError("no number")
+    return int(text)
+
+
 class Link:
     """A TLS connection with lines and raw bytes on it; one thread at a time."""
 
@@ -61,26 +67,40 @@ class Link:
     def send_line(self, message):
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
-    def read_line(self, limit=LINE_LIMIT):
+    def read_text(self, limit):
+        """A line, as bytes."""
         data = bytearray()
         while not data.endswith(b"\n"):
             # lines go one way at a time: nothing follows one until it was answered
             more = self.sock.recv(65536)
-            if not more or len(data) + len(more) > limit:
+            if not more:
                 raise OSError(errno.ECONNRESET, "the other end closed the connection")
+            if len(data) + len(more) > limit:
+                raise Nonsense("it says more than any relay")
             data += more
-        return json.loads(bytes(data).decode())
+        return bytes(data)
+
+    def read_line(self, limit):
+        return json.loads(self.read_text(limit).decode(), parse_int=whole)
 
     def abort(self):
         """Wake whoever reads or writes; from any thread."""
-        try:
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-        except OSError:
-            pass
+        shut(self.sock)
+
+
+def shut(sock):
+    try:
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass
 
 
 class Lost(Exception):
     """A link broke; OSError itself may as well come from a disk."""
+
+
+class Nonsense(Lost):
+    """The other end says what no relay says."""
 
 
 class lost:

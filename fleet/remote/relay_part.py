@@ -13,7 +13,8 @@ class File:
     def __init__(self, target, entry, start):
         self.target, self.start = target, start
         _number, self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
-        self.have, self.state, self.tries = 0, "wanted", 0
+        self.have, self.state = 0, "wanted"
+        self.epochs, self.staged = set(), False  # the links that brought it; 0: an earlier broadcast's
         self.part = None
         self.digest = None
         self.received = False

@@ -45,7 +45,7 @@ class Receiver:
         self.store, self.tls, self.token = store, tls, token
         self.context = tls_context(True, tls)
         self.listener = listen_on(wanted)
-        self.strangers = threading.BoundedSemaphore(STRANGERS_AT_ONCE)
+        self.strangers, self.lock = [], threading.Lock()
         self.epoch, self.link = 0, None
         self.slow = True
 
@@ -58,10 +58,12 @@ class Receiver:
                     return
                 time.sleep(0.1)
                 continue
-            if self.strangers.acquire(False):
-                start_thread(self.admit, plain)
-            else:
-                plain.close()
+            with self.lock:
+                self.strangers.append(plain)
+                # a predecessor is through within a few packets: who is slow makes room
+                if len(self.strangers) > STRANGERS_AT_ONCE:
+                    shut(self.strangers.pop(0))
+            start_thread(self.admit, plain)
 
     def admit(self, plain):
         try:
@@ -78,10 +80,12 @@ class Receiver:
                 self.store.ready.notify_all()
             if before is not None:
                 before.abort()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Lost):
             plain.close()
         finally:
-            self.strangers.release()
+            with self.lock:
+                if plain in self.strangers:
+                    self.strangers.remove(plain)
 
     def receive_forever(self):
         epoch = 0
@@ -91,6 +95,7 @@ class Receiver:
                 while self.epoch == epoch:
                     self.store.ready.wait(1.0)
                 link, epoch = self.link, self.epoch
+                self.store.from_another(epoch)
             try:
                 self.serve(link, epoch, buffer)
             except (Lost, Stopped):

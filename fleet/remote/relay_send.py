@@ -1,6 +1,9 @@
 """The sending end of a link: dials whom the head names, sends what it asks for."""
 
 
+ASKS = 5  # how often a successor may need everything anew
+
+
 class HungUp(Exception):
     """Somebody listens there, and closed the connection before it was a link."""
 
@@ -41,7 +44,7 @@ class Sender:
         except Lost as error:
             if self.order is order:
                 send_json({"event": "link", "epoch": order["epoch"], "connected": link is not None,
-                           "why": error.args[0]})
+                           "nonsense": isinstance(error, Nonsense), "why": error.args[0]})
         except Stopped:
             pass
         finally:
@@ -80,11 +83,14 @@ class Sender:
         link.sock.settimeout(None)
         with lost():
             link.send_line({"token": order["token"], "epoch": order["epoch"]})
+        room = ASKS * self.store.total
         while True:
-            with lost():
-                wants = link.read_line()["wants"]
+            wants = read_wants(link, self.store)
             if not wants:
                 return
+            room -= sum(end - begin for begin, end in wants)
+            if room < 0:
+                raise Nonsense("it asks for the same again and again")
             for begin, end in wants:
                 while begin < end:
                     self.at = begin
@@ -97,6 +103,21 @@ class Sender:
                     begin += len(data)
                     self.sent += len(data)
             self.at = None  # while the other end verifies
+
+
+def read_wants(link, store):
+    """The ranges that the successor asks for, checked: it may be anything."""
+    with lost():
+        line = link.read_text(1000 + 50 * len(store.files))
+    try:
+        said = json.loads(line.decode(), parse_int=whole)
+        wants = [(begin, end) for begin, end in said["wants"]]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise Nonsense("it asks for what is no range") from None
+    flat = [0] + [place for pair in wants for place in pair] + [store.total]
+    if not all(type(place) is int for place in flat) or flat != sorted(flat) or any(a == b for a, b in wants):
+        raise Nonsense("it asks for what is no range")
+    return wants
 
 
 class Limit:

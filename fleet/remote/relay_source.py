@@ -46,6 +46,7 @@ def run_source(spec):
         elif op == "next":
             sender.connect_to(message)
         elif op == "end":
+            send_json({"event": "at", "sent": sender.sent if sender else 0})
             return
 
 

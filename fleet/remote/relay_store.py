@@ -8,7 +8,6 @@ import queue
 import shutil
 
 CHUNK = 1 << 20
-TRIES = 3
 
 
 class Store:
@@ -29,6 +28,7 @@ class Store:
         self.problems, self.folders = [], set()
         self.to_place = queue.Queue()
         self.writing = self.reading = None
+        self.epoch, self.doubted = 0, set()  # the link that fills it; files that the head is asked about
         if source:
             for f in self.files:
                 f.state, f.have = "held", f.size
@@ -37,8 +37,8 @@ class Store:
     def wants(self):
         """[[from, to]] of the stream: what is still to be received, neighbours joined."""
         ranges = []
-        for f in self.files:
-            if f.state == "wanted" and f.have < f.size:
+        for index, f in enumerate(self.files):
+            if f.state == "wanted" and f.have < f.size and index not in self.doubted:
                 begin = f.start + f.have
                 if ranges and ranges[-1][1] == begin:
                     ranges[-1][1] = f.start + f.size
@@ -73,6 +73,24 @@ class Store:
     def settled(self):
         return self.left == 0
 
+    # -- whom it is received from --------------------------------------------------------------------------
+    def from_another(self, epoch):
+        """Another link takes over: it may bring what was not as it should be. The caller holds `ready`."""
+        self.epoch = epoch
+        self.doubted.clear()
+        self.ready.notify_all()
+
+    def again(self, indexes):
+        """The head knows nobody better to have these from."""
+        with self.ready:
+            self.doubted.difference_update(indexes)
+            self.ready.notify_all()
+        for index in indexes:
+            f = self.files[index]
+            if f.have == f.size == 0:
+                f.received = True
+                self.to_place.put(index)
+
     # -- receiving -----------------------------------------------------------------------------------------
     def put(self, position, view):
         """Write bytes of the stream; called by one thread, in order within each wanted range."""
@@ -83,6 +101,7 @@ class Store:
             piece = view[:f.size - offset]
             if f.state == "wanted" and offset == f.have:
                 self.write(f, offset, piece)
+                f.epochs.add(self.epoch)
                 with self.ready:
                     f.have += len(piece)
                     self.received += len(piece)
@@ -113,7 +132,7 @@ class Store:
                     self.fail(index, "is gone from the source")
                     continue
                 self.received += f.size - f.have
-                f.have, f.received, f.tries = f.size, True, TRIES
+                f.have, f.received, f.staged = f.size, True, True
                 self.to_place.put(index)
         for target in self.targets:
             shutil.rmtree(target.stage, ignore_errors=True)
@@ -214,15 +233,20 @@ class Store:
                 return
         finally:
             os.close(fd)
-        f.tries += 1
-        if f.tries >= TRIES:
+        if f.staged:
             self.fail(index, "did not arrive as it was sent (changed while it was read?)")
             return
         good = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
         with self.ready:
             # asked for again, where this disk's copy is not as it came; else from the start
             f.have, self.at_least = good if good < f.size else 0, 0
+            # whose fault it is, where one link alone brought it
+            epoch = f.epochs.pop() if len(f.epochs) == 1 and not f.have else None
+            f.epochs = {0} if f.have else set()
+            if epoch in (None, self.epoch):
+                self.doubted.add(index)  # until the head says where to have it from
             self.ready.notify_all()
+        send_json({"event": "corrupt", "file": index, "epoch": epoch})
 
     def enter(self, f):
         try:

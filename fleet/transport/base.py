@@ -124,9 +124,13 @@ class Channel(Protocol):
 
 
 class Session(Protocol):
-    """An open, authenticated connection to one host; thread-safe, several channels at once."""
+    """An open, authenticated connection to one host; thread-safe, several channels at once.
+
+    address: the numeric one that this machine reached it at; None where another machine did, or nobody had to.
+    """
 
     host: Host
+    address: str | None
 
     def start(self, command: str) -> Channel:
         """Start a command LINE as the node's login shell reads it. Callers pass constants, or text they

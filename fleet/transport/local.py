@@ -81,6 +81,8 @@ class LocalChannel:
 class LocalSession:
     """A "connection" to this machine."""
 
+    address: str | None = None
+
     def __init__(self, host: Host) -> None:
         self.host = host
         self._channels: list[LocalChannel] = []

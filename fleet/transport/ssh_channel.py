@@ -126,6 +126,7 @@ class SshSession:
     def __init__(self, host: Host, link: Link, timeout: float, more: Callable[[], Link] | None = None) -> None:
         self.host = host
         self._links = [link]
+        self.address = link.address
         self._timeout = timeout
         self._more = more
 

@@ -155,6 +155,15 @@ def _words(code: int | None) -> str:
     return os.strerror(code).lower() if code else "closed"
 
 
+def reached(sock: Any) -> str | None:
+    """The address at the other end; None where it leads nobody else there."""
+    try:
+        address = sock.getpeername()[0] if isinstance(sock, socket.socket) else ""
+        return None if ipaddress.ip_address(address).is_loopback else str(address)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def start_thread(target: Any, name: str) -> threading.Thread:
     """Start a daemon thread. LimitError when this machine does not allow one more."""
     thread = threading.Thread(target=target, name=name, daemon=True)

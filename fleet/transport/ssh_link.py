@@ -14,7 +14,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, LimitError, Reason
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_dial import Deadline, os_error, start_thread
+from fleet.transport.ssh_dial import Deadline, os_error, reached, start_thread
 from fleet.transport.ssh_hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh_wire import Message, NodeChannel, Packets, paramiko
 
@@ -53,6 +53,7 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         self.server_host_key: HostKey | None = None
         self.saved_exception: BaseException | None = None
         self.via: Link | None = None
+        self.address = reached(sock)
         self.goodbye = ""
         self.method = ""
         self._where = "?"

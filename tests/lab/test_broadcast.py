@@ -182,19 +182,19 @@ def test_a_first_node_cut_off_from_the_others_costs_nobody_else_its_data(
     finally:
         for name in others:
             fast.sh(first, f"ip route del unreachable {fast.address(name)}")
-    error = check_rest(fast, first, code, document, digest)
-    assert error["kind"] == "unreachable" and f"host {others[-1]}" in error["message"]
+    # what it hears of the others it cannot know: this machine sends to it
+    assert code == 0 and sums(fast, fast.names) == {digest}
 
 
-def test_a_node_that_no_other_reaches_and_the_way_around_it(fast: VirtualLab, big: Path, digest: str) -> None:
+def test_a_node_that_no_other_reaches_gets_its_files_from_the_head(fast: VirtualLab, big: Path, digest: str) -> None:
     victim, others = fast.names[1], [name for name in fast.names if name != fast.names[1]]
     for name in others:
         fast.sh(name, f"ip route add prohibit {fast.address(victim)}")
     try:
         code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
-        error = check_rest(fast, victim, code, document, digest)
-        assert f"host {others[0]} and host {others[-1]} cannot reach it" in error["message"]
-        assert "--via rsync" in error["hint"]
+        assert code == 0 and SIZE < document["sent"] < 3 * SIZE
+        assert sums(fast, fast.names) == {digest}
+        fast.sh(victim, "rm -rf /data")
         code, document = end(fast.popen("-i", "lab", "--json", "sync", "--via", "rsync", "--data", f"{big}:/data/"))
     finally:
         for name in others:

@@ -144,18 +144,53 @@ def test_a_newer_link_goes_on_where_the_older_one_was(node: Node) -> None:
     assert node.final.read_bytes() == DATA
 
 
-def test_what_arrives_wrong_is_asked_for_again_and_then_given_up(node: Node) -> None:
-    node.dial(node.tls)
+WRONG = bytes([DATA[0] ^ 1]) + DATA[1:]
+
+
+def test_what_arrives_wrong_is_told_and_asked_for_again_when_the_head_says_so(node: Node) -> None:
+    node.dial(node.tls, epoch=7)
     node.running.send({"op": "digests", "files": [[0, hashlib.sha256(DATA).hexdigest()]]})
-    wrong = bytes([DATA[0] ^ 1]) + DATA[1:]
     lines = node.link.makefile("rb")
-    node.link.sendall(wrong)
-    for _ in range(2):
-        assert json.loads(lines.readline()) == {"wants": [[0, len(DATA)]]}
-        node.link.sendall(wrong)
-    done = node.wait("done")
-    assert done["problems"][0][0] == "f" and "did not arrive as it was sent" in done["problems"][0][1]
-    assert not node.final.exists()
+    node.link.sendall(WRONG)
+    assert {"file": 0, "epoch": 7}.items() <= node.wait("corrupt").items()
+    node.running.send({"op": "again", "files": [0]})
+    assert json.loads(lines.readline()) == {"wants": [[0, len(DATA)]]}
+    node.link.sendall(WRONG)
+    node.wait("corrupt")
+    node.running.send({"op": "fail", "files": [[0, "changed"]]})
+    assert node.wait("done")["problems"] == [["f", "changed"]] and not node.final.exists()
+
+
+def test_what_arrives_wrong_comes_from_another_sender(node: Node) -> None:
+    node.dial(node.tls, epoch=1)
+    node.running.send({"op": "digests", "files": [[0, hashlib.sha256(DATA).hexdigest()]]})
+    node.link.sendall(WRONG)
+    node.wait("corrupt")
+    liar = node.link
+    assert node.dial(node.tls, epoch=2) == {"wants": [[0, len(DATA)]]}
+    liar.close()
+    assert node.finish()["problems"] == [] and node.final.read_bytes() == DATA
+
+
+def test_what_two_senders_brought_is_neither_ones_fault(node: Node) -> None:
+    node.dial(node.tls, epoch=1)
+    node.running.send({"op": "digests", "files": [[0, hashlib.sha256(DATA).hexdigest()]]})
+    node.link.sendall(WRONG[:200_000])
+    while node.wait("at")["received"] < 200_000:
+        pass
+    first = node.link
+    node.dial(node.tls, epoch=2)
+    first.close()
+    node.link.sendall(WRONG[200_000:])
+    assert node.wait("corrupt")["epoch"] is None
+
+
+def test_idle_strangers_without_end_do_not_keep_the_predecessor_out(node: Node) -> None:
+    silent = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(200)]
+    node.dial(node.tls)
+    node.finish()
+    for sock in silent:
+        sock.close()
 
 
 def test_nothing_is_left_of_the_key_and_the_port_closes(home: Path, node: Node) -> None:
@@ -183,9 +218,9 @@ def test_a_path_that_leads_out_of_the_destination_is_refused(home: Path, path: s
 
 
 class Successor:
-    """The next node of the chain, asking for everything."""
+    """The next node of the chain, asking for everything, or for what it is told to say."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, says: bytes | None = None) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         pem = node.final.parent.parent / "pem"
         pem.write_text(node.tls["cert"] + node.tls["key"])
@@ -198,7 +233,7 @@ class Successor:
             plain.settimeout(10)
             self.link = context.wrap_socket(plain, server_side=True)
         assert json.loads(self.link.recv(1000)) == {"token": "other", "epoch": 1}
-        self.link.sendall(json.dumps({"wants": [[0, len(DATA)]]}).encode() + b"\n")
+        self.link.sendall((json.dumps({"wants": [[0, len(DATA)]]}).encode() if says is None else says) + b"\n")
         self.got = b""
 
     def read(self, count: int) -> bytes:
@@ -226,6 +261,39 @@ def test_a_successor_that_takes_nothing_holds_nobody_up(node: Node) -> None:
     assert node.final.read_bytes() == DATA
     # and finds all of it later, though the part file has its final name by now
     assert successor.read(len(DATA)) == DATA
+    successor.link.close()
+
+
+ALL = json.dumps({"wants": [[0, len(DATA)]]}).encode()
+
+
+@pytest.mark.parametrize("says", [
+    b'{"wants": [["0", "9"]]}', b'{"wants": [[0, 1e3]]}', b'{"wants": [[true, 9]]}', b'{"wants": [[0, 99999999999]]}',
+    b'{"wants": [[9, 3]]}', b'{"wants": [[0, 9], [5, 12]]}', b'{"wants": [[3, 3]]}', b'{"wants": [[-5, 9]]}',
+    b'{"wants": {}, "x": ' + b"9" * 900 + b"}", b'{"wants": 7}', b'{"wants": [0, 1]}', b"[]", b"{}", b"\xff",
+    b"[" * 1000, b'{"wants": [' + b"[0,1]," * 200_000 + b"[0,1]]}", b'{"wants": null}', b'{"wants": [[0, 1, 2]]}',
+], ids=lambda says: says[:24].decode("latin-1"))
+def test_a_successor_that_asks_for_what_cannot_be_is_told_of_and_nobody_else_suffers(node: Node, says: bytes) -> None:
+    successor = Successor(node, says)
+    link = node.wait("link")
+    assert link["epoch"] == 1 and link["connected"] and link["nonsense"]
+    node.dial(node.tls)
+    assert node.finish()["problems"] == [] and node.final.read_bytes() == DATA
+    successor.link.close()
+
+
+def test_a_successor_that_asks_for_everything_without_end(node: Node) -> None:
+    node.dial(node.tls)
+    node.finish()
+    successor = Successor(node)
+    for _ in range(4):
+        successor.got = b""
+        successor.read(len(DATA))
+        successor.link.sendall(ALL + b"\n")
+    successor.got = b""
+    successor.read(len(DATA))
+    successor.link.sendall(ALL + b"\n")
+    assert node.wait("link")["nonsense"]
     successor.link.close()
 
 

@@ -34,7 +34,8 @@ class Story:
             for verdict in self.judge.tick(self.now):
                 self.verdicts.append(verdict)
                 self.told.append((verdict.name, verdict.action, verdict.kind))
-                change = {"aside": self.chain.set_aside, "last": self.chain.to_end, "out": self.chain.remove}
+                change = {"aside": self.chain.set_aside, "last": self.chain.to_end, "out": self.chain.remove,
+                          "first": self.chain.to_front}
                 change[verdict.action](verdict.name)
         return self
 
@@ -255,13 +256,17 @@ def test_a_wall_between_two_is_gone_around_and_at_the_end_named() -> None:
     assert story.judge.broken("c", 6, False, "refused") == "redial"
     story.chain.redial("c")
     [verdict] = verdicts(story, "c", 7, False, "refused")
+    assert verdict.action == "first" and "host a and host c cannot reach it" in verdict.reason
+    assert story.chain.to_front("b")[0] == Order(SOURCE, "b", 8)
+    assert story.judge.broken(SOURCE, 8, False, "refused") == "redial"
+    story.chain.redial(SOURCE)
+    verdict = verdicts(story, SOURCE, story.chain.links[SOURCE].epoch, False, "refused")[0]
     assert verdict.action == "out" and verdict.hint and "--via rsync" in verdict.hint
-    assert "host a and host c cannot reach it" in verdict.reason
 
 
 def walls(story: Story, shut: set[tuple[str, str]]) -> Story:
     """Links between these two fail, until there is none left."""
-    change = {"last": story.chain.to_end, "out": story.chain.remove}
+    change = {"last": story.chain.to_end, "out": story.chain.remove, "first": story.chain.to_front}
     for _ in range(200):
         order = next((o for o in story.chain.links.values() if (o.sender, o.receiver) in shut
                       and o.receiver in story.chain.hops and not story.chain.hops[o.receiver].done), None)

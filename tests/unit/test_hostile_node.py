@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from fleet.transport.frames import PREAMBLE, Nonsense
 from fleet.transport.line import OUTPUT_LIMIT, run_line
 from fleet.transport.program import Program, call
 from fleet.transport.ssh_wire import Packets, paramiko
+from tests.peak import LIMIT_MIB, peak_of
 
 HOST = Host("gpu1", "gpu1")
 
@@ -38,6 +40,7 @@ class Node:
 
     name = "hostile"
     host = HOST
+    address = None
 
     def __init__(self, *said: bytes) -> None:
         self.said = said
@@ -88,6 +91,23 @@ def test_frames_that_no_program_sends(data: bytes) -> None:
     with pytest.raises(Nonsense) as caught:
         call(Node(PREAMBLE + data), "probe", {})
     assert caught.value.kind == "protocol" and caught.value.hint
+
+
+BIG = """
+import contextlib
+from fleet.errors import FleetError
+from fleet.transport.frames import FRAME_LIMITS, PREAMBLE
+from fleet.transport.program import call
+from tests.unit.test_hostile_node import Node, frame
+for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):
+    data = b'{"a":[' + item * ((FRAME_LIMITS["J"] - 20) // len(item))
+    with contextlib.suppress(FleetError):
+        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "probe", {})
+"""
+
+
+def test_a_message_takes_no_more_memory_than_this_machine_has() -> None:
+    assert peak_of(sys.executable, "-c", BIG) < LIMIT_MIB
 
 
 def test_a_shell_that_never_stops_talking() -> None:

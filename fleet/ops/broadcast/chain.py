@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 RATE_SECONDS = 4.0
 GAP_DECAY = 0.9
+LEAST_BYTES, LEAST_FILES = 1 << 16, 5
+SAMPLE_SECONDS = 0.05
 SOURCE = ""  # no host has this name
 
 
@@ -27,11 +29,14 @@ class Order:
 
 @dataclass
 class Hop:
-    """What is known of a node. position: the first byte it lacks. received: bytes so far; todo: bytes in all.
+    """What is known of a node. position: the first byte it lacks. received: bytes so far; todo: bytes in all;
+    counted, files: bytes and files in place when `grown` was set.
 
     Times are monotonic seconds. heard: its last word; gap: how far apart its words lately were; grown: when bytes last
     came; linked: when it last got another sender. failures: links to it that broke since then. moves: how
-    often it was sent to the end. crawlers: hops that crawled behind it.
+    often it was sent to the end. firsts: how often to the front. complaints: about its senders. crawlers: hops that
+    crawled behind it. suspect: what it sends on is not to be relied on. usual: who had which rate when it crawled;
+    slow_behind: whom it crawled behind.
     """
 
     name: str
@@ -40,12 +45,19 @@ class Hop:
     grown: float
     position: int = 0
     received: int = 0
+    counted: int = 0
+    files: int = 0
     gap: float = 0.0
     linked: float = 0.0
     began: float | None = None
     done: bool = False
     failures: int = 0
     moves: int = 0
+    firsts: int = 0
+    usual: tuple[str, float] | None = None
+    slow_behind: set[str] = field(default_factory=set)
+    complaints: int = 0
+    suspect: bool = False
     crawlers: int = 0
     samples: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -92,10 +104,12 @@ class Chain:
         return self.hops.get(self.sender_of(hop.name))
 
     def is_last(self, name: str) -> bool:
-        return next(reversed(self.hops), None) == name
+        """Whether nobody depends on it, but those on whom nobody does either."""
+        *_, last = ["", *(one.name for one in self.hops.values() if not one.suspect or one.name == name)]
+        return last == name
 
     # -- what is known of them -----------------------------------------------------------------------------
-    def heard(self, name: str, position: int, received: int, now: float) -> None:
+    def heard(self, name: str, position: int, received: int, now: float, placed: int = 0) -> None:
         """A hop's word on how far it is, whether it is there or away."""
         hop = self.hops.get(name) or self.away.get(name)
         if hop is None:
@@ -104,9 +118,14 @@ class Chain:
         hop.heard = now
         if received > hop.received:
             hop.began = hop.began or now
-            hop.grown, hop.received = now, received
+            hop.received = received
+        # a trickle is no progress
+        if received >= hop.counted + LEAST_BYTES or received >= hop.todo > hop.counted or \
+                placed >= hop.files + LEAST_FILES:
+            hop.grown, hop.counted, hop.files = now, received, placed
         hop.position = position
-        hop.samples.append((now, received))
+        if not hop.samples or now - hop.samples[-1][0] >= SAMPLE_SECONDS:
+            hop.samples.append((now, received))
         while now - hop.samples[0][0] > RATE_SECONDS:
             hop.samples.popleft()
 
@@ -174,18 +193,32 @@ class Chain:
 
     def rejoin(self, name: str) -> list[Order]:
         """One that was away is there again: at the end, where nobody depends on it."""
-        hop = self.hops[name] = self.away.pop(name)
+        hop = self._append(self.away.pop(name))
         hop.gap = hop.failures = 0
         hop.linked = self.now
         return self.orders()
 
     def to_end(self, name: str) -> list[Order]:
         """Have nobody depend on a hop. The caller counts its moves."""
-        hop = self.hops.pop(name)
-        self.hops[name] = hop
+        hop = self._append(self.hops.pop(name))
         self.links.pop(name, None)
         hop.crawlers = hop.failures = 0
         return self.orders()
+
+    def to_front(self, name: str) -> list[Order]:
+        """Have the source itself send to a hop."""
+        hop = self.hops.pop(name)
+        self.hops = {name: hop, **self.hops}
+        self.links.pop(name, None)
+        hop.failures = 0
+        return self.orders()
+
+    def _append(self, hop: Hop) -> Hop:
+        """Last, but for those that nobody is to depend on."""
+        suspects = {} if hop.suspect else {name: one for name, one in self.hops.items() if one.suspect}
+        good = {name: one for name, one in self.hops.items() if name not in suspects}
+        self.hops = {**good, hop.name: hop, **suspects}
+        return hop
 
     def redial(self, sender: str) -> list[Order]:
         """The same link again, as a new one."""

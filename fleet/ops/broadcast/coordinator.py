@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.errors import FleetError, HostFailed, Interrupted, Reason
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.manifest import Manifest
-from fleet.ops.broadcast.member import Member, Outbox, count_of
+from fleet.ops.broadcast.member import Member, Outbox
+from fleet.ops.broadcast.said import checked, count_of
 from fleet.ops.broadcast.source import Source
 from fleet.ops.broadcast.steering import Steering
 
@@ -35,6 +36,8 @@ class Coordinator:
         self.first_locked = threading.Event()
         self.sent = 0
         self.source = Source()
+        for member in members:
+            member.work = manifest.size
         self._view, self._star, self._reach, self._limited = emit, star, reach, limited
         self._lock = threading.RLock()
         self._steering: Steering | None = None
@@ -47,12 +50,16 @@ class Coordinator:
     def source_opened(self, outbox: Outbox) -> None:
         with self._lock:
             self.source.outbox = outbox
+            if self.over.is_set():
+                self.source.tell(op="end")
+                return
             outbox.put(self.manifest.message)
             self._maybe_go()
 
     def opened(self, member: Member, outbox: Outbox) -> None:
         with self._lock:
             member.outbox = outbox
+            member.quiet.word()
             if self.over.is_set():
                 member.tell(op="end")
 
@@ -87,7 +94,7 @@ class Coordinator:
             if name == SOURCE:
                 getattr(self, f"_source_{message['event']}", self._ignore)(message)
             else:
-                getattr(self, f"_on_{message['event']}", self._ignore)(self.members[name], message)
+                getattr(self, f"_on_{checked(message)}", self._ignore)(self.members[name], message)
 
     def _ignore(self, *_: object) -> None:
         """An event that says nothing to the head."""
@@ -96,13 +103,16 @@ class Coordinator:
         self._first_is_through(member.host.name)
         if member.outbox is not None and not member.greeted:
             member.greeted = True
+            member.quiet.word()
             member.outbox.put(self.manifest.message)
 
     def _on_shared(self, member: Member, message: Mapping[str, Any]) -> None:
         if member.state != "starting":
             return
+        if message["with"] not in self.members or message["with"] == member.host.name:
+            raise ValueError("it shares a folder with nobody here")
         member.state = "shared"
-        member.data["shared_with"] = str(message["with"])
+        member.data["shared_with"] = message["with"]
         self._maybe_go()
 
     def _on_lacks(self, member: Member, message: Mapping[str, Any]) -> None:
@@ -115,16 +125,18 @@ class Coordinator:
             self._maybe_go()
 
     def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
-        hint = message["hint"] and str(message["hint"])
         kind = "mixed" if message.get("kind") == "mixed" else "sync"
-        error = HostFailed(Reason.of_node(str(message["message"])), hint=hint, host=member.host.name, kind=kind)
+        error = HostFailed(Reason.of_node(message["message"]), hint=message["hint"], host=member.host.name, kind=kind)
         self._out(member, error)
         self._first_is_through(member.host.name)
         self._maybe_go()
 
     def _on_at(self, member: Member, message: Mapping[str, Any]) -> None:
         if self._steering is not None and member.state != "out":
-            member.received = count_of(message["received"])
+            received, placed = count_of(message["received"]), count_of(message["placed"])
+            if received > member.received or len(self.manifest.files) >= placed > member.placed:
+                member.quiet.word()
+            member.received, member.placed = received, max(placed, member.placed)
             state = "done" if member.state == "done" else "receiving"
             self._emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
             self._steering.heard(member.host.name, message)
@@ -133,12 +145,19 @@ class Coordinator:
         if self._steering is not None:
             self._steering.link_broke(member.host.name, message)
 
+    def _on_corrupt(self, member: Member, message: Mapping[str, Any]) -> None:
+        if self._steering is not None and member.state == "receiving":
+            if not member.lacks(message["file"]):
+                raise ValueError("it has that file")
+            if message["file"] not in self.source.changed:
+                self._steering.corrupt(member, message["file"], message["epoch"])
+
     def _on_done(self, member: Member, message: Mapping[str, Any]) -> None:
         if self._steering is None or member.state != "receiving":
             return
         member.state = "done"
         member.data |= {"files": count_of(message["files"]), "bytes": count_of(message["bytes"])}
-        problems = [(str(path), str(why)) for path, why in message["problems"]]
+        problems = [(path, why) for path, why in message["problems"]]
         if problems:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             member.error = HostFailed(f"{problems[0][0]} {problems[0][1]}{more}", host=member.host.name, kind="digest",
@@ -200,6 +219,7 @@ class Coordinator:
         lacking = [m for m in ready if any(True for _ in m.lacking())]
         for member in ready:
             member.state = "receiving"
+            member.quiet.word()
             member.tell(op="go", held=sorted(member.held))
             self.source.pass_on(member, self.source.digests)
             self.source.warn(member, self.source.changed)
@@ -231,8 +251,20 @@ class Coordinator:
 
     def tick(self) -> None:
         with self._lock:
+            for member in list(self.members.values()):
+                self._watch(member)
             if self._steering is not None and not self.over.is_set():
                 self._steering.tick()
+
+    def _watch(self, member: Member) -> None:
+        """A node that only says that it lives, and never what it has got to, holds nobody up for ever."""
+        limit, seconds = member.limit, member.quiet.seconds()
+        if limit is not None and seconds > limit:
+            self._out(member, ConnectError(f"it has got nowhere for {seconds:.0f} s", kind="stalled",
+                                           host=member.host.name, hint="look at its disk, then run this again"))
+            member.cancel.set()
+            self._first_is_through(member.host.name)
+            self._maybe_go()
 
     def _maybe_over(self) -> None:
         if self._steering and all(m.state in ("done", "shared", "out") for m in self.members.values()):

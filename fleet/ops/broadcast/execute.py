@@ -19,7 +19,7 @@ from fleet.events import Finished, Round, Started
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.broadcast.certificate import make_certificate
 from fleet.ops.broadcast.chain import SOURCE
-from fleet.ops.broadcast.coordinator import TICK_SECONDS, Coordinator
+from fleet.ops.broadcast.coordinator import GOODBYE_SECONDS, TICK_SECONDS, Coordinator
 from fleet.ops.broadcast.manifest import Manifest, scan
 from fleet.ops.broadcast.member import Member, converse
 from fleet.ops.broadcast.plan import BroadcastPlan
@@ -73,7 +73,8 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
     runtime.emit(Round("", inventory.names))
     transfer = _Transfer(plan, manifest, members, runtime)
     coordinator = transfer.coordinator
-    threading.Thread(target=transfer.source, name="source", daemon=True).start()
+    source = threading.Thread(target=transfer.source, name="source", daemon=True)
+    source.start()
     threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
     results: dict[str, Result] = {}
     try:
@@ -84,6 +85,7 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
             runtime.emit(Finished(result))
     finally:
         coordinator.end()
+        source.join(GOODBYE_SECONDS)  # its last word is how much it has sent
         transfer.tunnels.close()
     final = with_shared([results[host.name] for host in inventory.hosts])
     data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
@@ -119,6 +121,7 @@ class _Transfer:
         try:
             session = self._runtime.transport.connect(host, self._runtime.cancel)
             self._sessions[host.name] = session
+            member.reached = session.address
             undo = self._runtime.cancel.on_set(member.cancel.set)
             try:
                 if member is not next(iter(coordinator.members.values())):

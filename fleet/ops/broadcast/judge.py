@@ -30,18 +30,20 @@ TRIAL_LEFT_SECONDS = 20.0
 
 LOOK_AT_HOST = "look at the host and at its link, then run this again"
 LOOK_AT_LINK = "look at its link and at its disk, then run this again"
+BROKEN = "something there breaks fleet's programs: look at the host"
 OPEN_PORTS = "a firewall? open the nodes' ports to each other, or use --via rsync"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """aside: the others go on without `name` until it speaks; last: it goes to the end; out: it is given up.
+    """aside: the others go on without `name` until it speaks; last: it goes to the end; first: the source itself sends
+    to it; out: it is given up. What one member says of another may be a lie: only what the source finds puts one out.
 
     kind: a stable word, as in FleetError; "trial" for a move that blames nobody.
     """
 
     name: str
-    action: Literal["aside", "last", "out"]
+    action: Literal["aside", "last", "first", "out"]
     reason: str
     hint: str | None = None
     kind: str = "lost"
@@ -85,12 +87,16 @@ class Judge:
             return [first]
         return self._trial()
 
-    def broken(self, sender: str, epoch: int, connected: bool, why: str) -> list[Verdict] | Literal["redial"]:
-        """A link failed: dial again, or what becomes of its ends. [] when nobody waits for that link."""
+    def broken(self, sender: str, epoch: int, connected: bool, why: str, nonsense: bool = False
+               ) -> list[Verdict] | Literal["redial"]:
+        """A link failed: dial again, or what becomes of its ends. [] when nobody waits for that link. nonsense: the
+        sender says that the other end does not keep to the protocol."""
         hop = self._chain.broke(sender, epoch)
         if hop is None:
             return []
         hop.failures += 1
+        if nonsense:
+            return [self._sure(hop, f"it does not keep to fleet's protocol: {why}", BROKEN, "protocol")]
         if hop.failures <= (REDIALS if connected else 1):
             return "redial"
         if not connected:
@@ -117,7 +123,23 @@ class Judge:
             return [self._move(hop.name, reason, "unreachable")]
         if not again and len(unreached) < 2 and movable:
             return [self._move(sender, f"it does not reach host {hop.name}: {why}", "unreachable")]
-        return [Verdict(hop.name, "out", reason, OPEN_PORTS, "unreachable")]
+        return [self._sure(hop, reason, OPEN_PORTS, "unreachable")]
+
+    def corrupt(self, name: str, epoch: int) -> list[Verdict]:
+        """A hop got by link `epoch` what is not in the source: nobody is to depend on its sender. [] when there is none
+        to blame."""
+        hop = self._chain.hops.get(name)
+        sender = self._chain.before(hop) if hop is not None else None
+        link = self._chain.links.get(sender.name) if sender is not None else None
+        if hop is None or sender is None or link is None or link.epoch != epoch or hop.firsts >= MOVES:
+            return []
+        hop.complaints += 1
+        movable = sender.moves < MOVES
+        sender.suspect = True
+        verdicts = [self._move(sender.name, f"what host {name} got from it is not in the source", "corrupt")] * movable
+        if hop.complaints > 1 or not movable:
+            verdicts.append(self._sure(hop, "what it gets from other hosts is not in the source", None, "corrupt"))
+        return verdicts
 
     def _move(self, name: str, reason: str, kind: str, hint: str | None = None) -> Verdict:
         self._chain.hops[name].moves += 1
@@ -160,6 +182,8 @@ class Judge:
             who, usual = sender.name, sender.average()
             if sender.position - hop.position < LAG_BYTES:
                 return None
+        elif hop.usual is not None:
+            who, usual = hop.usual
         elif self._as_first is not None and self._as_first[0] != hop.name:
             who, usual = self._as_first
         else:
@@ -177,6 +201,12 @@ class Judge:
             self._as_first = None  # everything may have become slower since that was measured
         elif self._chain.is_last(hop.name) and not self._alone(hop):
             return None  # nobody waits for it
+        else:
+            hop.usual = who, usual
+        hop.slow_behind.add(self._chain.sender_of(hop.name))
+        if self._as_first is not None and self._as_first[0] == hop.name and \
+                self._as_first[1] < usual * CRAWL_FRACTION:
+            hop.slow_behind.add(SOURCE)
         return self._worse(hop, reason, LOOK_AT_LINK, "slow")
 
     def _alone(self, hop: Hop) -> bool:
@@ -184,10 +214,19 @@ class Judge:
         return not self._chain.away and all(other.done for other in self._chain.hops.values() if other is not hop)
 
     def _worse(self, hop: Hop, reason: str, hint: str, kind: str, moves: int = MOVES) -> Verdict:
-        """Another sender, with nobody behind it, if that may help; else it is given up."""
-        if not self._chain.is_last(hop.name) and hop.moves < moves:
+        """Another sender, with nobody behind it, if that may help; else the source; else it is given up."""
+        found = hop.firsts and self._chain.before(hop) is None
+        if not found and not self._chain.is_last(hop.name) and hop.moves < moves:
             return self._move(hop.name, reason, kind, hint)
-        return Verdict(hop.name, "out", reason, hint, kind)
+        return self._sure(hop, reason, hint, kind)
+
+    def _sure(self, hop: Hop, reason: str, hint: str | None, kind: str) -> Verdict:
+        """Out, where that is what the source found; else it is to find out."""
+        slow = kind == "slow" and len(hop.slow_behind) > 1
+        if slow or self._chain.before(hop) is None or hop.firsts >= MOVES:
+            return Verdict(hop.name, "out", reason, hint, kind)
+        hop.firsts += 1
+        return Verdict(hop.name, "first", reason, hint, kind)
 
     def _trial(self) -> list[Verdict]:
         """Whether the first host's own link holds up all others cannot be seen from here: in a long transfer, let

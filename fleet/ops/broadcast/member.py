@@ -6,21 +6,22 @@ import bisect
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.ops.broadcast.manifest import Manifest
-from fleet.ops.shape import ABSOLUTE, fits
-from fleet.transport.base import Cancel, Session
+from fleet.ops.broadcast.said import LACKS, count_of, ranges
+from fleet.ops.shape import fits
+from fleet.transport.base import Cancel, Session, Silence
 from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
-LACKS: dict[str, Any] = {"wants": [[int]], "files": [[int]], "unsure": dict}
-NEED = {**LACKS, "bytes": int, "address": (str, None), "port": (int, None), "stages": [ABSOLUTE]}
+HELLO_SECONDS = 60.0  # a lock is waited for in that time, and folders on slow disks
+SLOWEST_DISK = 10 << 20
 Handle = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -51,7 +52,8 @@ class Outbox:
 class Member:
     """A host that takes part, as the head sees it; the coordinator's lock guards all of it.
 
-    state: "starting", "ready" (it has said what it needs), "shared", "receiving", "done" or "out".
+    state: "starting", "ready" (it has said what it needs), "shared", "receiving", "done" or "out". reached: the address
+    that SSH went to. work: bytes that it may have to read on its disk. quiet: since when it gets nowhere.
     """
 
     host: Host
@@ -63,7 +65,11 @@ class Member:
     parts: dict[str, list[Any]] = field(default_factory=dict)
     need: Mapping[str, Any] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
+    reached: str | None = None
     received: int = 0
+    placed: int = 0
+    work: int = 0
+    quiet: Silence = field(default_factory=Silence)
     data: dict[str, Any] = field(default_factory=dict)
     error: FleetError | None = None
     cancel: Cancel = field(default_factory=Cancel)
@@ -74,10 +80,29 @@ class Member:
 
     @property
     def addresses(self) -> list[list[Any]]:
-        """Where its listener can be dialled, best first: [[address, port]]."""
-        port = self.need["port"]
-        found = [self.need["address"], self.host.data_address, self.host.address]
-        return [[address, port] for address in dict.fromkeys(found) if address]
+        """Where its listener can be dialled, best first: [[address, port]]. Addresses are those that the inventory
+        names and SSH went to: of its own it may choose among them, and no other machine."""
+        known = dict.fromkeys(filter(None, [self.host.data_address, self.reached, self.host.address]))
+        own = [self.need["address"]] if self.need["address"] in known else []
+        return [[address, self.need["port"]] for address in dict.fromkeys([*own, *known])]
+
+    @property
+    def own_addresses(self) -> list[list[Any]]:
+        """Where it can be dialled on its own machine."""
+        own = [self.need["address"], self.need["port"]]
+        return [own, *(pair for pair in self.addresses if pair != own)]
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds that it may go without a word of what is to come next; None where others tell."""
+        if self.outbox is None:
+            return None
+        if self.state == "starting" and not self.greeted:
+            return HELLO_SECONDS
+        # it compares all files, or puts the last ones in place
+        if self.state == "starting" or self.state == "receiving" and self.received >= self.need["bytes"]:
+            return HELLO_SECONDS + self.work / SLOWEST_DISK
+        return None
 
     def take_part(self, message: Mapping[str, Any], manifest: Manifest) -> None:
         """A part of what it lacks: of each kind one for every file at most. One of frames.MISFITS, as in take_need."""
@@ -92,8 +117,8 @@ class Member:
 
     def take_need(self, message: Mapping[str, Any], manifest: Manifest, dialled: bool) -> None:
         """What it says it lacks; dialled: others are to bring it. One of frames.MISFITS for what is no such message."""
-        if not fits(message, NEED) or dialled and not fits(message, {"port": int}):
-            raise ValueError("what it needs is told in another way")
+        if dialled and not fits(message, {"port": int}):
+            raise ValueError("it listens nowhere")
         self.take_part({name: message[name] for name in LACKS}, manifest)
         port, stages, count = message["port"], message["stages"], len(manifest.files)
         if len(stages) != len(self.dests) or dialled and not 0 < port < 1 << 16:
@@ -128,22 +153,6 @@ class Member:
     def fail(self, error: FleetError) -> None:
         self.state = "out"
         self.error = self.error or error
-
-
-def count_of(value: Any) -> int:
-    """A number of bytes that a node told; ValueError for what is none."""
-    if type(value) is not int or not 0 <= value < 1 << 62:
-        raise ValueError("no number of bytes")
-    return value
-
-
-def ranges(pairs: Sequence[Sequence[int]], end: int) -> list[tuple[int, int]]:
-    """[(from, to)] as a node gave them: in order, apart, none empty, between 0 and end."""
-    found = [(a, b) for a, b in pairs]
-    flat = [0, *(n for pair in found for n in pair), end]
-    if flat != sorted(flat) or any(a == b for a, b in found):
-        raise ValueError("ranges that are none")
-    return found
 
 
 def converse(

@@ -13,8 +13,13 @@ from fleet.events import Emit, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Order
 from fleet.ops.broadcast.judge import Judge, Verdict
 from fleet.ops.broadcast.losses import Losses
-from fleet.ops.broadcast.member import Member, count_of
+from fleet.ops.broadcast.member import Member
+from fleet.ops.broadcast.said import count_of
 from fleet.ops.broadcast.source import Source
+
+DOUBT_SECONDS = 0.5
+SAME_TRIES, MOST_TRIES = 3, 20
+WHY_LENGTH = 200
 
 
 class Steering:
@@ -30,6 +35,8 @@ class Steering:
         self._judge = Judge(self.chain, now, limited)
         self._members = {member.host.name: member for member in lacking}
         self._source, self._emit, self._fail, self._reach = source, emit, fail, reach
+        self._doubts: list[tuple[float, Member, int, int | None]] = []
+        self._tries: dict[tuple[str, int], int] = {}
         self._give(self.chain.orders())
 
     def heard(self, name: str, message: Mapping[str, Any]) -> None:
@@ -38,7 +45,8 @@ class Steering:
         self.chain.sent(name, count_of(message["sent"]), now)
         if name == SOURCE:
             return
-        self.chain.heard(name, count_of(message["position"]), count_of(message["received"]), now)
+        self.chain.heard(name, count_of(message["position"]), count_of(message["received"]), now,
+                         count_of(message["placed"]))
         if name in self.chain.away:
             self._emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
             self._give(self.chain.rejoin(name))
@@ -46,8 +54,8 @@ class Steering:
             self._emit(Notice("info", f"goes on without host {lost[0]}, {lost[1]:g} s lost", name))
 
     def link_broke(self, sender: str, message: Mapping[str, Any]) -> None:
-        epoch, connected = int(message["epoch"]), bool(message["connected"])
-        answer = self._judge.broken(sender, epoch, connected, str(message["why"]))
+        answer = self._judge.broken(sender, message["epoch"], message["connected"], message["why"][:WHY_LENGTH],
+                                    message["nonsense"])
         if answer == "redial":
             self._give(self.chain.redial(sender))
         else:
@@ -58,8 +66,35 @@ class Steering:
         """Close the gap that a host leaves behind."""
         self._mend(name, self.chain.remove(name))
 
+    def corrupt(self, member: Member, file: int, epoch: int | None) -> None:
+        """A member got a file with another digest than the source's. What is done about it waits a moment: if its
+        sender says the same, it only passed that on."""
+        tries = self._tries.get((member.host.name, file), 0)
+        if tries >= MOST_TRIES:
+            raise ValueError("it says the same of a file again and again")
+        self._tries[member.host.name, file] = tries + 1
+        self._doubts.append((time.monotonic(), member, file, epoch))
+
+    def _settle_doubts(self, now: float) -> None:
+        ripe = [doubt for doubt in self._doubts if now - doubt[0] >= DOUBT_SECONDS]
+        del self._doubts[: len(ripe)]
+        places = {name: place for place, name in enumerate(self.chain.hops)}
+        for _, member, file, epoch in sorted(ripe, key=lambda doubt: places.get(doubt[1].host.name, len(places))):
+            name = member.host.name
+            verdicts = []
+            if epoch is not None and (self.chain.sender_of(name), file) not in self._tries:
+                verdicts = self._judge.corrupt(name, epoch)
+            for verdict in verdicts:
+                self._carry_out(verdict)
+            if not verdicts and self._tries[name, file] < SAME_TRIES:
+                member.tell(op="again", files=[file])
+            elif not verdicts:
+                member.tell(op="fail", files=[[file, "did not arrive as it was sent (changed while it was read?)"]])
+
     def tick(self) -> None:
-        for verdict in self._judge.tick(time.monotonic()):
+        now = time.monotonic()
+        self._settle_doubts(now)
+        for verdict in self._judge.tick(now):
             self._carry_out(verdict)
 
     def _carry_out(self, verdict: Verdict) -> None:
@@ -75,6 +110,9 @@ class Steering:
             self._emit(Progress(name, "away", member.received, member.need["bytes"]))
             self._emit(Notice("warning", f"{verdict.reason}: the others go on without it", name))
             self._mend(name, self.chain.set_aside(name))
+        elif verdict.action == "first":
+            self._emit(Notice("info", f"gets its files from this machine from here on: {verdict.reason}", name))
+            self._give(self.chain.to_front(name))
         elif verdict.kind == "trial":
             self._give(self.chain.to_end(name))
         else:
