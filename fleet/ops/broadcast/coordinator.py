@@ -136,7 +136,7 @@ class Coordinator:
             received, placed = count_of(message["received"]), count_of(message["placed"])
             if received > member.received or len(self.manifest.files) >= placed > member.placed:
                 member.quiet.word()
-            member.received, member.placed = received, max(placed, member.placed)
+            member.received, member.placed = max(received, member.received), max(placed, member.placed)
             state = "done" if member.state == "done" else "receiving"
             self._emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
             self._steering.heard(member.host.name, message)
@@ -230,9 +230,13 @@ class Coordinator:
         self.source.ask(i for m in lacking for i in m.lacking())
         self._maybe_over()
 
-    def add_sent(self, count: int) -> None:
+    def staged(self, name: str, count: int) -> None:
+        """A member has everything without a chain; it took this many bytes."""
         with self._lock:
             self.sent += count
+            member = self.members[name]
+            member.received = max(member.received, member.need["bytes"])
+            member.quiet.word()
 
     def give_up(self, name: str, error: FleetError) -> None:
         """A member cannot be served."""

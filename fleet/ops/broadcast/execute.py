@@ -179,7 +179,7 @@ class _Transfer:
             with self._at_once:
                 sent = send(self._sessions[name], member, self._manifest, [item.source for item in plan.items], limit,
                             self._runtime)
-            self.coordinator.add_sent(sent)
+            self.coordinator.staged(name, sent)
         except Exception as error:
             result = failed(member.host, error)
             assert result.error

@@ -1,0 +1,59 @@
+"""One member as the head sees it: where it is dialled, and how long it may get nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet.model import Host
+from fleet.ops.broadcast import member as members
+from fleet.ops.broadcast.coordinator import Coordinator
+from fleet.ops.broadcast.manifest import Manifest
+from fleet.ops.broadcast.member import Member
+from tests.unit.test_hostile_fuzz import AT, NEED, Outbox
+
+MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
+
+
+@pytest.mark.parametrize(("said", "reached", "data", "dialled"), [
+    ("10.0.0.5", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),  # a name that only this machine's ssh config knows
+    ("192.168.0.7", "10.0.0.5", "192.168.0.7", ["192.168.0.7", "10.0.0.5", "gpu1"]),
+    ("10.0.0.5", "10.0.0.5", "192.168.0.7", ["10.0.0.5", "192.168.0.7", "gpu1"]),
+    ("198.51.100.1", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),
+    ("198.51.100.1", None, "192.168.0.7", ["192.168.0.7", "gpu1"]),
+    ("127.0.0.1", None, None, ["gpu1"]), (None, None, None, ["gpu1"]),
+])
+def test_of_a_nodes_own_word_only_the_port_is_taken(
+    said: str | None, reached: str | None, data: str | None, dialled: list[str]
+) -> None:
+    one = Member(Host("gpu1", "gpu1", data_address=data), ["/d"], "secret", reached=reached)
+    one.take_need({**NEED, "address": said}, MANIFEST, True)
+    assert one.addresses == [[address, 9] for address in dialled]
+    assert one.own_addresses[0] == [said, 9]
+
+
+@pytest.mark.parametrize("said", [[], [{"event": "hello"}], [{"event": "hello"}, NEED]],
+                         ids=["nothing", "hello", "all but done"])
+def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
+    both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
+    head = Coordinator(list(both.values()), MANIFEST, lambda event: None, lambda member: member.addresses)
+    head.source_opened(Outbox())  # type: ignore[arg-type]
+    for member in both.values():
+        head.opened(member, Outbox())  # type: ignore[arg-type]
+    for message in said:
+        head.handle("e", message)
+    for message in ({"event": "hello"}, NEED):
+        head.handle("a", message)
+    if len(said) > 1:
+        head.handle("e", {**AT, "received": 8})
+    head.tick()
+    assert both["e"].state != "out"
+    monkeypatch.setattr(members, "HELLO_SECONDS", -1.0)
+    monkeypatch.setattr(members, "SLOWEST_DISK", 1 << 40)
+    both["a"].work = 1 << 50  # it has a large disk to read
+    head.tick()
+    assert both["e"].state == "out" and both["e"].cancel.is_set() and head.first_locked.is_set()
+    assert both["e"].error is not None and both["e"].error.kind == "stalled"
+    head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": []})
+    assert both["a"].state == "done" and head.over.is_set()
