@@ -179,7 +179,7 @@ def mirror(spec):
         os.makedirs(folder, 0o700, exist_ok=True)
     *parts, last = in_parts([[e[0], e[3]] for e in wanted])
     for part in parts:
-        send_json({"event": "lacks", "files": part})
+        head.say({"event": "lacks", "files": part})
     head.say({"event": "need", "files": last, "stage": dec(stage), "basis": dec(dest.path)})
     message = receive(head, parcels)
     if message is None:
