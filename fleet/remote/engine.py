@@ -6,6 +6,7 @@ import select
 START_DEADLINE = 10.0
 LEFTOVER_GRACE = 2.0
 SYNC_WAIT = 5.0
+KEPT_RUNS, KEPT_BYTES, FETCH_SECONDS = 20, 1 << 30, 600.0
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
@@ -62,6 +63,26 @@ def publish_folder(temporary, run):
             raise Failed("run %s was stopped before it began" % run)
         return folder
     raise Failed("run %s exists already on this node" % run, "every launch needs a run id of its own")
+
+
+def has_ended(folder):
+    """Whether this is the folder of a run of this node of which nothing can be alive any more."""
+    if read_json(os.path.join(folder, "spec.json")).get("node") != NODE or owners(folder):
+        return False
+    status = read_status(folder)
+    return status.get("state") in FINAL and not status.get("left") \
+        or read_json(os.path.join(folder, "pid")).get("boot", boot_id()) != boot_id()
+
+
+def prune_runs(keep=KEPT_RUNS, size=KEPT_BYTES):
+    """Take away runs of this node that have ended, the oldest first, beyond so many and so much."""
+    folders = [os.path.join(runs_root(), name) for name in os.listdir(runs_root())]
+    ended = [(os.stat(os.path.join(folder, "status.json")).st_mtime, folder) for folder in folders if has_ended(folder)]
+    for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
+        size -= sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+        # what ended just now may still be fetched
+        if number >= keep or size < 0 and time.time() - when > FETCH_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Beginning:

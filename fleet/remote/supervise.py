@@ -216,6 +216,10 @@ def guard(spec, temporary, writer):
         if read_status(folder).get("state") not in FINAL:
             how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
             bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()])
+    try:
+        prune_runs(KEPT_RUNS - 1)  # beside this one
+    except OSError:
+        pass  # another run's guardian does so, too
 
 
 def main():

@@ -8,9 +8,12 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodes import Running, alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+
+from fleet.transport.program import source
 
 STUBBORN = "trap '' TERM; echo $$ > $PIDS/stubborn; sleep 1000 & while :; do sleep 0.2; done"
 
@@ -249,6 +252,38 @@ def test_killed_engine_its_ranks_are_ended(home: Path, run: str) -> None:
     assert (status["state"], status["signal"], status["left"]) == ("exited", 9, [])
     assert not alive(int((home / "stubborn").read_text()))
     assert read_json(folder_of(home, run) / "rank0.json")["signal"] == 9, "killed, and on record as such"
+
+
+def test_ended_runs_are_kept_up_to_a_number_and_a_size(home: Path, run: str) -> None:
+    """Never one that lives, one of another node, or one that ended just now."""
+    start(home, run, ["sleep", "1000"])
+    runs = home / ".fleet/runs"
+    node = os.uname().nodename
+    for number in range(23):
+        old = runs / f"old-{number:02}"
+        old.mkdir()
+        (old / "spec.json").write_text(json.dumps({"node": "elsewhere" if number == 0 else node}))
+        (old / "status.json").write_text(json.dumps({"state": "running" if number == 1 else "exited", "left": []}))
+        (old / "rank0.out").write_text("x")
+        os.utime(old / "status.json", (1e9 + number, 1e9 + number))
+    large = runs / "old-20/rank0.out"
+    with large.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+    start(home, run + "b", ["true"])
+    final(home, run + "b")
+    until(lambda: not (runs / "old-02").exists())
+    kept = {path.name for path in runs.iterdir()}
+    assert {run, run + "b", "old-00", "old-01"} <= kept and "old-03" not in kept and "old-04" in kept
+    assert len(kept) == 1 + 2 + 20, "the live one, another node's, one whose end is not known, 20 that ended"
+    text, main, _ = source("supervise").decode().rpartition("\nmain()\n")
+    assert main
+    names: dict[str, Any] = {}
+    exec(compile(text, "supervise", "exec"), names)
+    names["runs_root"] = lambda: str(runs)
+    names["prune_runs"](20, 1 << 20)
+    kept = {path.name for path in runs.iterdir()}
+    assert {"old-21", "old-22", run, run + "b", "old-00", "old-01"} == kept
+    answer("stop", {"run": run, "grace": 0}, home)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
