@@ -11,6 +11,7 @@ J {"event": "facts", "facts": {...}}, then X. Facts:
     modules                {name: version | null}, null: it cannot be imported. Nothing is imported to find out
     workdir                {"path", "exists", "type": file system}
     code                   how what a sync delivered there stands, as delivered.py's delivery() tells it, or null
+    data                   what a sync of data has brought in part, as place.py's half_delivered() tells it, or null
     script                 {"path", "exists", "size", "sha256" (below 16 MiB), "executable"}, or null
     builds                 [{"path", "sure"}]: locks of builds of torch extensions that nobody holds, see builds.py
     gpus, gpu_error, gpu_processes   as in the probe; a process also has "run_id" and "command" where /proc shows them
@@ -79,9 +80,9 @@ class Preflight:
             for path in (workdir, os.path.join(workdir, expand_user(self.spec.get("script") or ""))):
                 facts = delivery(path, SYNC_WAIT)
                 if facts and (facts["busy"] or facts["half"]):
-                    return {"code": facts}
+                    return {"code": facts, "data": None}
                 first = first or facts
-            return {"code": first}
+            return {"code": first, "data": half_delivered(workdir)}
         finally:
             self.settled.set()
 

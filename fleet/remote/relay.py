@@ -149,6 +149,8 @@ def begin(store, held, unsure):
         f.state, f.have, f.digest = "held", f.size, unsure[index]
         f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
         chmod(f.final, f.mode)
+    for target in {f.target for f in store.files if f.state == "wanted"}:
+        target.note()
     for number, name, kind, _mode, _size, _mtime, _link in store.entries:
         if kind == "d" and store.targets[number].check_place(name, "d") is None:
             writable(os.mkdir, store.targets[number].full(name), 0o700)
@@ -193,6 +195,8 @@ def report(store, sender, every):
         time.sleep(every)
     finish(store)
     files = sum(f.digest is not None and f.state == "held" for f in store.files)
+    for target in set(store.targets) - {f.target for f in store.files if f.state == "failed"}:
+        forget_delivery(target.path)
     send_json({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
     while True:
         time.sleep(every)

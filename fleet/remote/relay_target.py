@@ -84,6 +84,10 @@ class Target:
         self.log.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
         self.log.flush()
 
+    def note(self):
+        """What is here is old and new mixed from now on, until forget_delivery."""
+        note_delivery(self.path, os.readlink(self.meta))
+
     def inside(self, name):
         """Of `tree`."""
         return enc(name) if self.kind == "d" else os.path.basename(self.path)

@@ -23,6 +23,14 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What programs note in the home folder of the node, here this machine, is none of its user's."""
+    folder = tmp_path_factory.getbasetemp() / "own-home"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(folder))
+
+
 @pytest.fixture
 def run() -> Iterator[str]:
     """A run id of this test's own; whatever still carries it afterwards is killed."""

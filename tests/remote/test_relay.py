@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from nodes import until
 from test_mirror import snapshot
+from test_preflight import facts, free_port
 
 from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
@@ -69,6 +71,28 @@ class Fleet:
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path, 3)
+
+
+def test_a_run_does_not_begin_from_half_of_the_data(fleet: Fleet, big: Path) -> None:
+    def data(workdir: Path) -> Any:
+        return facts(Path.home(), free_port(), workdir=str(workdir))["data"]
+
+    seen: list[Any] = []
+    cancel = Cancel()
+
+    def look() -> None:
+        seen.append(data(fleet.folder / "n3"))
+        cancel.set()
+
+    fleet.while_sending(big, "8MB", look, cancel=cancel)
+    target = str(fleet.path("n3", big.name))
+    assert seen[0] == {"folder": target, "busy": f"{socket.gethostname()} (pid {os.getpid()})"}
+    until(lambda: data(fleet.folder / "n3") == {"folder": target, "busy": None})
+    assert data(fleet.path("n3")) == data(fleet.path("n3", big.name, "sub")) == {"folder": target, "busy": None}
+    assert data(fleet.folder / "n30") is None
+    fleet.ok(big)
+    assert data(fleet.folder / "n3") is None
+    assert not list((Path.home() / ".fleet/data").iterdir())
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ def test_all_well_finds_nothing() -> None:
     ({"code": {"folder": "/w", "busy": "head (pid 7)", "half": False}}, "a sync to /w is under way, from head (pid 7)"),
     ({"code": {"folder": "/w", "busy": None, "half": True}}, "was interrupted while it put files in place"),
     ({"code": {"digest": "b" * 64}}, "the code that was synced differs: sha256 bbbb"),
+    ({"data": {"folder": "/w/set", "busy": "head (pid 7)"}}, "data is being delivered to /w/set, from head (pid 7)"),
+    ({"data": {"folder": "/w/set", "busy": None}}, "a delivery of data to /w/set was cut short"),
     ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
     ({"builds": [{"path": "/c/py311_cpu/cpu_adam/lock", "sure": True}]}, "left /c/py311_cpu/cpu_adam/lock: a rank"),
     ({"gpu_error": "no devices"}, "nvidia-smi: no devices"),

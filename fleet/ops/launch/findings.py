@@ -87,6 +87,13 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
         yield "error", f"a sync to {code.get('folder')} was interrupted while it put files in place: " \
             "old and new ones are mixed", "run 'fleet sync' again"
         return
+    data = raw.get("data") or {}
+    if data.get("busy"):
+        yield "error", Reason("data is being delivered to {to}, from {who}", to=data.get("folder"), who=data["busy"]), \
+            "launch again when it has come"
+    elif data:
+        yield "error", Reason("a delivery of data to {to} was cut short: files of it are missing or old",
+                              to=data.get("folder")), "run 'fleet sync --data' again"
     if "files" in stuck:
         return
     if not workdir.get("exists"):
