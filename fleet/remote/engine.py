@@ -95,7 +95,7 @@ class Beginning:
             try:
                 self.lock = begin_from(spec["code"], spec["run"], SYNC_WAIT)
             except Refused as refused:
-                raise Failed(*refused.args) from None
+                raise Failed(*refused.args[:2]) from None
 
     def over(self, now):
         if self.lock is not None and self.until is None:

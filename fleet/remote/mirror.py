@@ -15,8 +15,9 @@ Conversation (J frames out, control lines in):
     <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "entries", "changed"}
-Any refusal is {"event": "failed", "message", "hint"}. A head that says nothing (not even ping) for `patience`
-seconds while it is asked something is gone: the program ends, and its lock with it.
+Any refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that says
+nothing (not even ping) for `patience` seconds while it is asked something is gone: the program ends, and its lock with
+it.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as
 UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
@@ -210,7 +211,7 @@ def main():
     try:
         answer = mirror(spec)
     except Refused as refused:
-        answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1]}
+        answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1], "busy": len(refused.args) > 2}
     except OSError as error:
         name = error.filename
         name = shown(name) if isinstance(name, bytes) else name

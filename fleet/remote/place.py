@@ -8,7 +8,7 @@ import hashlib
 
 
 class Refused(Exception):
-    """message, hint"""
+    """message, hint; and "busy" where another one is at it just now"""
 
 
 enc = encode
@@ -50,7 +50,7 @@ def take_lock(meta, spec):
             return None, holder.get("host")
         if time.monotonic() >= until:
             raise Refused("another sync to the same folder is under way, from %s" % holder.get("head", "?"),
-                          "wait for it to end, then run this again")
+                          "wait for it to end, then run this again", "busy")
         time.sleep(0.1)
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)

@@ -42,7 +42,7 @@ class Mixed(Refused):
 def fail(error):
     """Report what ends this program, and end it."""
     if isinstance(error, Refused):
-        message, hint = error.args
+        message, hint = error.args[:2]
     else:
         name = getattr(error, "filename", None)
         name = shown(name) + ": " if isinstance(name, bytes) else "%s: " % name if name else ""

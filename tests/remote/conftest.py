@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What programs note in the home folder of the node, here this machine, is none of its user's."""
     folder = tmp_path_factory.getbasetemp() / "own-home"

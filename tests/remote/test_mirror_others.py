@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from nodes import Running
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
 from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 
 Tree = dict[str, str]
@@ -112,3 +116,56 @@ def test_a_sync_that_changes_nothing_puts_its_name_to_what_an_older_fleet_left(t
     assert mirror(second, dest).exit_code == 123
     forget()
     assert mirror(second, dest).ok and there(dest) == ["b.py"]
+
+
+class Slow(LocalTransport):
+    """Reaches one of its hosts late."""
+
+    def __init__(self, late: str) -> None:
+        self.late = late
+
+    def connect(self, host: Host, cancel: Cancel) -> Session:
+        time.sleep(1.0 if host.name == self.late else 0.0)
+        return super().connect(host, cancel)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_of_two_syncs_at_once_one_wins_whole(tmp_path: Path, force: bool) -> None:
+    """Each of them is the first to come to another host."""
+    trees = [project(tmp_path, name, {"a.py": name, f"only-{name}": "x"}) for name in ("A", "B")]
+    hosts = [Host(name, "127.0.0.1", workdir=str(tmp_path / name)) for name in ("n1", "n2", "n3")]
+    inventory = Inventory(tuple(hosts))
+    reports: dict[str, Report] = {}
+
+    def run(tree: Path, late: str) -> None:
+        plan = sync.make_plan(inventory, tree, None, force)
+        reports[tree.name] = sync.execute(inventory, plan, Runtime(Slow(late)))
+
+    threads = [threading.Thread(target=run, args=each) for each in zip(trees, ("n2", "n1"), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = {tuple(there(tmp_path / host.name)) for host in hosts}
+    assert len(found) == 1, "one tree, everywhere"
+    winner = found.pop()[1].removeprefix("only-")
+    assert reports[winner].ok
+    loser = reports["B" if winner == "A" else "A"]
+    if not force:  # the later one wins by force
+        assert {r.error and r.error.kind for r in loser.results} == {"other-source"}
+
+
+def test_where_another_sync_has_the_first_host_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.ops.sync.code.LOCK_WAIT_SECONDS", 0.3)
+    tree = project(tmp_path, "A", {"a.py": "1"})
+    inventory = Inventory(tuple(Host(name, "127.0.0.1", workdir=str(tmp_path / name)) for name in ("n1", "n2", "n3")))
+    spec = {"dest": str(tmp_path / "n1"), "sync": "x", "host": "n1", "head": "desk (pid 7)", "wait": 0, "patience": 30,
+            "source": {"host": "desk", "path": "/b"}, "replaces": []}
+    with Running("mirror", spec, tmp_path) as other:
+        next(other.frames())
+        report = sync.execute(inventory, sync.make_plan(inventory, tree, None), Runtime(LocalTransport()))
+    errors = [r.error for r in report.results]
+    assert all(error and error.kind == "busy" and "from desk (pid 7)" in error.message for error in errors)
+    assert not (tmp_path / "n2").exists() and not (tmp_path / "n3").exists()

@@ -14,6 +14,7 @@ from test_relay import Fleet
 
 from fleet.model import Host, Inventory, Report
 
+pytestmark = pytest.mark.usefixtures("own_home")
 NEIGHBOUR = 12345
 ROUNDS = 20
 

@@ -15,6 +15,7 @@ from test_relay import Fleet
 from fleet.errors import HostFailed
 from fleet.ops.sync import code
 
+pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20
 Disk = Callable[[str], Path]
 

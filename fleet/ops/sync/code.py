@@ -14,7 +14,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from fleet.ops.sync.conversation import Conversation, Delivery, told
 from fleet.ops.sync.others import KIND, OTHER, Source, question, refusal
 from fleet.ops.sync.parcels import Parcels
 from fleet.ops.sync.tree import Tree, scan
+from fleet.ops.sync.turns import Turns
 from fleet.transport.base import Cancel, Session
 from fleet.transport.frames import Nonsense
 from fleet.transport.program import Program
@@ -116,6 +117,7 @@ def _mirror(
     digests, parcels = Digests(tree), Parcels(tree)
     sync_id = uuid.uuid4().hex
     runs: set[str] = set()
+    turns = Turns(hosts if min(len(hosts), runtime.fanout) > 1 else (), runtime.cancel)
 
     def waiting(run: str) -> None:
         if run not in runs:  # one word for all its hosts
@@ -127,9 +129,11 @@ def _mirror(
         spec = {"dest": plan.dests[name], "sync": sync_id, "host": name, "wait": LOCK_WAIT_SECONDS,
                 "head": f"{here['host']} (pid {os.getpid()})", "patience": PATIENCE_SECONDS, "source": here,
                 "replaces": replaces or []}
+        turns.begin(name)
         with Program(session, "mirror", spec) as program:
             talk = Conversation(program, runtime, waiting)
             hello = talk.answer()
+            turns.locked(name)
             if hello.get("event") == "shared":
                 return Result(name, True, 0, data={"to": spec["dest"], "shared_with": str(hello.get("with"))})
             told(hello, name, HELLO)
@@ -163,7 +167,7 @@ def _mirror(
                 done = told(talk.answer(), name, DONE)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
 
-    return on_each(hosts, runtime, task, what="comparing files")
+    return on_each(hosts, replace(runtime, emit=turns.watch(runtime.emit)), task, what="comparing files")
 
 
 def _take(tree: Tree, said: Mapping[str, Any], paths: list[str], host: str) -> None:

@@ -44,7 +44,7 @@ class Conversation:
                 elif message.get("event") == "failed":
                     hint = message.get("hint")
                     raise HostFailed(Reason.of_node(str(message.get("message"))), hint=hint and str(hint), host=name,
-                                     kind="sync")
+                                     kind="busy" if message.get("busy") is True else "sync")
                 else:
                     return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")

@@ -1,0 +1,73 @@
+"""In what order a sync takes the locks of its hosts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from fleet.errors import HostFailed
+from fleet.events import Event, Finished
+from fleet.model import Host, Result
+from fleet.transport.base import Cancel
+
+CONNECT_SECONDS = 3.0  # of the first host; behind that nobody waits for it
+LOCK_SECONDS = 5.0  # of all others, while the first host's is held
+
+
+class Turns:
+    """The first host's lock before any other, and no word about files there before all others are locked, too: of two
+    syncs to the same hosts the one that has the first host has all of them, whole. The other one waits, or is refused
+    on all of them."""
+
+    def __init__(self, hosts: Sequence[Host], cancel: Cancel) -> None:
+        self._first = hosts[0].name if hosts else ""
+        self._others = {host.name for host in hosts[1:]}
+        self._cancel = cancel
+        self._changed = threading.Condition()
+        self._asking, self._open = False, not hosts
+        self._refusal: Result | None = None
+
+    def begin(self, name: str) -> None:
+        """A host is connected: wait for its turn. HostFailed when another sync has the first host."""
+        with self._changed:
+            if name == self._first:
+                self._asking = True
+                self._changed.notify_all()
+                return
+            self._wait(lambda: self._asking or self._open, CONNECT_SECONDS)
+            if self._asking:
+                self._wait(lambda: self._open, None)
+            error = self._refusal and self._refusal.error
+            if error:
+                raise HostFailed(f"not begun: {error.message} (host {self._first})", hint=error.hint, host=name,
+                                 kind=error.kind)
+
+    def locked(self, name: str) -> None:
+        """A host's lock is held."""
+        with self._changed:
+            self._leave(name)
+            if name == self._first:
+                self._wait(lambda: not self._others, LOCK_SECONDS)
+
+    def watch(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
+        """Sees which hosts have ended, however they did."""
+        def seen(event: Event) -> None:
+            if isinstance(event, Finished):
+                with self._changed:
+                    error = event.result.error
+                    if event.result.host == self._first and error is not None and error.kind == "busy":
+                        self._refusal = event.result
+                    self._leave(event.result.host)
+            emit(event)
+        return seen
+
+    def _leave(self, name: str) -> None:
+        self._others.discard(name)
+        self._open = self._open or name == self._first
+        self._changed.notify_all()
+
+    def _wait(self, until: Callable[[], bool], seconds: float | None) -> None:
+        end = None if seconds is None else time.monotonic() + seconds
+        while not (until() or self._cancel.is_set() or end is not None and time.monotonic() >= end):
+            self._changed.wait(0.1)
