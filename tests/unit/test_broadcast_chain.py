@@ -246,6 +246,14 @@ def test_a_broken_link_is_dialled_again_then_its_end_gets_another_sender() -> No
     assert (verdict.name, verdict.action) == ("b", "last") and "host a" in verdict.reason
 
 
+def test_the_word_of_one_that_sends_to_nobody_any_more_counts_for_nothing() -> None:
+    story = Story("a", "b")
+    [verdict] = verdicts(story, "a", 2, True, "x", True)
+    assert (verdict.name, verdict.action, verdict.kind) == ("b", "first", "protocol")
+    story.chain.to_front("b")
+    assert story.judge.broken("a", 2, True, "x", True) == []
+
+
 def test_a_wall_between_two_is_gone_around_and_at_the_end_named() -> None:
     story = Story("a", "b", "c")
     assert story.judge.broken("a", 2, False, "timed out") == "redial"

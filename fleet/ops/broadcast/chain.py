@@ -229,6 +229,8 @@ class Chain:
         order = self.links.get(sender)
         if order is None or order.epoch != epoch:
             return None
-        if order.receiver not in self.hops:
-            self.links.pop(sender)  # whoever is away gets a new one when it speaks again
-        return self.hops.get(order.receiver)
+        if order.receiver not in self.hops or self.sender_of(order.receiver) != sender:
+            # whoever is away gets a new one when it speaks again; who has another sender needs none
+            self.links.pop(sender)
+            return None
+        return self.hops[order.receiver]
