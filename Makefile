@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench clean root venv-demo venv-test venv-bench
+.PHONY: help demo test check matrix chaos bench clean root venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -29,6 +29,9 @@ matrix:  ## the fast suites under each Python at hand, with the lowest and the n
 	@tools/provision system $(DEBIAN_TEST)
 	tools/matrix $(ARGS)
 
+chaos: root venv-test  ## faults of every kind in a lab, as a table of what was expected and seen (root; ONLY=name)
+	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)")
+
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS))
 
@@ -38,7 +41,7 @@ clean:  ## removes .venv, runs and caches
 
 # before minutes of installing, not behind them
 root:
-	@[ "$$(id -u)" = 0 ] || { printf 'error: the lab needs root: it makes namespaces and mounts\n  hint: sudo -H make demo\n' >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { printf 'error: the lab needs root: it makes namespaces and mounts\n  hint: sudo -H make %s\n' '$(MAKECMDGOALS)' >&2; exit 1; }
 
 venv-demo:
 	@tools/provision system $(DEBIAN)
