@@ -17,10 +17,10 @@ def build_root(env):
 
 
 def environment_of(pid):
-    """build_root()'s argument, for a process."""
+    """build_root()'s argument, for a process; None in the middle of its exec."""
     pairs = [pair.partition(b"=") for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")]
     known = {name: os.fsdecode(value) for name, _, value in pairs}
-    return lambda name: known.get(name.encode(), "")
+    return (lambda name: known.get(name.encode(), "")) if len(known) > 1 else None
 
 
 def find_locks(root):
@@ -94,8 +94,9 @@ class Builds:
         self.before, self.told, self.due = {}, set(), 0.0
 
     def watch(self, pid):
-        root = build_root(environment_of(pid))
-        if root not in self.roots:
+        env = environment_of(pid)
+        root = env and build_root(env)
+        if root and root not in self.roots:
             self.roots.add(root)
             try:
                 with open(self.path, "ab") as f:
@@ -111,8 +112,10 @@ class Builds:
         Those that the run itself has left are taken away: a rank that is started again would wait for itself."""
         if now < self.due:
             return []
-        self.due = now + every
         self.watch(engine)
+        if not self.roots:
+            return []
+        self.due = now + every
         self.clear(self.before)
         found = {path: st.st_ino for path, (st, _sure) in self.stale().items()}
         fresh = [path for path in found if self.before.get(path) == found[path] and path not in self.told]
