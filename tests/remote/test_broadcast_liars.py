@@ -18,6 +18,7 @@ from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 
+pytestmark = pytest.mark.usefixtures("own_home")
 SIZE = 3 << 20
 
 
