@@ -12,7 +12,9 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
+from fleet.ops.facts import checked
 from fleet.ops.runtime import Runtime
+from fleet.ops.shape import fits
 from fleet.rules.judge import Finding, judge
 from fleet.rules.matrix import matrix
 from fleet.rules.view import View, view
@@ -94,6 +96,7 @@ def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runt
     best: tuple[float, float] | None = None
     left = CLOCK_SAMPLES
     deadline = time.monotonic() + options.step_timeout + 2 * SILENCE_SECONDS
+    host = session.host.name
     with Program(session, "probe", spec) as program:
         program.send({"op": "clock"})
         # the first answer tells when python had started there, nothing about the clock
@@ -103,13 +106,17 @@ def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runt
                 continue
             message = frame.json()
             if "facts" in message:
-                facts = message["facts"]
+                facts = checked(message["facts"], host)
             if "clock" in message:
+                if not fits(message["clock"], (int, float)):
+                    raise Nonsense("its clock is no number", host)
                 best = better(best, asked, message["clock"], time.time())
                 left -= 1
                 if left > 0:
                     asked = time.time()
                     program.send({"op": "clock"})
+    if not facts:
+        raise Nonsense("it told no facts", host)
     if best is not None:
         facts["clock"] = {"offset": round(best[0], 6), "uncertainty": round(best[1], 6)}
     return facts

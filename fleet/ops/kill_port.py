@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from types import UnionType
 from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
+from fleet.ops.shape import fits
 from fleet.transport.base import Session
-from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.frames import Nonsense
 from fleet.transport.program import call
 
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
 SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age", "also")
-_TYPES: Mapping[str, type | UnionType] = {
-    "port": int, "protocol": str, "address": str, "pid": int | None, "start": int | None, "uid": int, "user": str,
-    "own": bool, "command": str | None, "run_id": str | None, "age": int | float | None, "refused": str | None,
-    "also": list,
+LISTENER = {
+    "port": int, "protocol": str, "address": str, "pid": (int, None), "start": (int, None), "uid": int, "user": str,
+    "own": bool, "command": (str, None), "run_id": (str, None), "age": (int, float, None), "refused": (str, None),
+    "also": [str],
 }
 # why a listener is left alone, and what to do about it
 UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
@@ -92,15 +92,8 @@ def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runti
 
 def checked(answer: dict[str, Any], host: str, *, ended: bool = False) -> dict[str, Any]:
     """A node's answer as it is; Nonsense when something in it is of another type than it must be."""
-    try:
-        fits = all(isinstance(facts[name], kind) for facts in answer["listeners"] for name, kind in _TYPES.items())
-        fits = fits and all(isinstance(port, str) for facts in answer["listeners"] for port in facts["also"])
-        if ended:
-            fits = fits and all(isinstance(pid, int) for pid in answer["ended"])
-            fits = fits and all(isinstance(reason, str) for reason in answer["reasons"].values())
-    except MISFITS:
-        fits = False
-    if not fits:
+    shape: dict[str, Any] = {"listeners": [LISTENER]}
+    if not fits(answer, {**shape, "ended": [int], "reasons": {str: str}} if ended else shape):
         raise Nonsense("its listeners are described in another way", host)
     return answer
 

@@ -2,6 +2,7 @@
 import socket
 
 TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
+TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text
 
 
 def parse_listeners(table, ports, state=TCP_LISTENS):
@@ -73,5 +74,5 @@ def describe(pid):
     marks = [pair[13:] for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
              if pair.startswith(b"FLEET_RUN_ID=")]
     return {"pid": pid, "start": born, "uid": uid, "age": age(born),
-            "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace"),
-            "run_id": marks[0].decode("utf-8", "replace") if marks else None}
+            "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
+            "run_id": marks[0].decode("utf-8", "replace")[:TEXT_LIMIT] if marks else None}

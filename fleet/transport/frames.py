@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,14 @@ FRAME_LIMITS = {"O": 1 << 20, "J": 16 << 20, "H": 1024, "X": 1024}
 ITEM_LIMIT = 500_000
 
 
+def _finite(text: str) -> float:
+    """Neither NaN nor Infinity is JSON, and what they are compared with comes out wrong; 1e999 is one of them."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
 @dataclass(frozen=True)
 class Frame:
     """One frame from the node; see fleet/remote/wire.py for the kinds."""
@@ -26,17 +35,18 @@ class Frame:
     kind: str
     stream: int
     payload: bytes
+    host: str | None = None
 
     def json(self) -> dict[str, Any]:
         """The payload of a J or X frame. ConnectError(kind="protocol") when it is no JSON object."""
         try:
             if sum(map(self.payload.count, b"[{,")) > ITEM_LIMIT:
                 raise ValueError
-            value = json.loads(self.payload)
+            value = json.loads(self.payload, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise Nonsense(f"{self.payload[:60]!r} where a JSON object belongs")
+            raise Nonsense(f"{self.payload[:60]!r} where a JSON object belongs", self.host)
         return value
 
 
@@ -89,7 +99,7 @@ class Decoder:
             end = offset + HEADER.size + length
             if len(buffer) < end:
                 break
-            frame = Frame(name, stream, bytes(buffer[offset + HEADER.size : end]))
+            frame = Frame(name, stream, bytes(buffer[offset + HEADER.size : end]), self._host)
             offset = end
             if frame.kind == "X":
                 self._check_exit(frame)

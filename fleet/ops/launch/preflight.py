@@ -15,6 +15,7 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory
 from fleet.ops.each import as_one
+from fleet.ops.facts import checked
 from fleet.ops.launch.findings import DEADLINE_SECONDS, Finding, judge, told
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
 from fleet.ops.launch.start import Sessions
@@ -80,9 +81,9 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
                 for frame in program.frames(silence=SILENCE_SECONDS, cancel=sessions.runtime.cancel,
                                             deadline=time.monotonic() + DEADLINE_SECONDS + 10):
                     if frame.kind == "J":
-                        facts = frame.json().get("facts")
-                        if isinstance(facts, dict):
-                            return {**facts, "heard": time.time()}
+                        message = frame.json()
+                        if "facts" in message:
+                            return {**checked(message["facts"], host.name), "heard": time.time()}
             finally:
                 undo()
         raise HostFailed("preflight gave no answer there", host=host.name)

@@ -1,0 +1,359 @@
+"""Nodes that lie: what honest programs said is recorded once, and said again with changes that hypothesis chooses.
+
+A Recorder is a Transport that runs the real programs here and keeps what they say. A Liar is a Transport whose hosts
+say it again, the host `whom` with changes in what one program says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import os
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+import fleet.cli.main
+from fleet.model import Host
+from fleet.transport import program
+from fleet.transport.base import Cancel, Silence
+from fleet.transport.frames import PREAMBLE, Decoder
+from fleet.transport.local import LocalTransport
+
+# FLEET_FUZZ=5000 looks harder
+steady = settings(max_examples=int(os.environ.get("FLEET_FUZZ", "200")), derandomize=True, database=None,
+                  deadline=None, suppress_health_check=list(HealthCheck))
+SECONDS = 60.0  # for one command line, on a machine that does much else
+Part = tuple[str, int, Any]  # kind, stream; of J and X the value, of O the bytes
+
+TEXTS = ["", "x", "0", "a\nb", "a\0b", "\x1b[2J\x1b]0;owned\x07", "\u202eab", "\ud800", "\udcff", "../outside/x", "..",
+         "/", "/x" * 3000, "~", "-rf", "{host}", "{0}", "%s", "[red]", "running", "exited", "stopped", "done", "failed",
+         "1.0", "nan", "١", "rank0.out", "rank99.err", "node.log", "../rank0.out", "node.log\n", "y" * 5000]
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 5), st.sampled_from([1 << 31, -(1 << 63), 1 << 64, 10**400]), st.floats(),
+    st.sampled_from([float("nan"), float("inf"), 1e308]), st.sampled_from(TEXTS), st.text(max_size=4))
+JUNK = st.one_of(
+    SCALARS, SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.sampled_from(TEXTS), SCALARS, max_size=3),
+    st.lists(st.lists(SCALARS, max_size=3), max_size=2),
+    st.sampled_from([[[[[[[]]]]]], [{}], {"a": [{}]}, ["x"] * 3000]))
+RAW = [b"", b"\0", b"garbage\n", b"\xff" * 40, PREAMBLE, struct.pack(">cII", b"J", 0, 2**32 - 1),
+       struct.pack(">cII", b"O", 7, 2**31), struct.pack(">cII", b"J", 0, 100) + b"{", struct.pack(">cII", b"H", 0, 0),
+       struct.pack(">cII", b"H", 9, 2000), struct.pack(">cII", b"?", 0, 1) + b"x"]
+PAYLOADS = [b"", b"[]", b"null", b"1", b'"x"', b"{", b"{}", b"\xff", b"[" * 60_000, b'{"a":' * 60_000, b'{"x": 1e999}',
+            b'{"exit_status": 0, "exit_status": "0"}', b'{"event": 1, "event": "end", "sizes": {}}', b"9" * 5000,
+            b'{"facts": {}}', b'{"facts": []}', b'{"event": "failed", "message": "no\\u001b[2J", "hint": null}',
+            b'{"event": "failed", "message": ["no"], "hint": {}}']
+
+
+def frame(kind: str, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">cII", kind.encode("latin-1"), stream, len(payload)) + payload
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of all that is in a JSON value."""
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(inner, (dict, list)):
+            yield from places(inner)
+
+
+@dataclass
+class Said:
+    """What a node says in one conversation, and how it ends. silent: nothing more comes, and no end either."""
+
+    chunks: list[bytes]
+    status: int | None = 0
+    stderr: bytes = b""
+    silent: bool = False
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def __repr__(self) -> str:
+        text = repr(b"".join(self.chunks))
+        ends = f"{text[:2000]}...{text[-300:]}" if len(text) > 2300 else text
+        return f"Said({ends}, {self.status}, {self.stderr!r}, {self.silent})"
+
+
+def plainly(parts: Sequence[Part]) -> Said:
+    return Said([PREAMBLE, *(frame(k, s, v if k == "O" else json.dumps(v).encode()) for k, s, v in parts)])
+
+
+@st.composite
+def lies(draw: Callable[[Any], Any], known: Sequence[Part]) -> Said:
+    """An honest conversation with up to four changes."""
+    parts: list[Any] = json_copy(known)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(parts) - 1))
+        change = draw(st.sampled_from(["value"] * 6 + ["gone", "more", "double", "again", "swap", "drop", "raw", "text",
+                                                     "kind", "noise"]))
+        part = parts[at]
+        where = list(places(part[2])) if isinstance(part, tuple) and isinstance(part[2], dict) else []
+        if change in ("value", "gone", "double") and where:
+            inside, key = where[draw(st.integers(0, len(where) - 1))]
+            if change == "value":
+                inside[key] = copy.deepcopy(draw(JUNK))  # it may be changed in its turn
+            elif change == "gone":
+                del inside[key]
+            else:
+                text = json.dumps(part[2])[1:].encode()
+                name = next(iter(part[2]), "x")
+                parts[at] = frame(part[0], part[1], b"{%s: 7, %s" % (json.dumps(name).encode(), text))
+        elif change == "more" and where:
+            part[2][draw(st.sampled_from(TEXTS))] = copy.deepcopy(draw(JUNK))
+        elif change == "again":
+            parts.insert(draw(st.integers(0, len(parts))), json_copy([part])[0])
+        elif change == "swap":
+            other = draw(st.integers(0, len(parts) - 1))
+            parts[at], parts[other] = parts[other], parts[at]
+        elif change == "drop" and len(parts) > 1:
+            del parts[at]
+        elif change == "raw":
+            parts.insert(at, draw(st.sampled_from(RAW)))
+        elif change == "text":
+            parts.insert(at, frame(draw(st.sampled_from("JX")), 0, draw(st.sampled_from(PAYLOADS))))
+        elif change == "kind" and isinstance(part, tuple):
+            value = part[2] if isinstance(part[2], bytes) else json.dumps(part[2]).encode()
+            parts[at] = frame(draw(st.sampled_from("OJXH?")), draw(st.sampled_from([0, 1, 5, 2**32 - 1])), value)
+        elif change == "noise":
+            text = draw(st.sampled_from(TEXTS)).encode("utf-8", "surrogatepass")
+            parts.insert(at, frame("O", draw(st.integers(0, 3)), text))
+    pieces = [p if isinstance(p, bytes) else plainly([p]).chunks[1] for p in parts]
+    said = Said([draw(st.sampled_from([PREAMBLE] * 8 + [b"", b"hello\n" + PREAMBLE, PREAMBLE * 2])), *pieces])
+    how = draw(st.integers(0, 7))
+    if how == 0:  # the end comes early, in the middle of a frame or behind one
+        whole = b"".join(said.chunks)
+        said.chunks = [whole[: draw(st.integers(0, len(whole)))]]
+    elif how == 1:
+        whole = b"".join(said.chunks)
+        said.chunks = [whole[i : i + 7] for i in range(0, min(len(whole), 7000), 7)] + [whole[7000:]]
+    said.silent = draw(st.integers(0, 5)) == 0
+    said.status = draw(st.sampled_from([0, 0, 0, 1, 2, 97, 126, 127, 143, 255, None]))
+    said.stderr = draw(st.sampled_from(TEXTS)).encode("utf-8", "surrogatepass")
+    return said
+
+
+def json_copy(parts: Sequence[Any]) -> list[Any]:
+    return [(p[0], p[1], p[2] if isinstance(p[2], bytes) else json.loads(json.dumps(p[2]))) if isinstance(p, tuple)
+            else p for p in parts]
+
+
+# -- transports ---------------------------------------------------------------------------------------------
+@cache
+def beginnings() -> dict[bytes, str]:
+    names = [path.name[:-3] for path in (files("fleet") / "remote").iterdir() if path.name.endswith(".py")]
+    return {b"fleet %d fleet\n" % len(program.source(name)) + program.source(name): name for name in names}
+
+
+def named(sent: bytes) -> str:
+    """The program that a channel was sent; ports' operations are two."""
+    for text, name in beginnings().items():
+        if sent.startswith(text):
+            spec = json.loads(sent[len(text) :].partition(b"\n")[0])
+            return f"ports {spec['op']}" if name == "ports" else name
+    raise AssertionError(sent[:80])
+
+
+class Channel:
+    """Says it, whatever it is sent. found: what is said, of the first that was sent."""
+
+    def __init__(self, found: Callable[[bytes], Said]) -> None:
+        self._found, self._said = found, Said([])
+        self._sent = False
+
+    def send(self, data: bytes) -> None:
+        if not self._sent:
+            self._sent = True
+            self._said = self._found(data)
+
+    def send_eof(self) -> None: ...
+
+    def recv(self, timeout: float) -> bytes | None:
+        while self._said.chunks:
+            chunk = self._said.chunks.pop(0)
+            if chunk:
+                return chunk
+        if self._said.silent:
+            time.sleep(0.001)
+            return None
+        return b""
+
+    def recv_stderr(self) -> bytes:
+        said, self._said.stderr = self._said.stderr, b""
+        return said
+
+    def wait(self, timeout: float) -> int | None:
+        return self._said.status
+
+    def close(self) -> None: ...
+
+
+class Liar:
+    """honest: by program, "mirror 2" for the second conversation with mirror. lie: (which of them, what is said in its
+    place). times: how many conversations are that lie."""
+
+    name = "liar"
+
+    def __init__(self, honest: Mapping[str, Sequence[Part]], lie: tuple[str, Said], whom: str, times: int = 1) -> None:
+        self.honest, self.lie, self.whom, self.left = honest, lie, whom, times
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        liar = self
+
+        class Session:
+            address = None
+
+            def __init__(self) -> None:
+                self.host = host
+
+            def start(self, command: str) -> Channel:
+                return Channel(lambda sent: liar.answer(host, sent))
+
+            def close(self) -> None: ...
+
+        return Session()
+
+    def answer(self, host: Host, sent: bytes) -> Said:
+        if not sent.startswith(b"fleet "):
+            return Said([b"?"], 0)
+        name = named(sent)
+        self._counts[host.name, name] += 1
+        later = f"{name} {self._counts[host.name, name]}"
+        name = later if later in self.honest else name
+        if host.name == self.whom and name == self.lie[0] and self.left > 0:
+            self.left -= 1
+            said = self.lie[1]
+            return Said(list(said.chunks), said.status, said.stderr, said.silent)
+        return plainly(as_rank(self.honest[name], 1 if host.name != "gpu1" else 0))
+
+    def close(self) -> None: ...
+
+
+def as_rank(parts: Sequence[Part], rank: int) -> list[Part]:
+    """What the only node of a run said, as if it had another rank."""
+    text = (("rank0.", f"rank{rank}."), ('"rank": 0', f'"rank": {rank}'))
+
+    def of(value: Any) -> Any:
+        said = json.dumps(value)
+        for old, new in text:
+            said = said.replace(old, new)
+        return json.loads(said)
+
+    return [(kind, stream, value if isinstance(value, bytes) else of(value)) for kind, stream, value in parts]
+
+
+class Recorder(LocalTransport):
+    """Keeps what each program said in each conversation, of one host."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, list[Part]] = {}
+
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        session = super().connect(host, cancel)
+        start, keep = session.start, self.said
+
+        def started(command: str) -> Any:
+            channel = start(command)
+            send, recv, sent, decoder = channel.send, channel.recv, [], Decoder(host.name)
+
+            def sending(data: bytes) -> None:
+                if not sent:
+                    name = named(data)
+                    count = sum(known.partition(" ")[0] == name for known in keep) + 1
+                    sent.append(f"{name} {count}" if count > 1 else name)
+                    keep[sent[0]] = []
+                send(data)
+
+            def receiving(timeout: float) -> Any:
+                data = recv(timeout)
+                for each in decoder.feed(data or b""):
+                    if each.kind != "H":
+                        keep[sent[0]].append((each.kind, each.stream,
+                                              each.payload if each.kind == "O" else each.json()))
+                return data
+
+            channel.send, channel.recv = sending, receiving  # type: ignore[method-assign,assignment]
+            return channel
+
+        session.start = started  # type: ignore[method-assign,assignment]
+        return session
+
+
+# -- a command line -----------------------------------------------------------------------------------------
+class Terminal(io.TextIOWrapper):
+    """What is shown to somebody who looks, without colours."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", errors="strict")
+
+    def isatty(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        self.flush()
+        return self.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+
+
+class Hasty(Silence):
+    def seconds(self) -> float:
+        return super().seconds() * 500
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+    faults: list[Any]
+    took: float
+
+    def document(self) -> dict[str, Any]:
+        """The last JSON document on stdout, by the letter of JSON."""
+
+        def constant(name: str) -> Any:
+            raise AssertionError(f"{name} is no JSON")
+
+        value = [json.loads(line, parse_constant=constant) for line in self.out.splitlines()][-1]
+        assert isinstance(value, dict)
+        return value
+
+
+def command_line(argv: Sequence[str], transport: Any) -> Outcome:
+    """fleet ARGV in this process, on that transport; what it showed, and what its threads raised."""
+    out, err, faults = Terminal(), Terminal(), []
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        for name in ("fleet.cli.context.make_transport", "fleet.cli.launch.make_transport"):
+            stack.enter_context(mock.patch(name, lambda *args, **kwargs: transport))
+        stack.enter_context(mock.patch.dict(os.environ, {"FLEET_DEBUG": "1", "TERM": "dumb"}))
+        stack.enter_context(mock.patch.object(threading, "excepthook", faults.append))
+        stack.enter_context(mock.patch.object(sys, "stdout", out))
+        stack.enter_context(mock.patch.object(sys, "stderr", err))
+        code = fleet.cli.main.run(argv)
+    return Outcome(code, out.text(), err.text(), faults, time.monotonic() - began)
+
+
+def snapshot(folder: Path, but: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """What is in a folder, without the subfolders `but`."""
+    found = {}
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if os.path.join(where, name) not in but]
+        for name in [*folders, *names]:
+            info = os.lstat(os.path.join(where, name))
+            found[os.path.join(where, name)] = (info.st_mtime_ns if name in names else 0, info.st_size)
+    return found

@@ -1,0 +1,190 @@
+"""Whatever a program on a node says, a command line ends in time with an error of that host or none: no traceback, no
+fault of ours, nothing that drives a terminal, no file outside of what the verb writes; the other host is not blamed.
+
+FLEET_FUZZ=5000 looks harder.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pip
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.ops.launch import follow, run
+from fleet.transport import program
+from tests.liar import (
+    SECONDS,
+    Hasty,
+    Liar,
+    Outcome,
+    Part,
+    Recorder,
+    Said,
+    command_line,
+    lies,
+    plainly,
+    snapshot,
+    steady,
+)
+from tests.wheelmaker import make_env, make_wheel
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+LISTEN = """import socket, sys
+s = socket.create_server(('127.0.0.1', 0))
+print(s.getsockname()[1], flush=True)
+sys.stdin.read()"""
+SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
+
+
+class Head:
+    """A user's home, a folder with an inventory, and what honest nodes say to each verb."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.work = folder, folder / "work"
+        self.honest: dict[str, dict[str, list[Part]]] = {}
+        self.argv: dict[str, list[str]] = {}
+        self.before: dict[str, tuple[int, int]] = {}
+
+    def record(self, verb: str, *argv: str) -> None:
+        recorder = Recorder()
+        done = command_line(["-i", "one.yaml", *argv], recorder)
+        assert done.code == 0 and not done.faults, (done.out, done.err)
+        self.honest[verb], self.argv[verb] = recorder.said, list(argv)
+
+    def try_out(self, verb: str, name: str, said: Said, json: bool, times: int = 1) -> Outcome:
+        wrote = [str(self.work / "runs"), str(self.work / "builds"), str(self.folder / "home/.cache")]
+        before = snapshot(self.folder, wrote)
+        liar = Liar(self.honest[verb], (name, said), "gpu1", times)
+        done = command_line([*["--json"] * json, *self.argv[verb]], liar)
+        assert not done.faults, done.faults
+        assert done.took < SECONDS
+        assert snapshot(self.folder, wrote) == before
+        assert "a fault in fleet itself" not in done.out + done.err
+        assert len(done.out) + len(done.err) < 4 << 20
+        if not json:
+            assert not CONTROL.search(done.out + done.err), CONTROL.findall(done.out + done.err)
+        else:
+            document = done.document()
+            assert document["exit_code"] == done.code
+            assert "internal" not in {document.get("error", {}).get("kind"),
+                                      *(host["error"] and host["error"]["kind"] for host in document["hosts"].values())}
+        return done
+
+    def written(self) -> list[Path]:
+        """What lies in runs/ and builds/ of the last command line, which is taken away."""
+        found = []
+        for name in ("runs", "builds"):
+            found += [path for path in (self.work / name).rglob("*") if path.is_file()]
+        return found
+
+    def clear(self) -> None:
+        for name in ("runs", "builds"):
+            shutil.rmtree(self.work / name, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    head = Head(tmp_path_factory.mktemp("head"))
+    head.work.mkdir()
+    (head.folder / "home").mkdir()
+    python = make_env(head.folder / "env")
+    # pip may lie behind another .pth file
+    place = Path(pip.__file__).parent.parent
+    next(head.folder.glob("env/lib/python3*/site-packages")).joinpath("pip.pth").write_text(f"{place}\n")
+    (head.work / "one.yaml").write_text(f"hosts: {{gpu1: {{python: {python}}}}}\n")
+    (head.work / "fleet.yaml").write_text(f"hosts: {{'gpu[1-2]': {{python: {python}}}}}\n")
+    (head.work / "job").write_text("#!/bin/sh\necho hello; echo there >&2\n")
+    (head.work / "job").chmod(0o755)
+    (head.work / "tree").mkdir()
+    (head.work / "tree/setup.py").write_text(SETUP)
+    (head.work / "tree/tinyext.py").write_text("x = 1\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(head.folder / "home"))
+        patch.delenv("XDG_CACHE_HOME", raising=False)
+        patch.delenv("FLEET_INVENTORY", raising=False)
+        patch.chdir(head.work)
+        head.record("exec", "exec", "--", "sh", "-c", "echo hello; echo there >&2")
+        head.record("check", "check", "--engine", "command")
+        listener = subprocess.Popen([sys.executable, "-c", LISTEN], stdin=subprocess.PIPE,
+                                    stdout=subprocess.PIPE, text=True)
+        assert listener.stdout
+        try:
+            head.record("kill-port", "kill-port", "-y", "--grace", "1", listener.stdout.readline().strip())
+        finally:
+            listener.kill()
+            listener.communicate()
+        head.record("launch", "launch", "--engine", "command", "--grace", "1", str(head.work / "job"))
+        head.record("sync", "sync", "tree", "--to", str(head.folder / "there"))
+        head.record("wheels", "sync", "--wheels", str(make_wheel(head.work)))
+        head.record("build", "build", "./tree", "--cpu", "-w", "gpu1")
+        head.clear()
+        # from here on what is silent is silent at once
+        patch.setattr(program, "Silence", Hasty)
+        patch.setattr(follow, "RETRY_SECONDS", 0.002)
+        patch.setattr(run, "TICK", 0.005)
+        yield head
+
+
+def test_honest(head: Head) -> None:
+    for verb, known in head.honest.items():
+        name = next(iter(known))
+        done = head.try_out(verb, name, plainly(known[name]), False)
+        assert done.code == 0, (verb, done.out, done.err)
+        head.clear()
+
+
+@steady
+@given(st.data(), st.booleans())
+def test_exec(head: Head, data: st.DataObject, json: bool) -> None:
+    done = head.try_out("exec", "execute", data.draw(lies(head.honest["exec"]["execute"])), json)
+    if json:
+        assert done.document()["hosts"]["gpu2"]["ok"]
+
+
+@steady
+@given(st.data(), st.booleans())
+def test_check(head: Head, data: st.DataObject, json: bool) -> None:
+    done = head.try_out("check", "probe", data.draw(lies(head.honest["check"]["probe"])), json)
+    if json:
+        assert done.document()["hosts"]["gpu2"]["ok"]
+
+
+@steady
+@given(st.data(), st.booleans())
+def test_kill_port(head: Head, data: st.DataObject, json: bool) -> None:
+    name = data.draw(st.sampled_from(["ports scan", "ports end"]))
+    done = head.try_out("kill-port", name, data.draw(lies(head.honest["kill-port"][name])), json)
+    if json:
+        assert done.document()["hosts"]["gpu2"]["ok"]
+
+
+@pytest.mark.parametrize("name", ["preflight", "supervise", "follow"])
+@steady
+@given(data=st.data(), json=st.booleans(), times=st.integers(1, 4))
+def test_launch(head: Head, name: str, data: st.DataObject, json: bool, times: int) -> None:
+    head.try_out("launch", name, data.draw(lies(head.honest["launch"][name])), json, times)
+    for path in head.written():
+        assert re.fullmatch(r"\.gitignore|[^/]+/(run|summary)\.json|[^/]+/events\.jsonl|"
+                            r"[^/]+/gpu[12]/(node\.log|rank\d+\.(out|err))", str(path.relative_to(head.work / "runs")))
+    assert sum(path.stat().st_size for path in head.written()) < 8 << 20
+    head.clear()
+
+
+@pytest.mark.parametrize("verb", ["sync", "wheels", "build"])
+@steady
+@given(data=st.data(), json=st.booleans())
+def test_what_is_carried(head: Head, verb: str, data: st.DataObject, json: bool) -> None:
+    name = data.draw(st.sampled_from(sorted(head.honest[verb])))
+    head.try_out(verb, name, data.draw(lies(head.honest[verb][name])), json)
+    for path in head.written():
+        name = str(path.relative_to(head.work / "builds"))
+        assert re.fullmatch(r"\.gitignore|[^/]+/(build\.log|[\w.+!-]+\.whl)", name)
+    head.clear()
