@@ -25,7 +25,7 @@ from fleet.transport.base import Cancel, Completed
 from fleet.transport.frames import Decoder
 from fleet.transport.line import run_line
 from fleet.transport.local import LocalTransport
-from fleet.transport.program import Program, call, source
+from fleet.transport.program import Program, call, packed
 
 HOST = Host("n1", "127.0.0.1")
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
@@ -136,13 +136,12 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     """By a user who may not end it: nobody, whose command became root."""
     sudo = Path(shutil.copy(Path("/usr/bin/python3").resolve(), open_folder / "sudo"))
     sudo.chmod(0o4755)
-    text = source("execute")
     spec = {"argv": [str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], "mark": "m", "grace": 0.2, "timeout": 1.0}
     node = subprocess.Popen([PYTHON, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             user=65534, group=65534, extra_groups=[], cwd="/")
     try:
         assert node.stdin and node.stdout
-        node.stdin.write(b"%d\n%s%s\n" % (len(text), text, json.dumps(spec).encode()))
+        node.stdin.write(packed("execute", spec))
         node.stdin.flush()
         said = node.stdout.read()
         assert b'"why": "timeout"' in said and f'{sudo} -I -S -c'.encode() in said
