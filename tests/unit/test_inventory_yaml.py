@@ -200,10 +200,10 @@ def test_wrong_ones_say_where_why_and_what_next(text, line, message, hint):
 def test_an_alias_bomb_is_defused_quickly():
     lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"b{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(InventoryError, match="aliases counted"):
         parse_yaml("\n".join(lines), "f")
-    assert time.monotonic() - start < 30
+    assert time.process_time() - start < 30
 
 
 @pytest.mark.parametrize(
