@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.ops.launch import follow, run
+from fleet.model import Host
+from fleet.ops.launch import follow, janitor, run
+from fleet.ops.launch.logs import NodeLogs
 from fleet.transport import program
 from tests.liar import (
     SECONDS,
@@ -41,6 +44,7 @@ LISTEN = """import socket, sys
 s = socket.create_server(('127.0.0.1', 0))
 print(s.getsockname()[1], flush=True)
 sys.stdin.read()"""
+HOST = Host("gpu1", "gpu1")
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 
 
@@ -51,7 +55,7 @@ class Head:
         self.folder, self.work = folder, folder / "work"
         self.honest: dict[str, dict[str, list[Part]]] = {}
         self.argv: dict[str, list[str]] = {}
-        self.before: dict[str, tuple[int, int]] = {}
+        self.run = ""
 
     def record(self, verb: str, *argv: str) -> None:
         recorder = Recorder()
@@ -122,6 +126,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
             listener.kill()
             listener.communicate()
         head.record("launch", "launch", "--engine", "command", "--grace", "1", str(head.work / "job"))
+        recorder, (head.run,) = Recorder(), [path.name for path in (head.work / "runs").iterdir() if path.is_dir()]
+        janitor.clean(HOST, head.run, 0.0, recorder, time.monotonic() + 60, NodeLogs(head.work / "runs/logs"))
+        head.honest["stop"] = recorder.said
         head.record("sync", "sync", "tree", "--to", str(head.folder / "there"))
         head.record("wheels", "sync", "--wheels", str(make_wheel(head.work)))
         head.record("build", "build", "./tree", "--cpu", "-w", "gpu1")
@@ -129,12 +136,14 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         # from here on what is silent is silent at once
         patch.setattr(program, "Silence", Hasty)
         patch.setattr(follow, "RETRY_SECONDS", 0.002)
+        patch.setattr(janitor, "RETRY_SECONDS", 0.002)
         patch.setattr(run, "TICK", 0.005)
         yield head
 
 
 def test_honest(head: Head) -> None:
-    for verb, known in head.honest.items():
+    for verb in head.argv:
+        known = head.honest[verb]
         name = next(iter(known))
         done = head.try_out(verb, name, plainly(known[name]), False)
         assert done.code == 0, (verb, done.out, done.err)
@@ -175,6 +184,22 @@ def test_launch(head: Head, name: str, data: st.DataObject, json: bool, times: i
         assert re.fullmatch(r"\.gitignore|[^/]+/(run|summary)\.json|[^/]+/events\.jsonl|"
                             r"[^/]+/gpu[12]/(node\.log|rank\d+\.(out|err))", str(path.relative_to(head.work / "runs")))
     assert sum(path.stat().st_size for path in head.written()) < 8 << 20
+    head.clear()
+
+
+@pytest.mark.parametrize("name", ["stop", "follow"])
+@steady
+@given(data=st.data(), times=st.integers(1, 4))
+def test_the_end_of_a_run(head: Head, name: str, data: st.DataObject, times: int) -> None:
+    """By the helper that goes on when the command has ended: it tries again until it is told in good order."""
+    liar = Liar(head.honest["stop"], (name, data.draw(lies(head.honest["stop"][name]))), "gpu1", times)
+    began = time.monotonic()
+    said, complete = janitor.clean(HOST, head.run, 0.0, liar, began + SECONDS, NodeLogs(head.work / "runs/logs"))
+    assert time.monotonic() - began < SECONDS
+    assert said.startswith("stopped; processes left: ")
+    assert len(said) < 1000
+    # who was given up after talking nonsense is not listened to any more
+    assert complete or name == "follow"
     head.clear()
 
 

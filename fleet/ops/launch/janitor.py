@@ -8,6 +8,7 @@ until the run is stopped there or the time is over: by then the node's own lease
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,9 @@ from fleet.model import Host
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs, RunFolder, private
 from fleet.ops.launch.plan import Plan
+from fleet.ops.shape import fits
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
+from fleet.transport.frames import Nonsense
 from fleet.transport.program import call
 from fleet.transport.ssh import SshTransport
 
@@ -31,6 +34,7 @@ MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0
 RETRY_SECONDS = 2.0
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
+STOPPED = {"event": re.compile("stopped"), "left": [int]}  # what remote/stop.py answers
 
 
 def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
@@ -80,11 +84,13 @@ def clean(
             session = transport.connect(host, Cancel())
             try:
                 answer = call(session, "stop", spec, timeout=grace + 30)
+                if not fits(answer, STOPPED):
+                    raise Nonsense("the end of the run is told in another way", host.name)
             except FleetError:
                 session.close()
                 raise
             complete = fetch(host, run, session, transport, until, logs)
-            return (f"stopped; processes left: {answer.get('left') or 'none'}; its logs are "
+            return (f"stopped; processes left: {answer['left'][:20] or 'none'}; its logs are "
                     f"{'complete' if complete else 'not complete'} here"), complete
         except FleetError as error:
             last = str(error)
