@@ -1,6 +1,6 @@
 """`make chaos`: faults of every kind, played in a lab, each with what was expected of it and what was seen.
 
-    python -m tests.chaos [--only NAME[,NAME...]] [--list]
+    python -m tests.chaos [--only NAME[,NAME...]] [--jobs N] [--list]
 
 Prints a row a fault and exits 1 if any is not as expected. NAME is a part of a fault's name.
 """
@@ -13,7 +13,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.chaos import (
@@ -33,23 +35,37 @@ MODULES = (rank_faults, node_faults, head_faults, preflight_faults, sync_faults,
 FAULTS: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in module.FAULTS)
 
 
-def play_all(faults: Sequence[Fault]) -> list[Row]:
-    """One lab for as long as it is well: a fault that breaks it, or leaves something, gets the next one a new one."""
-    rows: list[Row] = []
-    while len(rows) < len(faults):
-        with chaos_lab(len(rows)) as lab:
-            for fault in faults[len(rows):]:
-                with tempfile.TemporaryDirectory(prefix="fleet-chaos.", ignore_cleanup_errors=True) as folder:
-                    rows.append(play(fault, Ground(lab, Path(folder))))
-                print(rows[-1], flush=True)
-                if fault.breaks or rows[-1].leftovers:
-                    break
+def play_all(faults: Sequence[Fault], jobs: int) -> list[Row]:
+    """All of them, in so many labs at once; the rows are printed as they come."""
+    waiting, rows = deque(faults), []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for done in as_completed([pool.submit(play_some, waiting, rows) for _ in range(jobs)]):
+                done.result()
+        except BaseException:
+            waiting.clear()  # what is under way ends, and takes its lab down
+            raise
     return rows
+
+
+def play_some(waiting: deque[Fault], rows: list[Row]) -> None:
+    """One lab for as long as it is well: a fault that breaks it, or leaves something, gets the next one a new one."""
+    while waiting:
+        with chaos_lab() as lab:
+            well = True
+            while well and waiting:
+                fault = waiting.popleft()
+                with tempfile.TemporaryDirectory(prefix="fleet-chaos.", ignore_cleanup_errors=True) as folder:
+                    row = play(fault, Ground(lab, Path(folder)))
+                rows.append(row)
+                print(row, flush=True)
+                well = not (fault.breaks or row.leftovers)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="NAME", help="faults with this in their names, by comma")
+    parser.add_argument("--jobs", type=int, default=3, help="labs at once; faults mostly wait [3]")
     parser.add_argument("--list", action="store_true", help="the faults' names")
     args = parser.parse_args()
     faults = [f for f in FAULTS if any(part in f.name for part in args.only.split(","))]
@@ -60,7 +76,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(line(HEADER), line("---" for _ in HEADER), sep="\n", flush=True)
     began = time.monotonic()
-    rows = play_all(faults)
+    rows = play_all(faults, min(args.jobs, len(faults)))
     odd = [row.fault.name for row in rows if not row.ok]
     print(f"\n{len(rows)} faults in {time.monotonic() - began:.0f} s: "
           + (f"not as expected: {', '.join(odd)}" if odd else "all as expected"))

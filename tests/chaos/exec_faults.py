@@ -86,7 +86,7 @@ FAULTS = (
     Fault("exec: Ctrl-C", amid(lambda g, pid: os.kill(pid, 2)), 130, "interrupted"),
     Fault("exec: Ctrl-C twice", amid(twice), 130, "interrupted"),
     Fault("exec: SIGTERM to the head", amid(lambda g, pid: os.kill(pid, 15)), 130, "interrupted"),
-    Fault("exec: the head is killed -9", amid(lambda g, pid: os.kill(pid, 9)), -9, ""),
+    Fault("exec: the head is killed -9", amid(lambda g, pid: os.kill(pid, 9)), -9, "^$"),
     Fault("exec: a host is frozen", lame("freeze"), 122, "host lab02: "),
     Fault("exec: a host is cut", lame("cut"), 122, "host lab02: "),
     Fault("exec: output without end", endless, 124, "still running after 6 s", "memory bounded"),

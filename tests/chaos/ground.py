@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
 import signal
+import string
 import subprocess
 import tempfile
 import time
@@ -18,6 +20,7 @@ from typing import Any
 
 from tests.lab.virtual_lab import VirtualLab, bring_up
 
+LETTERS, NUMBERS = string.ascii_lowercase, itertools.count()
 LIMIT = 90.0  # seconds that anything may take
 SCRIPT = Path(__file__).with_name("ranks.py")
 COMMON = ("-i", "lab", "launch", "--engine", "command", "--nproc-per-node", "2", "--grace", "3")
@@ -25,8 +28,9 @@ WHO = "import json, sys; who = json.load(open(sys.argv[1] + '/pid')); print(who[
 # Every process of a host by its words, and every path where fleet may leave something.
 PROCESSES = "for p in /proc/[0-9]*; do tr '\\0\\n' '  ' <$p/cmdline 2>/dev/null | cut -c1-160; echo; done"
 # (/root shows what the machine below has there, too.)
-PATHS = ("find /tmp /run /dev/shm /srv /data; find /root -maxdepth 1 ! -name .fleet; find /root/work /root/.ssh; "
-         "find /root/.fleet -name '*.tmp' -o -name '.[!.]*' ! -path /root/.fleet; ls -d /root/.fleet/[!rw]*")
+PATHS = ("find /tmp /run /dev/shm /srv ! -path '/run/mount*'; "
+         "find /root -maxdepth 1 ! -name .fleet; find /root/work /root/.ssh; "
+         "find /root/.fleet -name '*.tmp' -o -name '.[!.]*' ! -path /root/.fleet; find /root/.fleet/data -type f")
 
 
 class Unexpected(Exception):
@@ -213,13 +217,13 @@ def prepare(lab: VirtualLab) -> None:
 
 
 @contextmanager
-def chaos_lab(number: int) -> Iterator[VirtualLab]:
+def chaos_lab() -> Iterator[VirtualLab]:
     """Four hosts with a disk of their own, and a head with a home and a TMPDIR of its own; gone at the end."""
     with tempfile.TemporaryDirectory(prefix="fleet-chaos.", ignore_cleanup_errors=True) as folder:
         home = Path(folder, "home")
         home.mkdir()
         Path(folder, "tmp").mkdir()
-        lab = bring_up(home, f"chaos{os.getpid()}{'abcdefghijklmnopqrstuvwxyz'[number % 26]}", ["4"])
+        lab = bring_up(home, f"chaos{os.getpid()}{LETTERS[next(NUMBERS) % 26]}", ["4"])
         try:
             lab.env["TMPDIR"] = str(Path(folder, "tmp"))
             prepare(lab)

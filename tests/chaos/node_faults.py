@@ -159,7 +159,8 @@ FAULTS = (
     Fault("a node's ssh sessions are killed twice", survived(kill_sessions), 0, "^all well dropped resumed", WHOLE),
     Fault("a node's sshd is restarted", survived(restart_sshd), 0, "^all well dropped resumed", WHOLE),
     Fault("a node's sshd is stopped", survived(stop_sshd), 0, "^all well", WHOLE),
-    Fault("a node's sshd and sessions are gone", sshd_gone, 122, "^node on lab02: .*", LOGS, settle=40),
+    Fault("a node's sshd and sessions are gone", sshd_gone, 122,
+          "^node on lab02: .*silent for 4 s: .*refused the connection", LOGS, settle=40),
     Fault("a node's host key is swapped", swapped_key, 122, "^node on lab03: .*(OLD-KEY.*NEW-KEY|NEW-KEY.*OLD-KEY)",
           LOGS, settle=40),
     Fault("a node is frozen for 5 s", survived(freeze_5), 0, "^all well", WHOLE),
@@ -168,5 +169,5 @@ FAULTS = (
     Fault("a node is cut", silent("cut"), 122, "^node on lab04: .*; incomplete logs: lab04", LOGS, settle=60),
     Fault("a node is powered off", powered_off, 122, "^node on lab04: ", "unread at lab04", settle=40, breaks=True),
     Fault("all nodes are cut at once", all_cut, 122, "^link on lab01: .*all 4 nodes fell silent at once", LOGS),
-    Fault("a node's disk is full", full_disk, 1, "^rank on lab02 .*the disk of ~/.fleet/runs is full there", "-"),
+    Fault("a node's disk is full", full_disk, 7, "^rank on lab02 .*the disk of ~/.fleet/runs is full there", "-"),
 )

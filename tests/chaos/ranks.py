@@ -29,7 +29,10 @@ if how == "ticks":
 if how == "flood":
     block = b"".join(b"rank %d line %d\n" % (rank, i) for i in range(who))
     while block:
-        block = block[os.write(1, block):]
+        try:
+            block = block[os.write(1, block):]
+        except BrokenPipeError:
+            os._exit(7)
     sys.exit(0)
 if how == "forever":
     while True:

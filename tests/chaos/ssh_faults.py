@@ -57,5 +57,6 @@ def wrong_password(ground: Ground) -> Seen:
 
 FAULTS = (
     Fault("setup-ssh: killed -9", killed, -9, "^again 0, undo 0", "keys as before"),
-    Fault("setup-ssh: a wrong password", wrong_password, 122, "^error: .*password", "keys as before"),
+    Fault("setup-ssh: a wrong password", wrong_password, 122,
+          "error: host lab.*: not authenticated as root: tried .*password", "keys as before"),
 )

@@ -136,3 +136,16 @@ def test_a_host_key_that_changed_meanwhile(background: Background, ready: Virtua
         assert before in text and after in text and victim in text, text
     assert events(tmp_path, "lost")[0]["kind"] == "host-key" and "--replace-key" in first["hint"]
     until(lambda: not left_on(ready, tmp_path), 30)
+
+
+def test_a_node_that_lets_nobody_in_again(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    victim = ready.names[1]
+    process = background("--node-timeout", "4", "--lease", "10", "./s.py", "sleep", "-1")
+    ready.stop_sshd(victim)
+    try:
+        ready.sh(victim, "pkill -9 -f '^sshd: root@notty'")
+        code, first = ended(process, tmp_path, ready)
+    finally:
+        ready.start_sshd(victim)
+    assert (code, first["what"], first["host"]) == (122, "node", victim)
+    assert "silent for 4 s: " in first["message"] and "port 22 refused the connection" in first["message"], first

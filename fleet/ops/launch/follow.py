@@ -71,6 +71,7 @@ class Follower(threading.Thread):
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.run_id, self.host, self.logs = run_id, host, logs
         self.silent_since: float | None = None
+        self.shut: FleetError | None = None  # who answers there does not let us in again
         self._session: Session | None = session
         self._transport, self._post, self._emit = transport, post, emit
         self._silence = max(1.0, node_timeout / 3)
@@ -110,11 +111,14 @@ class Follower(threading.Thread):
         """Connect if need be, follow until the end or until something breaks."""
         try:
             if self._session is None:
+                self.shut = None
                 self._session = self._transport.connect(self.host, self._cancel)
             self._follow(self._session)
         except _Restart:
             self.tell("unblocked")
         except (FleetError, *MISFITS) as error:
+            if isinstance(error, FleetError) and error.kind in ("refused", "auth"):
+                self.shut = error
             self._nonsense += isinstance(error, Nonsense) or not isinstance(error, FleetError)
             stranger = isinstance(error, FleetError) and error.kind == "host-key"  # no wait makes it the right one
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():

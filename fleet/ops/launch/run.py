@@ -185,8 +185,10 @@ class Run:
                 continue
             silent = time.monotonic() - since
             if silent >= self.plan.options.node_timeout:
+                shut = follower.shut
                 self._lose(host, time.time() - silent, ConnectError(
-                    f"silent for {silent:.0f} s", kind="lost", hint="the host hangs, or the link to it is cut"))
+                    f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""), kind="lost",
+                    hint=shut.hint if shut else "the host hangs, or the link to it is cut"))
 
     def _lose(self, host: str, when: float, error: FleetError) -> None:
         self._followers[host].give_up()
