@@ -105,6 +105,7 @@ def test_a_frozen_node_is_left_out(fast: VirtualLab, big: Path, digest: str) -> 
         fast.fleet("lab", "heal", victim, check=True)
     error = check_rest(fast, victim, code, document, digest)
     assert "no sign of life" in error["message"]
+    assert (code, error["kind"]) == (122, "lost")
     # the healed node finds its head gone, gives up its lock, and has no file under the final name
     code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))
     assert code == 0 and 0 < document["hosts"][victim]["bytes"] < SIZE

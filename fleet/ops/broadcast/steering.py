@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fleet.errors import FleetError, HostFailed
+from fleet.errors import ConnectError, FleetError, HostFailed
 from fleet.events import Emit, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Order
 from fleet.ops.broadcast.judge import Judge, Verdict
@@ -103,7 +103,8 @@ class Steering:
             if self._members[name].state == "done":
                 self.remove(name)
             else:
-                self._fail(self._members[name], HostFailed(
+                gone = ConnectError if verdict.kind in ("lost", "unreachable") else HostFailed
+                self._fail(self._members[name], gone(
                     verdict.reason, hint=verdict.hint, host=name, kind=verdict.kind))
         elif verdict.action == "aside":
             member = self._members[name]
