@@ -34,10 +34,10 @@ def parts(ground: Ground) -> str:
     return ground.lab.sh(ground.names[-1], "find /srv/data -path '*/parts*' -size +8M 2>/dev/null", check=False)
 
 
-def prepare(ground: Ground) -> str:
+def prepare(ground: Ground, rate: str = "40mbit") -> str:
     ground.made.append("/srv")
     (ground.folder / "model.bin").write_bytes(os.urandom(SIZE))
-    ground.slow("40mbit")
+    ground.slow(rate)
     return hashlib.sha256((ground.folder / "model.bin").read_bytes()).hexdigest()
 
 
@@ -45,10 +45,11 @@ def amid(act: Callable[[Ground], Any]) -> Callable[[Ground], Seen]:
     """A broadcast; act when the last node gets some of it. The next one sends what is missing."""
 
     def go(ground: Ground) -> Seen:
-        digest = prepare(ground)
+        digest = prepare(ground, "10mbit")
         process = ground.start(*DATA)
         until(lambda: process.poll() is not None or parts(ground), "data on the last node")
         act(ground)
+        ground.fast(*(host for host in ground.names if host != ground.names[1]))
         code = wait(process)
         before = verdict(ground, digest)
         ground.undo.close()

@@ -87,6 +87,10 @@ class Ground:
         self.fleet("lab", "link", ",".join(self.names), rate, check=True)
         self.undo.callback(self.fleet, "lab", "link", ",".join(self.names), "none", check=True)
 
+    def fast(self, *hosts: str) -> None:
+        """The links of these hosts as they were: what slow() was for has happened."""
+        self.fleet("lab", "link", ",".join(hosts), "none", check=True)
+
     def power_off(self, host: str) -> None:
         self.undo.callback(self.revive)
         self.fleet("lab", "kill", host, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from tests.chaos.table import Fault, Seen
 
 DEST = "/srv/tree"
 SUMS = "cd {} 2>/dev/null && find . -type f -print0 | sort -z | xargs -0r sha256sum | sha256sum"
-EMPTY = hashlib.sha256(b"").hexdigest() + "  -"
 SYNC = ("-i", "lab", "sync", "src", "--to", DEST)
 # Swaps a folder of the destination for a link to /etc and back, as a neighbour with an account of its own does.
 SWAP = """
@@ -49,7 +47,7 @@ class Trees:
 
     def at(self, host: str) -> str:
         seen = self.ground.lab.sh(host, SUMS.format(DEST), check=False)
-        return {self.old: "old", self.new: "new", EMPTY: "empty"}.get(seen, "MIXED")
+        return {self.old: "old", self.new: "new", "": "empty"}.get(seen, "MIXED")
 
     def verdict(self) -> str:
         """all new, all old, or whose tree is which."""
@@ -84,10 +82,11 @@ def amid(act: Callable[[Ground], None]) -> Callable[[Ground], Seen]:
 
     def go(ground: Ground) -> Seen:
         trees = Trees(ground)
-        ground.slow("4mbit")
+        ground.slow("1mbit")
         process = ground.start(*SYNC)
         until(lambda: process.poll() is not None or staging(ground, ground.names[2]), "a file on the way")
         act(ground)
+        ground.fast(*(host for host in ground.names if host != ground.names[2]))
         code = wait(process)
         cause = errors(said(process))
         ground.undo.close()
