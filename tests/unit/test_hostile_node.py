@@ -84,6 +84,7 @@ def said(*messages: Any) -> Node:
 @pytest.mark.parametrize("data", [
     struct.pack(">cII", b"J", 0, 2**32 - 1), struct.pack(">cII", b"O", 0, 2**31), struct.pack(">cII", b"H", 0, 5000),
     frame(b"?", b""), frame(b"J", b"[]"), frame(b"J", b"{"), frame(b"J", b"[" * 100_000), frame(b"J", b"\xff"),
+    frame(b"J", b'{"a": NaN}'), frame(b"J", b'{"a": [-Infinity]}'), frame(b"J", b'{"a": 1e999}'),
     frame(b"X", b"{}"), frame(b"X", b'{"exit_status": [1]}'), frame(b"X", b'{"exit_status": 256}'),
     frame(b"X", b'{"exit_status": -1}'), frame(b"X", b'{"exit_status": true}'),
 ])
@@ -160,9 +161,9 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
 
 @pytest.mark.parametrize("facts", [
     {"gpus": 7}, {"memory": {"total": "1 GiB"}}, {"disks": {"workdir": {}}}, {"python": "3"}, {"clock": 1},
-    {"interfaces": [1]},
+    {"interfaces": [1]}, {"boot_id": ["x"]}, {"pci_gpus": 10**400}, {"packages": {"numpy": None}}, [], 7,
 ])
-def test_facts_of_other_types_are_that_hosts_error(facts: dict[str, Any]) -> None:
+def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
     checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said({"facts": facts})))
     assert isinstance(checked.report.results[0].error, Nonsense) and checked.report.exit_code == 122
 
@@ -176,6 +177,12 @@ def test_facts_of_other_types_are_that_hosts_error(facts: dict[str, Any]) -> Non
 def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         gang.checked({"event": "rank", **field})
+
+
+@pytest.mark.parametrize("messages", [[{"clock": None}], [{"clock": 1.0}, {"clock": "1.0"}], []])
+def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> None:
+    checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said(*messages)))
+    assert isinstance(checked.report.results[0].error, Nonsense)
 
 
 def follow(folder: Path, session: Node) -> list[Heard]:
