@@ -39,6 +39,7 @@ from tests.liar import (
 )
 from tests.wheelmaker import make_env, make_wheel
 
+pytestmark = pytest.mark.timeout(300 + 2 * steady.max_examples)
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LISTEN = """import socket, sys
 s = socket.create_server(('127.0.0.1', 0))
