@@ -48,8 +48,11 @@ class LocalChannel:
         self._stdin.close()
 
     def recv(self, timeout: float) -> bytes | None:
-        ready, _, _ = select.select([self._stdout], [], [], timeout)
-        return os.read(self._stdout.fileno(), 1 << 16) if ready else None
+        try:
+            ready, _, _ = select.select([self._stdout], [], [], timeout)
+            return os.read(self._stdout.fileno(), 1 << 16) if ready else None
+        except ValueError:  # closed, by another thread
+            return b""
 
     def recv_stderr(self) -> bytes:
         if self._process.poll() is not None:
