@@ -81,7 +81,7 @@ def test_the_end_of_a_run_takes_its_own_away(home: Path, run: str, how: str) -> 
     foreign.parent.mkdir(parents=True)
     foreign.touch()
     start(home, run, folder)
-    until(lambda: b"built" in (folder_of(home, run) / "node.log").read_bytes(), 120)  # torch of CUDA takes its time to import
+    until(lambda: b"built" in (folder_of(home, run) / "node.log").read_bytes(), 120)  # a CUDA torch is imported
     record = read_json(folder_of(home, run) / "pid")
     if how == "supervisor killed":
         os.kill(record["pid"], signal.SIGKILL)
