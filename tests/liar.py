@@ -169,7 +169,7 @@ def named(sent: bytes) -> str:
 
 
 class Channel:
-    """Says it, whatever it is sent. found: what is said, of the first that was sent."""
+    """found: what is said, by the first that was sent; what is sent later changes nothing."""
 
     def __init__(self, found: Callable[[bytes], Said]) -> None:
         self._found, self._said = found, Said([])

@@ -84,7 +84,7 @@ class Head:
         return done
 
     def written(self) -> list[Path]:
-        """What lies in runs/ and builds/ of the last command line, which is taken away."""
+        """What lies in runs/ and builds/."""
         found = []
         for name in ("runs", "builds"):
             found += [path for path in (self.work / name).rglob("*") if path.is_file()]
