@@ -6,31 +6,24 @@ say it again, the host `whom` with changes in what one program says.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import json
 import os
 import struct
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-import fleet.cli.main
 from fleet.model import Host
 from fleet.transport import program
-from fleet.transport.base import Cancel, Silence
+from fleet.transport.base import Cancel
 from fleet.transport.frames import PREAMBLE, Decoder
 from fleet.transport.local import LocalTransport
 
@@ -292,68 +285,3 @@ class Recorder(LocalTransport):
 
         session.start = started  # type: ignore[method-assign,assignment]
         return session
-
-
-# -- a command line -----------------------------------------------------------------------------------------
-class Terminal(io.TextIOWrapper):
-    """What is shown to somebody who looks, without colours."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="utf-8", errors="strict")
-
-    def isatty(self) -> bool:
-        return True
-
-    def text(self) -> str:
-        self.flush()
-        return self.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
-
-
-class Hasty(Silence):
-    def seconds(self) -> float:
-        return super().seconds() * 500
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-    faults: list[Any]
-    took: float
-
-    def document(self) -> dict[str, Any]:
-        """The last JSON document on stdout, by the letter of JSON."""
-
-        def constant(name: str) -> Any:
-            raise AssertionError(f"{name} is no JSON")
-
-        value = [json.loads(line, parse_constant=constant) for line in self.out.splitlines()][-1]
-        assert isinstance(value, dict)
-        return value
-
-
-def command_line(argv: Sequence[str], transport: Any) -> Outcome:
-    """fleet ARGV in this process, on that transport; what it showed, and what its threads raised."""
-    out, err, faults = Terminal(), Terminal(), []
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        for name in ("fleet.cli.context.make_transport", "fleet.cli.launch.make_transport"):
-            stack.enter_context(mock.patch(name, lambda *args, **kwargs: transport))
-        stack.enter_context(mock.patch.dict(os.environ, {"FLEET_DEBUG": "1", "TERM": "dumb"}))
-        stack.enter_context(mock.patch.object(threading, "excepthook", faults.append))
-        stack.enter_context(mock.patch.object(sys, "stdout", out))
-        stack.enter_context(mock.patch.object(sys, "stderr", err))
-        code = fleet.cli.main.run(argv)
-    return Outcome(code, out.text(), err.text(), faults, time.monotonic() - began)
-
-
-def snapshot(folder: Path, but: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """What is in a folder, without the subfolders `but`."""
-    found = {}
-    for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if os.path.join(where, name) not in but]
-        for name in [*folders, *names]:
-            info = os.lstat(os.path.join(where, name))
-            found[os.path.join(where, name)] = (info.st_mtime_ns if name in names else 0, info.st_size)
-    return found

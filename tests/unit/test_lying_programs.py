@@ -23,20 +23,8 @@ from fleet.model import Host
 from fleet.ops.launch import follow, janitor, run
 from fleet.ops.launch.logs import NodeLogs
 from fleet.transport import program
-from tests.liar import (
-    SECONDS,
-    Hasty,
-    Liar,
-    Outcome,
-    Part,
-    Recorder,
-    Said,
-    command_line,
-    lies,
-    plainly,
-    snapshot,
-    steady,
-)
+from tests.in_process import Hasty, Outcome, command_line, snapshot
+from tests.liar import SECONDS, Liar, Part, Recorder, Said, lies, plainly, steady
 from tests.wheelmaker import make_env, make_wheel
 
 pytestmark = pytest.mark.timeout(300 + 2 * steady.max_examples)
