@@ -35,7 +35,8 @@ def run(
     Interrupted. A consumer that stops reading stops the starting of new work, too.
     """
     todo = list(items)
-    done: queue.SimpleQueue[tuple[int, R | BaseException] | None] = queue.SimpleQueue()
+    # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
+    done: queue.Queue[tuple[int, R | BaseException] | None] = queue.Queue()
     lock = threading.Lock()
     stopped = threading.Event()
     next_index = 0

@@ -171,8 +171,9 @@ def links(ground: Ground) -> Seen:
     before = ground.lab.sh(host, look)
     ground.lab.inside(host, "sh", "-c", "setsid python3 -c \"$0\" >/dev/null 2>&1 & echo $! >/mnt/swapper", SWAP % DEST)
     done = [ground.fleet(*SYNC) for _ in range(3)]
-    ground.lab.sh(host, f"kill -9 $(cat /mnt/swapper); rm /mnt/swapper; cd {DEST}; test -L pkg && rm pkg; "
-                        f"test -d aside && mv aside pkg; chown -R root {DEST}")
+    ground.lab.sh(host, "p=$(cat /mnt/swapper); kill -9 $p; while [ -e /proc/$p/exe ]; do sleep 0.1; done; "
+                        f"rm /mnt/swapper; cd {DEST}; test -L pkg && rm pkg; test -d aside && mv aside pkg; "
+                        f"chown -R root {DEST}")
     untouched = "untouched outside" if ground.lab.sh(host, look) == before else "TOUCHED OUTSIDE"
     seen = trees.healed(max(d.returncode for d in done), errors(done[-1].stderr))
     return Seen(seen.code, seen.cause, f"{untouched}; {seen.digests}")

@@ -55,7 +55,8 @@ class Run:
                          restarts=plan.job.max_restarts > 0)
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in plan.hosts}
         self.incomplete: list[str] = []
-        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
+        self._heard: queue.Queue[Heard] = queue.Queue()
         self._followers = {
             host.name: Follower(plan.run_id, host, sessions[host.name], runtime.transport, self.logs[host.name],
                                 self._heard.put, runtime.emit, options.node_timeout)
