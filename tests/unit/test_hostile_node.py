@@ -279,6 +279,7 @@ def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -
     ("done", {}), ("done", {"sent": "1"}), ("done", {"deleted": None}), ("done", {"kept": [1]}),
     ("done", {"bytes": True}), ("hello", {"event": []}), ("hello", {"known": 5}), ("hello", {"dest": None}),
     ("need", {"files": None}), ("need", {"files": [7]}), ("need", {"files": [["f", "1"]]}), ("need", {"stage": 0}),
+    ("done", {"event": "failed", "message": "no", "hint": {}}), ("hello", {"event": "failed", "message": ["no"]}),
 ])
 def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, change: dict[str, Any]) -> None:
     inventory = Inventory((HOST,))

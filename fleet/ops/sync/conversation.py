@@ -8,7 +8,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, HostFailed, Reason
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.ops.shape import FAILED, fits
 from fleet.transport.base import Cancel
 from fleet.transport.frames import Frame, Nonsense
 from fleet.transport.program import Program
@@ -42,8 +42,8 @@ class Conversation:
                         self._waiting(str(message.get("run")))
                     self._waited = True
                 elif message.get("event") == "failed":
-                    hint = message.get("hint")
-                    raise HostFailed(Reason.of_node(str(message.get("message"))), hint=hint and str(hint), host=name,
+                    told(message, name, FAILED)
+                    raise HostFailed(Reason.of_node(message["message"]), hint=message["hint"], host=name,
                                      kind="busy" if message.get("busy") is True else "sync")
                 else:
                     return message
