@@ -9,6 +9,7 @@ import pytest
 from setup_ssh_tools import Head, forget_all
 from virtual_lab import LabFactory
 
+from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh import SshTransport
@@ -53,10 +54,17 @@ def test_from_a_password_to_every_pair_and_every_verb(head: Head) -> None:
 def test_dropbears_channels_that_close_at_once_are_opened_again(head: Head) -> None:
     name = head.lab.names[1]
     made = SshTransport(ConnectOptions(10), home=head.home)
-    session = made.connect(Host(name, head.lab.address(name), user="root"), Cancel())
+    host, lost = Host(name, head.lab.address(name), user="root"), 0
+    session = made.connect(host, Cancel())
     for _ in range(15):  # without a second try about every third fails
-        session.start("cat").close()
-        channel = session.start("echo hi; cat")
+        try:
+            session.start("cat").close()
+            channel = session.start("echo hi; cat")
+        except ConnectError as error:  # about one time in a hundred this Dropbear ends a connection by itself
+            assert error.kind == "lost" and lost < 3
+            lost += 1
+            session = made.connect(host, Cancel())
+            continue
         assert channel.recv(5) == b"hi\n"
         channel.close()
     session.close()

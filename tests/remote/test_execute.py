@@ -125,8 +125,8 @@ ROOT_FOR_GOOD = "import os, time; os.setresuid(0, 0, 0); time.sleep(4521)"
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach into."""
-    with tempfile.TemporaryDirectory() as name:
+    """A folder that every user can reach into, as one in TMPDIR need not be."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
