@@ -95,8 +95,11 @@ class Builds:
 
     def watch(self, pid):
         env = environment_of(pid)
-        root = env and build_root(env)
-        if root and root not in self.roots:
+        if env:
+            self.add(build_root(env))
+
+    def add(self, root):
+        if root not in self.roots:
             self.roots.add(root)
             try:
                 with open(self.path, "ab") as f:

@@ -49,6 +49,8 @@ class Supervisor:
         self.reason, self.cause = None, "engine"
         self.stop_seen = self.lease_seen = None
         self.builds = Builds(folder)
+        env = engine_env(spec, folder)  # what it sets itself shows once it runs
+        self.builds.add(build_root(lambda name: os.fsdecode(env.get(name.encode(), b""))))
         self.renewed = self.ticked = time.monotonic()
 
     def run(self):
