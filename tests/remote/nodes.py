@@ -156,11 +156,16 @@ def final(home: Path, run: str, timeout: float = 20.0) -> dict[str, Any]:
 
 def marked(run: str) -> list[int]:
     """Pids whose environment carries this run's id."""
+    return with_variable("FLEET_RUN_ID", run)
+
+
+def with_variable(name: str, value: str) -> list[int]:
+    """Pids of processes that have NAME=VALUE in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if f"FLEET_RUN_ID={run}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                if f"{name}={value}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
             except OSError:
                 continue

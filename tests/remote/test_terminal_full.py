@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nodes import with_variable
 
 FLEET = [sys.executable, "-c", "from fleet.cli.main import main; main()", "--transport", "local"]
 FOREVER = "while :; do echo a line that nobody reads; done"
@@ -22,15 +23,7 @@ VERBS = {
 
 def left(home: Path) -> list[int]:
     """What still runs in this test's home."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if f"HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    return with_variable("HOME", str(home))
 
 
 @pytest.mark.parametrize(("what", "signum"), [*zip(VERBS, (2, 15, 2), strict=True)])
