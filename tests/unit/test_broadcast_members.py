@@ -8,6 +8,7 @@ import pytest
 
 from fleet.model import Host
 from fleet.ops.broadcast import member as members
+from fleet.ops.broadcast import steering
 from fleet.ops.broadcast.coordinator import Coordinator
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member
@@ -57,3 +58,24 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
     assert both["e"].error is not None and both["e"].error.kind == "stalled"
     head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": []})
     assert both["a"].state == "done" and head.over.is_set()
+
+
+def test_whoever_is_refused_a_file_feeds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would send zeros for it, and those behind, who know that their sender has complained too, blame nobody."""
+    monkeypatch.setattr(steering, "DOUBT_SECONDS", 0.0)
+    both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
+    head = Coordinator(list(both.values()), MANIFEST, lambda event: None, lambda member: member.addresses)
+    source, outboxes = Outbox(), {name: Outbox() for name in both}
+    head.source_opened(source)  # type: ignore[arg-type]
+    for name, member in both.items():
+        head.opened(member, outboxes[name])  # type: ignore[arg-type]
+        for message in ({"event": "hello"}, NEED):
+            head.handle(name, message)
+    for _ in range(steering.SAME_TRIES):
+        head.handle("e", {"event": "corrupt", "file": 1, "epoch": 1})
+        head.tick()
+    told = [said["op"] for said in outboxes["e"].told if isinstance(said, dict)]
+    assert [op for op in told if op in ("again", "fail")] == ["again", "again", "fail"]
+    # before it hears that, it has another place: the source itself sends to the one behind it
+    dials = [said["addresses"] for said in source.told if isinstance(said, dict) and said["op"] == "next"]
+    assert dials == [both["e"].addresses, both["a"].addresses]

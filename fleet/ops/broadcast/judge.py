@@ -141,6 +141,14 @@ class Judge:
             verdicts.append(self._sure(hop, "what it gets from other hosts is not in the source", None, "corrupt"))
         return verdicts
 
+    def given_up(self, name: str) -> list[Verdict]:
+        """A hop will not get one of its files: what is behind it would get zeros for that one."""
+        hop = self._chain.hops.get(name)
+        if hop is None or self._chain.is_last(name) or hop.moves >= MOVES:
+            return []
+        hop.suspect = True
+        return [self._move(name, "a file does not arrive there as it was sent", "corrupt")]
+
     def _move(self, name: str, reason: str, kind: str, hint: str | None = None) -> Verdict:
         self._chain.hops[name].moves += 1
         return Verdict(name, "last", reason, hint, kind)

@@ -89,6 +89,8 @@ class Steering:
             if not verdicts and self._tries[name, file] < SAME_TRIES:
                 member.tell(op="again", files=[file])
             elif not verdicts:
+                for verdict in self._judge.given_up(name):
+                    self._carry_out(verdict)
                 member.tell(op="fail", files=[[file, "did not arrive as it was sent (changed while it was read?)"]])
 
     def tick(self) -> None:
