@@ -22,6 +22,7 @@ test: check  ## check, then all tests; the fast ones first (root)
 
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples tools/matrix
+	$(BIN)/ruff format --check fleet tests examples tools/matrix
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

@@ -102,8 +102,9 @@ def check_limits(n_hosts: int, fanout: int, fds_per_host: int = 2) -> None:
         return
     if hard == resource.RLIM_INFINITY or hard > soft:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard),
-                                                        hard))
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            )
         except (OSError, ValueError):
             hard = soft
     if hard == resource.RLIM_INFINITY or hard >= needed:

@@ -80,7 +80,10 @@ def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -
 
 
 def parse(
-    text: str, source: str, verbs: Verbs, overrides: Mapping[str, str] | None = None,
+    text: str,
+    source: str,
+    verbs: Verbs,
+    overrides: Mapping[str, str] | None = None,
     given: Mapping[str, str] | None = None,
 ) -> tuple[Step, ...]:
     """Text -> steps, pure. overrides: values for declared variables. given: variables that need no declaration.
@@ -139,8 +142,7 @@ class _Reader:
         steps = [step for item in root.items if (step := self.step(item)) is not None]
         for name in self.overrides:
             if name not in self.vars:
-                raise self.fail(root.line, f"--var {name}: the playbook has no such variable",
-                                _near(name, self.vars))
+                raise self.fail(root.line, f"--var {name}: the playbook has no such variable", _near(name, self.vars))
         return tuple(steps)
 
     def step(self, item: Tree) -> Step | None:
@@ -154,8 +156,11 @@ class _Reader:
         verbs = [key for key in keys if key not in STEP_KEYS]
         for key in verbs:
             if key not in self.verbs.names():
-                raise self.fail(item.key_lines[key], f"unknown verb or key {shown(key)}",
-                                _near(key, [*self.verbs.names(), *STEP_KEYS, "vars"]))
+                raise self.fail(
+                    item.key_lines[key],
+                    f"unknown verb or key {shown(key)}",
+                    _near(key, [*self.verbs.names(), *STEP_KEYS, "vars"]),
+                )
         if len(verbs) != 1:
             what = f"has {len(verbs)} verbs ({', '.join(verbs)})" if verbs else "has no verb"
             raise self.fail(item.line, f"a step {what}, it needs one", "start a new list item for each verb")
@@ -173,13 +178,15 @@ class _Reader:
     def declare(self, tree: Tree) -> None:
         for name, value in self.mapping(tree, "'vars'").items():
             if not ENV_NAME.fullmatch(name):
-                raise self.fail(tree.key_lines[name], f"{shown(name)} is not a variable's name",
-                                "letters, digits and _")
+                raise self.fail(
+                    tree.key_lines[name], f"{shown(name)} is not a variable's name", "letters, digits and _"
+                )
             if name in self.overrides:
                 self.vars[name] = self.overrides[name]
             elif value.kind == "null":
-                raise self.fail(tree.key_lines[name], f"variable '{name}' has no value",
-                                f"give it with --var {name}=VALUE")
+                raise self.fail(
+                    tree.key_lines[name], f"variable '{name}' has no value", f"give it with --var {name}=VALUE"
+                )
             else:
                 self.vars[name] = self.scalar(value, name)
 
@@ -252,8 +259,11 @@ class _Reader:
             if match[2] in self.vars:
                 return self.vars[match[2]]
             literal = f"declare it under 'vars', or write $${{{match[2]}}} for a literal one"
-            raise self.fail(tree.line, f"unknown variable {shown(match[2])}",
-                            (self.vars and suggest(match[2], self.vars)) or literal)
+            raise self.fail(
+                tree.line,
+                f"unknown variable {shown(match[2])}",
+                (self.vars and suggest(match[2], self.vars)) or literal,
+            )
 
         return _VARIABLE.sub(value, tree.text)
 

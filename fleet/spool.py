@@ -40,12 +40,14 @@ class Spool:
                     raise OSError(28, "no room")
                 view = memoryview(data)
                 while view:
-                    view = view[os.pwrite(self._fd, view, self._end + len(data) - len(view)):]
+                    view = view[os.pwrite(self._fd, view, self._end + len(data) - len(view)) :]
             except OSError as error:
                 raise LimitError(
                     f"more output than {folder or tempfile.gettempdir()} takes: {error.strerror}, "
-                    f"{self._end >> 20} MiB are kept there", kind="room",
-                    hint="have it written to a file there; or set TMPDIR to a folder with more room") from error
+                    f"{self._end >> 20} MiB are kept there",
+                    kind="room",
+                    hint="have it written to a file there; or set TMPDIR to a folder with more room",
+                ) from error
             self._end += len(data)
             return self._end - len(data)
 
@@ -81,15 +83,19 @@ class Stream:
     def whole(self) -> bytes | Spooled:
         """All of it; the stream has ended."""
         rest = bytes(self._rest)
-        return Spooled(self._spool, tuple(self._extents), rest, self._size, self._digest.digest()) \
-            if self._extents else rest
+        return (
+            Spooled(self._spool, tuple(self._extents), rest, self._size, self._digest.digest())
+            if self._extents
+            else rest
+        )
 
 
 class Spooled:
     """An output that is not in memory. Equal to another by its digest."""
 
-    def __init__(self, spool: Spool, extents: tuple[tuple[int, int], ...], rest: bytes, size: int, digest: bytes
-                 ) -> None:
+    def __init__(
+        self, spool: Spool, extents: tuple[tuple[int, int], ...], rest: bytes, size: int, digest: bytes
+    ) -> None:
         self._spool, self._extents, self._rest, self._size, self._digest = spool, extents, rest, size, digest
 
     def __len__(self) -> int:

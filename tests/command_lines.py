@@ -14,7 +14,7 @@ def accept(line: str) -> click.Context:
     """The context of the verb; click.UsageError or FleetError unless fleet takes the line."""
     words = shlex.split(line)
     if ">" in words:
-        words = words[:words.index(">")]
+        words = words[: words.index(">")]
     ctx = cli.make_context("fleet", words[1:])
     while isinstance(ctx.command, click.Group):
         name, command, rest = ctx.command.resolve_command(ctx, rest_of(ctx))

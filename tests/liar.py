@@ -28,28 +28,102 @@ from fleet.transport.frames import PREAMBLE, Decoder
 from fleet.transport.local import LocalTransport
 
 # FLEET_FUZZ=5000 looks harder
-steady = settings(max_examples=int(os.environ.get("FLEET_FUZZ", "200")), derandomize=True, database=None,
-                  deadline=None, suppress_health_check=list(HealthCheck))
+steady = settings(
+    max_examples=int(os.environ.get("FLEET_FUZZ", "200")),
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 SECONDS = 60.0  # for one command line, on a machine that does much else
 Part = tuple[str, int, Any]  # kind, stream; of J and X the value, of O the bytes
 
-TEXTS = ["", "x", "0", "a\nb", "a\0b", "\x1b[2J\x1b]0;owned\x07", "\u202eab", "\ud800", "\udcff", "../outside/x", "..",
-         "/", "/x" * 3000, "~", "-rf", "{host}", "{0}", "%s", "[red]", "running", "exited", "stopped", "done", "failed",
-         "1.0", "nan", "١", "rank0.out", "rank99.err", "node.log", "../rank0.out", "node.log\n", "y" * 5000]
+TEXTS = [
+    "",
+    "x",
+    "0",
+    "a\nb",
+    "a\0b",
+    "\x1b[2J\x1b]0;owned\x07",
+    "\u202eab",
+    "\ud800",
+    "\udcff",
+    "../outside/x",
+    "..",
+    "/",
+    "/x" * 3000,
+    "~",
+    "-rf",
+    "{host}",
+    "{0}",
+    "%s",
+    "[red]",
+    "running",
+    "exited",
+    "stopped",
+    "done",
+    "failed",
+    "1.0",
+    "nan",
+    "١",
+    "rank0.out",
+    "rank99.err",
+    "node.log",
+    "../rank0.out",
+    "node.log\n",
+    "y" * 5000,
+]
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 5), st.sampled_from([1 << 31, -(1 << 63), 1 << 64, 10**400]), st.floats(),
-    st.sampled_from([float("nan"), float("inf"), 1e308]), st.sampled_from(TEXTS), st.text(max_size=4))
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 5),
+    st.sampled_from([1 << 31, -(1 << 63), 1 << 64, 10**400]),
+    st.floats(),
+    st.sampled_from([float("nan"), float("inf"), 1e308]),
+    st.sampled_from(TEXTS),
+    st.text(max_size=4),
+)
 JUNK = st.one_of(
-    SCALARS, SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.sampled_from(TEXTS), SCALARS, max_size=3),
+    SCALARS,
+    SCALARS,
+    st.lists(SCALARS, max_size=3),
+    st.dictionaries(st.sampled_from(TEXTS), SCALARS, max_size=3),
     st.lists(st.lists(SCALARS, max_size=3), max_size=2),
-    st.sampled_from([[[[[[[]]]]]], [{}], {"a": [{}]}, ["x"] * 3000]))
-RAW = [b"", b"\0", b"garbage\n", b"\xff" * 40, PREAMBLE, struct.pack(">cII", b"J", 0, 2**32 - 1),
-       struct.pack(">cII", b"O", 7, 2**31), struct.pack(">cII", b"J", 0, 100) + b"{", struct.pack(">cII", b"H", 0, 0),
-       struct.pack(">cII", b"H", 9, 2000), struct.pack(">cII", b"?", 0, 1) + b"x"]
-PAYLOADS = [b"", b"[]", b"null", b"1", b'"x"', b"{", b"{}", b"\xff", b"[" * 60_000, b'{"a":' * 60_000, b'{"x": 1e999}',
-            b'{"exit_status": 0, "exit_status": "0"}', b'{"event": 1, "event": "end", "sizes": {}}', b"9" * 5000,
-            b'{"facts": {}}', b'{"facts": []}', b'{"event": "failed", "message": "no\\u001b[2J", "hint": null}',
-            b'{"event": "failed", "message": ["no"], "hint": {}}']
+    st.sampled_from([[[[[[[]]]]]], [{}], {"a": [{}]}, ["x"] * 3000]),
+)
+RAW = [
+    b"",
+    b"\0",
+    b"garbage\n",
+    b"\xff" * 40,
+    PREAMBLE,
+    struct.pack(">cII", b"J", 0, 2**32 - 1),
+    struct.pack(">cII", b"O", 7, 2**31),
+    struct.pack(">cII", b"J", 0, 100) + b"{",
+    struct.pack(">cII", b"H", 0, 0),
+    struct.pack(">cII", b"H", 9, 2000),
+    struct.pack(">cII", b"?", 0, 1) + b"x",
+]
+PAYLOADS = [
+    b"",
+    b"[]",
+    b"null",
+    b"1",
+    b'"x"',
+    b"{",
+    b"{}",
+    b"\xff",
+    b"[" * 60_000,
+    b'{"a":' * 60_000,
+    b'{"x": 1e999}',
+    b'{"exit_status": 0, "exit_status": "0"}',
+    b'{"event": 1, "event": "end", "sizes": {}}',
+    b"9" * 5000,
+    b'{"facts": {}}',
+    b'{"facts": []}',
+    b'{"event": "failed", "message": "no\\u001b[2J", "hint": null}',
+    b'{"event": "failed", "message": ["no"], "hint": {}}',
+]
 
 
 def frame(kind: str, stream: int, payload: bytes) -> bytes:
@@ -92,8 +166,11 @@ def lies(draw: Callable[[Any], Any], known: Sequence[Part]) -> Said:
     parts: list[Any] = json_copy(known)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(parts) - 1))
-        change = draw(st.sampled_from(["value"] * 6 + ["gone", "more", "double", "again", "swap", "drop", "raw", "text",
-                                                     "kind", "noise"]))
+        change = draw(
+            st.sampled_from(
+                ["value"] * 6 + ["gone", "more", "double", "again", "swap", "drop", "raw", "text", "kind", "noise"]
+            )
+        )
         part = parts[at]
         where = list(places(part[2])) if isinstance(part, tuple) and isinstance(part[2], dict) else []
         if change in ("value", "gone", "double") and where:
@@ -141,8 +218,10 @@ def lies(draw: Callable[[Any], Any], known: Sequence[Part]) -> Said:
 
 
 def json_copy(parts: Sequence[Any]) -> list[Any]:
-    return [(p[0], p[1], p[2] if isinstance(p[2], bytes) else json.loads(json.dumps(p[2]))) if isinstance(p, tuple)
-            else p for p in parts]
+    return [
+        (p[0], p[1], p[2] if isinstance(p[2], bytes) else json.loads(json.dumps(p[2]))) if isinstance(p, tuple) else p
+        for p in parts
+    ]
 
 
 # -- transports ---------------------------------------------------------------------------------------------
@@ -276,8 +355,9 @@ class Recorder(LocalTransport):
                 data = recv(timeout)
                 for each in decoder.feed(data or b""):
                     if each.kind != "H":
-                        keep[sent[0]].append((each.kind, each.stream,
-                                              each.payload if each.kind == "O" else each.json()))
+                        keep[sent[0]].append(
+                            (each.kind, each.stream, each.payload if each.kind == "O" else each.json())
+                        )
                 return data
 
             channel.send, channel.recv = sending, receiving  # type: ignore[method-assign,assignment]

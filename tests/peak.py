@@ -16,8 +16,9 @@ sys.stderr.write("\\nended with %d, peak %d" % (code, resource.getrusage(resourc
 
 def peak_of(*argv: str) -> int:
     """MiB at the peak of the largest process of a command, which must end well."""
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", _WATCH, *argv], stderr=subprocess.PIPE, text=True,
-                          timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _WATCH, *argv], stderr=subprocess.PIPE, text=True, timeout=300
+    )
     _, _, told = done.stderr.rpartition("\nended with ")
     assert told.startswith("0, peak "), done.stderr[-2000:]
     return int(told.rpartition(" ")[2])

@@ -22,8 +22,14 @@ def make_env(folder: Path) -> Path:
 
 
 def make_wheel(
-    folder: Path, name: str = "tinypkg", version: str = "1.0", *, tag: str = "py3-none-any",
-    files: Mapping[str, str] | None = None, requires: Sequence[str] = (), headers: Sequence[str] = (),
+    folder: Path,
+    name: str = "tinypkg",
+    version: str = "1.0",
+    *,
+    tag: str = "py3-none-any",
+    files: Mapping[str, str] | None = None,
+    requires: Sequence[str] = (),
+    headers: Sequence[str] = (),
 ) -> Path:
     """A wheel of a package that only knows its version, or of `files`."""
     files = dict(files if files is not None else {f"{name}/__init__.py": f"__version__ = {version!r}\n"})

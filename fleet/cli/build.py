@@ -52,26 +52,50 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-@click.command("build", cls=Verb, examples=(
-    "fleet build deepspeed --ops cpu_adam", "fleet build ./my-extension --on gpu02"))
+@click.command(
+    "build", cls=Verb, examples=("fleet build deepspeed --ops cpu_adam", "fleet build ./my-extension --on gpu02")
+)
 @click.argument("what", metavar="deepspeed|PATH", shell_complete=completed("buildable"))
 @click.option("--version", metavar="V", help="deepspeed's version [0.19.8].")
 @click.option("--source", type=click.Path(path_type=Path), metavar="DIR", help="deepspeed's own tree instead.")
-@click.option("--arch", default="auto", metavar="LIST",
-              help='Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].')
+@click.option(
+    "--arch",
+    default="auto",
+    metavar="LIST",
+    help='Compute capabilities, "8.0;9.0" [auto: those of all GPUs of all hosts].',
+)
 @click.option("--ops", default="", metavar="NAMES", help="deepspeed's ops to compile: cpu_adam,utils,...")
 @click.option("--cpu", is_flag=True, help="Only for the CPU, whatever GPUs there are.")
 @click.option("--on", metavar="HOST", shell_complete=completed("host"), help="The host that builds [the first].")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="For the build; repeatable.")
 @click.option("--install/--no-install", default=True, help="Install the wheel on every host [yes].")
-@click.option("--builds-dir", type=click.Path(path_type=Path), default=Path("builds"), metavar="DIR",
-              help="Where logs and wheels go on this machine [builds].")
-@click.option("--import-timeout", type=Seconds(1, 3600), default=120.0, metavar="S",
-              help="Seconds that importing it may take on a host [120].")
+@click.option(
+    "--builds-dir",
+    type=click.Path(path_type=Path),
+    default=Path("builds"),
+    metavar="DIR",
+    help="Where logs and wheels go on this machine [builds].",
+)
+@click.option(
+    "--import-timeout",
+    type=Seconds(1, 3600),
+    default=120.0,
+    metavar="S",
+    help="Seconds that importing it may take on a host [120].",
+)
 @common_options
 def build(
-    what: str, version: str | None, source: Path | None, arch: str, ops: str, cpu: bool, on: str | None,
-    env: tuple[str, ...], install: bool, builds_dir: Path, import_timeout: float,
+    what: str,
+    version: str | None,
+    source: Path | None,
+    arch: str,
+    ops: str,
+    cpu: bool,
+    on: str | None,
+    env: tuple[str, ...],
+    install: bool,
+    builds_dir: Path,
+    import_timeout: float,
 ) -> int:
     """Build a wheel on one host, for the GPUs of all of them, and install it everywhere.
 
@@ -82,8 +106,9 @@ def build(
     settings = settings_of()
     inventory = load_inventory()
     names = tuple(op.strip() for op in ops.split(",") if op.strip())
-    options = BuildOptions(what, version, source, arch, names, on, cpu, variables(env), install, builds_dir,
-                           import_timeout)
+    options = BuildOptions(
+        what, version, source, arch, names, on, cpu, variables(env), install, builds_dir, import_timeout
+    )
     plan = make_plan(inventory, options)
     if settings.dry_run:
         shown = plan.describe()

@@ -30,10 +30,20 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
-@click.option("--timeout", type=Seconds(0.1, 600), default=20.0, metavar="S",
-              help="Seconds until a step on a node counts as hanging [20].")
-@click.option("--engine", type=click.Choice(["torchrun", "deepspeed", "command"]), default="torchrun",
-              show_default=True, help="What is to start the ranks: what it needs must be there.")
+@click.option(
+    "--timeout",
+    type=Seconds(0.1, 600),
+    default=20.0,
+    metavar="S",
+    help="Seconds until a step on a node counts as hanging [20].",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["torchrun", "deepspeed", "command"]),
+    default="torchrun",
+    show_default=True,
+    help="What is to start the ranks: what it needs must be there.",
+)
 @common_options
 def check(timeout: float, engine: str) -> int:
     """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
@@ -78,8 +88,11 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
         lines += wrap(text, width)
     found = by_cause([(f, f.message, f.remedy) for f in checked.findings], fold)
-    shown = [cause for cause in found if cause.whose[0].severity in (
-        ("error",) if quiet else COLORS if verbose else ("error", "warning"))]
+    shown = [
+        cause
+        for cause in found
+        if cause.whose[0].severity in (("error",) if quiet else COLORS if verbose else ("error", "warning"))
+    ]
     lines += [line for cause in shown for line in describe(cause, width)]
     if not quiet:
         lines.append(summary(checked, [cause.whose[0].severity for cause in found], len(found) - len(shown)))
@@ -92,12 +105,14 @@ def describe(cause: Cause[Finding], width: int | None) -> list[str]:
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
     message = clean(" ".join(cause.message.split()))
     lead = " " * 8
-    return [*wrap(f"{severity} {message}  [{finding.id}]", width, len(lead)),
-            *wrap(lead + clean(as_typed(cause.hint or "")), width, len(lead))]
+    return [
+        *wrap(f"{severity} {message}  [{finding.id}]", width, len(lead)),
+        *wrap(lead + clean(as_typed(cause.hint or "")), width, len(lead)),
+    ]
 
 
 def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
-    """"4 hosts compared: 1 error, 2 warnings"."""
+    """ "4 hosts compared: 1 error, 2 warnings"."""
     if not checked.views:
         return "no host told its facts: nothing was compared"
     counts = [(s, severities.count(s)) for s in COLORS]

@@ -47,8 +47,13 @@ class CommonOption(click.Option):
 class Helpful(click.Command):
     """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options"."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), sections: Mapping[str, Sequence[str]] | None = None,
-                 **attrs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **attrs: Any,
+    ) -> None:
         super().__init__(*args, **attrs)
         self.examples = tuple(examples)
         self.sections = dict(sections or {})

@@ -110,7 +110,7 @@ class Bash(_Line, BashComplete):
         if item.type == "plain" and not typed.startswith(("'", '"')):
             before = _split(os.environ["COMP_HEAD"])[-1]
             last = max(before.rfind(char) for char in os.environ["COMP_BREAKS"] or "\n")
-            value = value[last + (before[last : last + 1] != "@"):]  # an '@' is broken at, and begins the word
+            value = value[last + (before[last : last + 1] != "@") :]  # an '@' is broken at, and begins the word
         return f"{item.type},{value}"
 
 

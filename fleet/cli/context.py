@@ -75,9 +75,7 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
 
 
 @contextmanager
-def runtime(
-    inventory: Inventory, emit: Emit = silent, *, transport: Transport | None = None
-) -> Iterator[Runtime]:
+def runtime(inventory: Inventory, emit: Emit = silent, *, transport: Transport | None = None) -> Iterator[Runtime]:
     """A Runtime whose `cancel` is set by the first Ctrl-C (or SIGTERM); the second one ends fleet at once."""
     cancel = Cancel()
     transport = transport or make_transport(inventory)

@@ -41,8 +41,10 @@ class DataLine(ProgressLine):
         rate = self._rate(seconds, sum(self._done[name] for name in receiving) / len(receiving))
         if rate:
             parts.append(f"{size_text(rate)}/s")
-            left = max((total - self._done[name] for name, total in receiving.items() if self._state[name] != "away"),
-                       default=0.0)
+            left = max(
+                (total - self._done[name] for name, total in receiving.items() if self._state[name] != "away"),
+                default=0.0,
+            )
             parts += [f"{left / rate:.0f} s left"] if left else []
         each = self._each(shares) if len(shares) <= FEW else []
         room = (terminal.width(sys.stderr) or 1000) - len("6 of 6 hosts") - 1
@@ -60,15 +62,19 @@ class DataLine(ProgressLine):
         return (d1 - d0) / (t1 - t0) if t1 > t0 else 0.0
 
     def _each(self, shares: Mapping[str, float]) -> list[str]:
-        return [f"{clean(name)} " + (f"{100 * share:.0f}%" if self._state[name] == "receiving" else self._state[name])
-                for name, share in sorted(shares.items())]
+        return [
+            f"{clean(name)} " + (f"{100 * share:.0f}%" if self._state[name] == "receiving" else self._state[name])
+            for name, share in sorted(shares.items())
+        ]
 
     def _states(self, shares: Mapping[str, float]) -> list[str]:
         groups: dict[str, list[str]] = {}
         for name in shares:
             groups.setdefault(self._state[name], []).append(name)
-        parts = [f"{len(names)} {state}" + (f" ({fold(names)})" if state == "away" else "")
-                 for state, names in groups.items()]
+        parts = [
+            f"{len(names)} {state}" + (f" ({fold(names)})" if state == "away" else "")
+            for state, names in groups.items()
+        ]
         last = min(shares, key=lambda name: shares[name])
         if shares[last] < sum(shares.values()) / len(shares) - 0.05:
             parts.append(f"behind: {clean(last)} {100 * shares[last]:.0f}%")

@@ -54,8 +54,15 @@ def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
             spans[-1][1] = max(spans[-1][1], i2)
         else:
             spans.append([i1, i2])
-    return list(near), [Hunk(i1, i2, {0: tuple(first[i1:i2])} | {
-        number: _within(other, steps, i1, i2) for number, (other, steps) in near.items()}) for i1, i2 in spans]
+    return list(near), [
+        Hunk(
+            i1,
+            i2,
+            {0: tuple(first[i1:i2])}
+            | {number: _within(other, steps, i1, i2) for number, (other, steps) in near.items()},
+        )
+        for i1, i2 in spans
+    ]
 
 
 def _ends(one: Sequence[bytes], other: Sequence[bytes]) -> tuple[int, int]:
@@ -70,8 +77,7 @@ def _steps(one: Sequence[bytes], other: Sequence[bytes], before: int, after: int
     """difflib's opcodes, the equal ends left out of its work."""
     middle = SequenceMatcher(None, one[before : len(one) - after], other[before : len(other) - after], autojunk=False)
     steps = [(kind, *(n + before for n in span)) for kind, *span in middle.get_opcodes()]
-    ends = [("equal", 0, before, 0, before),
-            ("equal", len(one) - after, len(one), len(other) - after, len(other))]
+    ends = [("equal", 0, before, 0, before), ("equal", len(one) - after, len(one), len(other) - after, len(other))]
     return [ends[0], *steps, ends[1]]  # type: ignore[list-item]
 
 

@@ -22,8 +22,12 @@ FOLDERS = ("hostfiles", "playbooks", "examples")
 def shipped() -> dict[str, Path]:
     """Every file that comes with fleet by its name, "playbooks/demo.yaml"."""
     root = Path(str(files("fleet") / "shipped"))
-    return {f"{folder}/{path.name}": path for folder in FOLDERS for path in sorted((root / folder).iterdir())
-            if path.is_file()}
+    return {
+        f"{folder}/{path.name}": path
+        for folder in FOLDERS
+        for path in sorted((root / folder).iterdir())
+        if path.is_file()
+    }
 
 
 def find(name: str, *folders: str) -> str | None:
@@ -43,8 +47,10 @@ def copy(names: list[str], to: Path) -> None:
     files = shipped()
     for name in names:
         if (to / name).exists() and (to / name).read_bytes() != files[name].read_bytes():
-            raise UsageError(f"{to / name} is there already, and is another one",
-                             hint=f"fleet examples {name} shows fleet's own; --to ANOTHER copies it elsewhere")
+            raise UsageError(
+                f"{to / name} is there already, and is another one",
+                hint=f"fleet examples {name} shows fleet's own; --to ANOTHER copies it elsewhere",
+            )
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(files[name], to / name)
@@ -67,8 +73,9 @@ def examples(names: tuple[str, ...], to: Path | None) -> int:
     if to is not None and not settings.dry_run:
         copy(chosen, to)
     if settings.json:
-        about_files = {name: {"about": about(every[name]), "path": str(to / name if to else every[name])}
-                       for name in chosen}
+        about_files = {
+            name: {"about": about(every[name]), "path": str(to / name if to else every[name])} for name in chosen
+        }
         write_json({"verb": "examples", "ok": True, "exit_code": EXIT_OK, "hosts": {}, "files": about_files})
     elif to is not None:
         if not settings.quiet:

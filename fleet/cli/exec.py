@@ -73,11 +73,16 @@ class Exec(Verb):
         return rest
 
 
-@click.command("exec", cls=Exec, context_settings={"allow_interspersed_args": False}, examples=(
-    "fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"))
+@click.command(
+    "exec",
+    cls=Exec,
+    context_settings={"allow_interspersed_args": False},
+    examples=("fleet exec -- nvidia-smi -L", "fleet exec --shell 'df -h ~ | tail -1'"),
+)
 @click.option("--shell", "line", metavar="LINE", help="A line for the node's shell, instead of an argv.")
-@click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="S",
-              help="End the command on a host after S seconds.")
+@click.option(
+    "--timeout", type=Seconds(min=0, min_open=True), metavar="S", help="End the command on a host after S seconds."
+)
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
 @click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
@@ -93,8 +98,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
         raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
     if line is None and not argv:
-        raise UsageError("give either a command behind '--' or --shell LINE",
-                         hint="fleet exec -- nvidia-smi -L")
+        raise UsageError("give either a command behind '--' or --shell LINE", hint="fleet exec -- nvidia-smi -L")
     if argv and not argv[0]:
         raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
     settings = settings_of()
@@ -116,8 +120,12 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     with progress, runtime(inventory, progress) as rt:
         report = execute(inventory, plan, options, rt)
     code = finish(report, show, asked_for=True)
-    if len(argv) == 1 and len(argv[0].split()) > 1 and not settings.json and \
-            any(result.exit_status == 127 for result in report.results):
+    if (
+        len(argv) == 1
+        and len(argv[0].split()) > 1
+        and not settings.json
+        and any(result.exit_status == 127 for result in report.results)
+    ):
         talk(hint_line(whole_line(argv[0])))
     return code
 

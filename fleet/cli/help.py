@@ -24,8 +24,9 @@ that fleet would find: fleet -i lab exec -w lab01,<Tab>
 
 @click.command("help", cls=Verb, examples=("fleet help launch", "fleet help lab up"))
 @click.argument("words", nargs=-1, metavar="[VERB | completion]", shell_complete=completed("topic"))
-@without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "dry_run", "json", "verbose",
-         "quiet")
+@without(
+    "inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "dry_run", "json", "verbose", "quiet"
+)
 def help_(words: tuple[str, ...]) -> int:
     """Show the help of fleet, of a verb, or how your shell completes fleet's command lines."""
     if words == ("completion",):

@@ -44,14 +44,20 @@ def quote(word: str) -> str:
 def as_typed(hint: str, *, selection: bool = True) -> str:
     """The hint, in front of the verb of its commands the -i, -w, -x and --transport of the user's line. selection: not
     -w and -x where it may be they that are wrong."""
-    said = {"-i": _line.inventory, "-w": _line.hosts if selection else None,
-            "-x": _line.exclude if selection else None,
-            "--transport": _line.transport if _line.transport != Settings.transport else None}
+    said = {
+        "-i": _line.inventory,
+        "-w": _line.hosts if selection else None,
+        "-x": _line.exclude if selection else None,
+        "--transport": _line.transport if _line.transport != Settings.transport else None,
+    }
 
     def repeat(match: re.Match[str]) -> str:
         own = match["rest"].partition(" -- ")[0]
-        given = [f"{flag} {quote(value)} " for flag, value in said.items()
-                 if value is not None and not re.search(rf" {flag}\b", own)]
+        given = [
+            f"{flag} {quote(value)} "
+            for flag, value in said.items()
+            if value is not None and not re.search(rf" {flag}\b", own)
+        ]
         return f"fleet {''.join(given)}{match['rest']}"
 
     return _COMMAND.sub(repeat, hint)

@@ -39,10 +39,17 @@ MORE: dict[str, Callable[[Host], object]] = {
 }
 
 
-@click.command("hosts", cls=Verb, examples=(
-    "fleet hosts", "fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile"))
-@click.option("--format", "form", type=click.Choice(["table", *FORMATS]), default="table", show_default=True,
-              help="The form to print the hosts in.")
+@click.command(
+    "hosts", cls=Verb, examples=("fleet hosts", "fleet hosts -w @a100 -x gpu02 --format deepspeed > hostfile")
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *FORMATS]),
+    default="table",
+    show_default=True,
+    help="The form to print the hosts in.",
+)
 @without("transport", "fanout", "connect_timeout", "dry_run")
 def hosts(form: str) -> int:
     """Show the hosts in node-rank order, or write them as another tool reads them.
@@ -67,11 +74,19 @@ def show(inventory: Inventory) -> None:
     for group, members in inventory.groups.items():
         groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})
     columns = {**COLUMNS, **MORE} if settings_of().verbose else COLUMNS
-    rows = [[str(node_rank), host.name, *(_text(cell(host)) for cell in columns.values()), groups.get(host.name, "")]
-            for node_rank, host in enumerate(inventory.hosts)]
+    rows = [
+        [str(node_rank), host.name, *(_text(cell(host)) for cell in columns.values()), groups.get(host.name, "")]
+        for node_rank, host in enumerate(inventory.hosts)
+    ]
     width = terminal.width(sys.stdout)
-    for line in table(("node rank", "host", *columns, "groups"), rows, width, keys=2,
-                      right=("node rank", "port", "slots"), once="all hosts" if width else ""):
+    for line in table(
+        ("node rank", "host", *columns, "groups"),
+        rows,
+        width,
+        keys=2,
+        right=("node rank", "port", "slots"),
+        once="all hosts" if width else "",
+    ):
         echo(line, wrap=False)
 
 

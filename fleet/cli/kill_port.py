@@ -50,8 +50,9 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 @click.argument("ports", nargs=-1, required=True, callback=parse_ports, metavar="PORT...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End other users' processes too, where permitted.")
-@click.option("--grace", type=Seconds(0, 600), default=5.0, metavar="S",
-              help="Seconds between SIGTERM and SIGKILL [5].")
+@click.option(
+    "--grace", type=Seconds(0, 600), default=5.0, metavar="S", help="Seconds between SIGTERM and SIGKILL [5]."
+)
 @common_options
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.
@@ -104,13 +105,28 @@ def show(listeners: tuple[Listener, ...]) -> None:
         if not verbose:
             command = terminal.cut(command, COMMAND_WIDTH, "...")
         udp = "/udp" * (facts["protocol"] == "udp")
-        rows.append(("leave" if each.reason else "end", each.host, f"{address}:{facts['port']}{udp}",
-                     str(facts["pid"] or "?"), clean(facts["user"]),
-                     "?" if facts["age"] is None else seconds(facts["age"]), clean(facts["run_id"] or ""),
-                     clean(", ".join(facts["also"])), command))
+        rows.append(
+            (
+                "leave" if each.reason else "end",
+                each.host,
+                f"{address}:{facts['port']}{udp}",
+                str(facts["pid"] or "?"),
+                clean(facts["user"]),
+                "?" if facts["age"] is None else seconds(facts["age"]),
+                clean(facts["run_id"] or ""),
+                clean(", ".join(facts["also"])),
+                command,
+            )
+        )
     width = terminal.width(sys.stdout)
-    for line in table(("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "ALSO", "COMMAND"), rows, width, keys=4,
-                      once="all of them" if width else "", shorten=not verbose):
+    for line in table(
+        ("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "ALSO", "COMMAND"),
+        rows,
+        width,
+        keys=4,
+        once="all of them" if width else "",
+        shorten=not verbose,
+    ):
         echo(line, wrap=False)
 
 

@@ -39,8 +39,11 @@ def the_lab() -> Lab:
 def document(lab: Lab, state: State) -> dict[str, Any]:
     """What `up --json` and `status --json` print. pid: the host's first process; None when it is off."""
     hosts = {
-        name: {"address": machine.address, "pid": machine.pid if state.up and machine.up else None,
-               "up": state.up and machine.up}
+        name: {
+            "address": machine.address,
+            "pid": machine.pid if state.up and machine.up else None,
+            "up": state.up and machine.up,
+        }
         for name, machine in state.hosts.items()
     }
     return {
@@ -74,8 +77,12 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     the = the_lab()
     if settings_of().dry_run:
         number = count or len(the.status().hosts) or 4
-        return plans.tell("lab", (), {"up": number, "state_dir": str(the.folder.path)},
-                          lambda: [f"would bring up {number} hosts, under {the.folder.path}"])
+        return plans.tell(
+            "lab",
+            (),
+            {"up": number, "state_dir": str(the.folder.path)},
+            lambda: [f"would bring up {number} hosts, under {the.folder.path}"],
+        )
     state = the.up(count, link, disk)
     if settings_of().json:
         write_json(document(the, state))
@@ -100,8 +107,9 @@ def down() -> int:
     the = the_lab()
     if settings_of().dry_run:
         hosts = the.status().hosts
-        return plans.tell("lab", hosts, {"down": str(the.folder.path)},
-                          lambda: [f"would end the lab under {the.folder.path}"])
+        return plans.tell(
+            "lab", hosts, {"down": str(the.folder.path)}, lambda: [f"would end the lab under {the.folder.path}"]
+        )
     the.down()
     if settings_of().json:
         write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": {}})

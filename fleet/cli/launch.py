@@ -29,18 +29,30 @@ if TYPE_CHECKING:
     from fleet.ops.launch import Interrupts, LaunchOptions, Plan
 
 
-@click.command("launch", cls=Verb, context_settings={"allow_interspersed_args": False}, examples=(
-    "fleet launch --sync train.py --lr 1e-4", "fleet launch --nproc-per-node 8 --env NCCL_DEBUG=INFO train.py",
-    "fleet launch --engine deepspeed train.py --deepspeed_config ds.json",
-), sections={
-    "What runs": ["engine", "python", "workdir", "sync", "force", "engine_args", "max_restarts"],
-    "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
-    "Environment": ["env", "env_expand", "env_file"],
-    "While it runs": ["lease", "grace", "node_timeout", "no_preflight"],
-    "Name and logs": ["name", "runs_dir"],
-})
-@click.option("--engine", type=click.Choice(["torchrun", "deepspeed", "command"]), default="torchrun",
-              show_default=True, help="What starts the ranks on a node.")
+@click.command(
+    "launch",
+    cls=Verb,
+    context_settings={"allow_interspersed_args": False},
+    examples=(
+        "fleet launch --sync train.py --lr 1e-4",
+        "fleet launch --nproc-per-node 8 --env NCCL_DEBUG=INFO train.py",
+        "fleet launch --engine deepspeed train.py --deepspeed_config ds.json",
+    ),
+    sections={
+        "What runs": ["engine", "python", "workdir", "sync", "force", "engine_args", "max_restarts"],
+        "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
+        "Environment": ["env", "env_expand", "env_file"],
+        "While it runs": ["lease", "grace", "node_timeout", "no_preflight"],
+        "Name and logs": ["name", "runs_dir"],
+    },
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["torchrun", "deepspeed", "command"]),
+    default="torchrun",
+    show_default=True,
+    help="What starts the ranks on a node.",
+)
 @click.option("--nnodes", metavar="N", help="Only the first N hosts.")
 @click.option("--nproc-per-node", metavar="N|auto|gpu|cpu", help="Ranks a node [the host's slots].")
 @click.option("--master-addr", metavar="ADDR", help="Where ranks meet [node 0's data address].")
@@ -50,20 +62,49 @@ if TYPE_CHECKING:
 @click.option("--env-file", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="KEY=VALUE lines.")
 @click.option("--workdir", metavar="DIR", help="Folder on the nodes [the host's workdir, else this folder's path].")
 @click.option("--python", metavar="PATH", help="Training interpreter on the nodes [the host's python, else python3].")
-@click.option("--engine-arg", "engine_args", multiple=True, metavar="ARG",
-              help="An option of the engine's own; write --engine-arg=--OPTION.")
+@click.option(
+    "--engine-arg",
+    "engine_args",
+    multiple=True,
+    metavar="ARG",
+    help="An option of the engine's own; write --engine-arg=--OPTION.",
+)
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
 @click.option("--force", is_flag=True, help="With --sync: also over what another folder's sync put there.")
-@click.option("--lease", type=Seconds(min=1), default=120.0, metavar="S", show_default=True,
-              help="Seconds that nodes go on without this command.")
-@click.option("--grace", type=Seconds(min=0), default=10.0, metavar="S", show_default=True,
-              help="Seconds between SIGTERM and SIGKILL.")
-@click.option("--node-timeout", type=Seconds(min=1), default=15.0, metavar="S", show_default=True,
-              help="Seconds of silence after which a node is lost.")
+@click.option(
+    "--lease",
+    type=Seconds(min=1),
+    default=120.0,
+    metavar="S",
+    show_default=True,
+    help="Seconds that nodes go on without this command.",
+)
+@click.option(
+    "--grace",
+    type=Seconds(min=0),
+    default=10.0,
+    metavar="S",
+    show_default=True,
+    help="Seconds between SIGTERM and SIGKILL.",
+)
+@click.option(
+    "--node-timeout",
+    type=Seconds(min=1),
+    default=15.0,
+    metavar="S",
+    show_default=True,
+    help="Seconds of silence after which a node is lost.",
+)
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
-@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), metavar="DIR",
-              show_default=True, help="Where logs go.")
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    metavar="DIR",
+    show_default=True,
+    help="Where logs go.",
+)
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
 @click.argument("script", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -100,7 +141,7 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
 
 
 def where(inventory: Inventory, nnodes: str | None) -> str:
-    """"lab[01-04] (4 hosts)"."""
+    """ "lab[01-04] (4 hosts)"."""
     names = inventory.names[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.names
     return f"{fold(names)}{f' ({len(names)} hosts)' * (len(names) > 1)}"
 
@@ -115,9 +156,19 @@ def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
         raise UsageError("--max-restarts is torchrun's", hint=f"engine '{given['engine']}' cannot restart ranks")
     env, env_expand = read_env(given["env_file"], given["env"], given["env_expand"], os.environ)
     return Job(
-        script, args, given["engine"], parse_nproc(given["nproc_per_node"])[0], given["master_addr"],
-        0 if port == "auto" else int(port), env, env_expand, given["workdir"], given["python"],
-        given["max_restarts"], given["name"], given["engine_args"],
+        script,
+        args,
+        given["engine"],
+        parse_nproc(given["nproc_per_node"])[0],
+        given["master_addr"],
+        0 if port == "auto" else int(port),
+        env,
+        env_expand,
+        given["workdir"],
+        given["python"],
+        given["max_restarts"],
+        given["name"],
+        given["engine_args"],
     )
 
 
@@ -125,8 +176,15 @@ def _options(given: dict[str, Any]) -> LaunchOptions:
     from fleet.ops.launch import LaunchOptions, parse_nnodes, parse_nproc
 
     return LaunchOptions(
-        parse_nnodes(given["nnodes"]), parse_nproc(given["nproc_per_node"])[1], given["lease"], given["grace"],
-        given["node_timeout"], not given["no_preflight"], given["sync"], given["runs_dir"], str(Path.cwd()),
+        parse_nnodes(given["nnodes"]),
+        parse_nproc(given["nproc_per_node"])[1],
+        given["lease"],
+        given["grace"],
+        given["node_timeout"],
+        not given["no_preflight"],
+        given["sync"],
+        given["runs_dir"],
+        str(Path.cwd()),
         given["force"],
     )
 
@@ -135,8 +193,9 @@ def _run(inventory: Inventory, plan: Plan) -> int:
     from fleet.ops.launch import Interrupts, launch
 
     settings = settings_of()
-    view = LaunchView([host.name for host in plan.hosts], json=settings.json,
-                      level=-1 if settings.quiet else settings.verbose)
+    view = LaunchView(
+        [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
+    )
     interrupts = Interrupts()
     transport = make_transport(inventory)
 
@@ -214,5 +273,7 @@ def _show_summary(report: Report, view: LaunchView) -> None:
     if report.ok and settings_of().quiet:
         return
     state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
-    talk(f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
-         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err")
+    talk(
+        f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
+        f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
+    )

@@ -174,8 +174,14 @@ class LaunchView:
         if any(r.get("event") == "stop" for r in records):
             self.tracebacks.stopping = True
         if self._json:
-            plain = {"event": "notice", "time": notice.time, "host": notice.host, "level": notice.level,
-                     "message": notice.message, "hint": notice.hint}
+            plain = {
+                "event": "notice",
+                "time": notice.time,
+                "host": notice.host,
+                "level": notice.level,
+                "message": notice.message,
+                "hint": notice.hint,
+            }
             for record in records or [{}]:
                 write_json(record or plain)
             sys.stdout.flush()
@@ -210,9 +216,13 @@ class LaunchView:
             for (host, rank, _), lines in self._lines.items():
                 if lines.live and (host not in live or (rank or 0) < (live[host][0] or 0)):
                     live[host] = rank, lines.live
-            terminal.draw(self._starting.lines(now) + [
-                f"[{host}:{live[host][0]}] {without_colours(live[host][1].decode('utf-8', 'replace'))}"
-                for host in sorted(live, key=lambda h: self._node_ranks.get(h, 0))])
+            terminal.draw(
+                self._starting.lines(now)
+                + [
+                    f"[{host}:{live[host][0]}] {without_colours(live[host][1].decode('utf-8', 'replace'))}"
+                    for host in sorted(live, key=lambda h: self._node_ranks.get(h, 0))
+                ]
+            )
             return
         if not self._json and self._level >= 0:
             self._starting.remind(now)

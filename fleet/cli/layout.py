@@ -48,14 +48,22 @@ def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
 
 
 def items(lead: str, pairs: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """"all hosts: user root, port 22", broken between the items as far as that will do."""
+    """ "all hosts: user root, port 22", broken between the items as far as that will do."""
     said = [f"{name} {value}" for name, value in pairs]
     glued = [text.replace(" ", _GLUE) if width is None or cells(text) + 5 <= width else text for text in said]
     return [line.replace(_GLUE, " ") for line in wrap(lead + ", ".join(glued), width, 4)]
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, *, keys: int = 1,
-          right: Collection[str] = (), once: str = "", shorten: bool = False) -> list[str]:
+def table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    keys: int = 1,
+    right: Collection[str] = (),
+    once: str = "",
+    shorten: bool = False,
+) -> list[str]:
     """Rows in aligned columns; a column that says nothing in any row is left out. Cells may hold several lines.
 
     once: where there is more than one row, columns behind the first `keys` that say the same in all of them leave the
@@ -74,20 +82,26 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         sizes[-1] -= over
         columns[-1] = columns[-1][0], [cut(cell, sizes[-1], "...") for cell in columns[-1][1]]
     elif width is not None and over > 0:
-        return [line for row in zip(*(said for _, said in columns), strict=True)
-                for line in _paragraph([title for title, _ in columns], row, keys, width)] + below
+        return [
+            line
+            for row in zip(*(said for _, said in columns), strict=True)
+            for line in _paragraph([title for title, _ in columns], row, keys, width)
+        ] + below
     lines = []
     for row in zip(*([title, *said] for title, said in columns), strict=True):
         parts = [cell.split("\n") for cell in row]
         for n in range(max(map(len, parts))):
-            lines.append(GAP.join(
-                pad(part[n] if n < len(part) else "", size, right=title in right)
-                for part, size, (title, _) in zip(parts, sizes, columns, strict=True)).rstrip())
+            lines.append(
+                GAP.join(
+                    pad(part[n] if n < len(part) else "", size, right=title in right)
+                    for part, size, (title, _) in zip(parts, sizes, columns, strict=True)
+                ).rstrip()
+            )
     return lines + below
 
 
 def _paragraph(titles: Sequence[str], row: Sequence[str], keys: int, width: int) -> list[str]:
-    """"0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
+    """ "0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
     head = GAP.join(cell for cell in row[:keys] if cell)
     rest = [(title.lower(), " ".join(cell.split())) for title, cell in zip(titles, row, strict=True)]
     return [*wrap(head, width, 4), *items("    ", [(title, cell) for title, cell in rest[keys:] if cell], width)]

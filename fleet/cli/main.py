@@ -50,8 +50,11 @@ class LazyGroup(VerbGroup):
                 formatter.write_dl([(verb.ljust(width), text) for verb, (_, text) in verbs.items()])
 
 
-@click.group(cls=LazyGroup, context_settings=SETTINGS,
-             examples=("fleet hosts", "fleet -w 'gpu[01-04]' exec -- nvidia-smi -L", "fleet help launch"))
+@click.group(
+    cls=LazyGroup,
+    context_settings=SETTINGS,
+    examples=("fleet hosts", "fleet -w 'gpu[01-04]' exec -- nvidia-smi -L", "fleet help launch"),
+)
 @click.version_option(__version__, prog_name="fleet")
 @common_options
 def cli() -> None:
@@ -82,9 +85,11 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
         verb = (ctx and ctx.invoked_subcommand) or "fleet"
         results = tuple(Result(name, at is None, error=at) for name, at in error.hosts.items())
         # launch writes JSON lines, and the last one is the summary
-        document = {**({"event": "summary"} if verb == "launch" else {}),
-                    **Report(verb, results, error.exit_code).as_json(),
-                    "error": {**error.as_json(), "message": str(error)}}
+        document = {
+            **({"event": "summary"} if verb == "launch" else {}),
+            **Report(verb, results, error.exit_code).as_json(),
+            "error": {**error.as_json(), "message": str(error)},
+        }
         try:
             write_json(document)
             return error.exit_code
@@ -142,8 +147,9 @@ def _run(argv: Sequence[str], obj: Any) -> int:
             what = f"{error.filename}: " if error.filename else ""
             fault = FleetError(f"this machine: {what}{error.strerror or error}", hint="-v shows where")
         else:
-            fault = FleetError(f"a fault in fleet itself: {type(error).__name__}: {error}",
-                               hint="-v shows where; please report it")
+            fault = FleetError(
+                f"a fault in fleet itself: {type(error).__name__}: {error}", hint="-v shows where; please report it"
+            )
         if ctx is not None and settings_of(ctx).verbose:
             traceback.print_exc()
         return say(fault, ctx)
@@ -168,8 +174,12 @@ def open_standard_streams() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", errors="replace"))  # noqa: SIM115
-    sys.stderr = io.TextIOWrapper(io.BufferedWriter(Talk(2, "w", closefd=False)), encoding=sys.stderr.encoding,
-                                  errors="backslashreplace", line_buffering=True)
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(Talk(2, "w", closefd=False)),
+        encoding=sys.stderr.encoding,
+        errors="backslashreplace",
+        line_buffering=True,
+    )
 
 
 def main() -> None:

@@ -24,8 +24,15 @@ def draw(table: Matrix, width: int | None) -> list[str]:
     sizes = _sizes([titles, *differing], room)
     lines = []
     if sizes:
-        head = _row(FACT, label_size, [[click.style(part, bold=True) for part in wrap(title, size, 0)]
-                                       for title, size in zip(titles, sizes, strict=True)], sizes)
+        head = _row(
+            FACT,
+            label_size,
+            [
+                [click.style(part, bold=True) for part in wrap(title, size, 0)]
+                for title, size in zip(titles, sizes, strict=True)
+            ],
+            sizes,
+        )
         used = label_size + sum(len(GAP) + size for size in sizes)
         lines = [*head, "\u2500" * used]
     for label, row in table.rows:
@@ -34,8 +41,12 @@ def draw(table: Matrix, width: int | None) -> list[str]:
         elif sizes:
             lines += _row(label, label_size, [_shown(cell, size) for cell, size in zip(row, sizes, strict=True)], sizes)
         else:
-            parts = [line for title, cell in zip(titles, row, strict=True) if cell.text
-                     for line in _shown(Cell(f"{title}: {cell.text}", cell.deviates), room)]
+            parts = [
+                line
+                for title, cell in zip(titles, row, strict=True)
+                if cell.text
+                for line in _shown(Cell(f"{title}: {cell.text}", cell.deviates), room)
+            ]
             lines += _row(label, label_size, [parts], [0])
     return lines
 

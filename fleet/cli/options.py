@@ -63,18 +63,49 @@ def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "inventory": (("-i", "--inventory"), {"metavar": "FILE", "help": "Inventory file, or 'lab' for the lab's.",
-                                            "shell_complete": completed("inventory_file")}),
-    "hosts": (("-w", "--hosts"), {"metavar": "NODESET", "help": "Only these hosts: gpu[01-04], @group, gpu1:0,2.",
-                                  "multiple": True, "shell_complete": completed("nodeset")}),
-    "exclude": (("-x", "--exclude"), {"metavar": "NODESET", "help": "Not these hosts.", "multiple": True,
-                                      "shell_complete": completed("nodeset")}),
-    "transport": (("--transport",), {"type": click.Choice(["ssh", "local"]), "default": "ssh", "show_default": True,
-                                     "help": "How hosts are reached; 'local' runs everything on this machine."}),
-    "fanout": (("--fanout",), {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N",
-                               "help": "Hosts worked on at once [64]."}),
-    "connect_timeout": (("--connect-timeout",), {"type": Seconds(0.1, 3600), "default": 10.0, "metavar": "S",
-                                                 "help": "Seconds to reach and authenticate a host [10]."}),
+    "inventory": (
+        ("-i", "--inventory"),
+        {
+            "metavar": "FILE",
+            "help": "Inventory file, or 'lab' for the lab's.",
+            "shell_complete": completed("inventory_file"),
+        },
+    ),
+    "hosts": (
+        ("-w", "--hosts"),
+        {
+            "metavar": "NODESET",
+            "help": "Only these hosts: gpu[01-04], @group, gpu1:0,2.",
+            "multiple": True,
+            "shell_complete": completed("nodeset"),
+        },
+    ),
+    "exclude": (
+        ("-x", "--exclude"),
+        {"metavar": "NODESET", "help": "Not these hosts.", "multiple": True, "shell_complete": completed("nodeset")},
+    ),
+    "transport": (
+        ("--transport",),
+        {
+            "type": click.Choice(["ssh", "local"]),
+            "default": "ssh",
+            "show_default": True,
+            "help": "How hosts are reached; 'local' runs everything on this machine.",
+        },
+    ),
+    "fanout": (
+        ("--fanout",),
+        {"type": click.IntRange(1, 4096), "default": 64, "metavar": "N", "help": "Hosts worked on at once [64]."},
+    ),
+    "connect_timeout": (
+        ("--connect-timeout",),
+        {
+            "type": Seconds(0.1, 3600),
+            "default": 10.0,
+            "metavar": "S",
+            "help": "Seconds to reach and authenticate a host [10].",
+        },
+    ),
     "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing."}),
     "json": (("--json",), {"is_flag": True, "help": "One JSON document on stdout."}),
     "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
@@ -98,9 +129,15 @@ def without(*hidden: str, refused: Mapping[str, str] | None = None) -> Callable[
 
     def add(command: F) -> F:
         for name, (flags, attrs) in reversed(_OPTIONS.items()):
-            command = click.option(*flags, name, cls=CommonOption, expose_value=False,
-                                   callback=refuse if name in refused else _store,
-                                   hidden=name in hidden or name in refused, **attrs)(command)
+            command = click.option(
+                *flags,
+                name,
+                cls=CommonOption,
+                expose_value=False,
+                callback=refuse if name in refused else _store,
+                hidden=name in hidden or name in refused,
+                **attrs,
+            )(command)
         return command
 
     return add

@@ -155,7 +155,8 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
     small = [data if isinstance(data, bytes) else b"\0" for data, _ in groups]
     near, hunks = compare(small) if len(groups) > 1 else ([], [])
     blocks: list[tuple[str, bytes | Spooled]] = [
-        (header(names), data) for i, (data, names) in enumerate(groups) if i not in near]
+        (header(names), data) for i, (data, names) in enumerate(groups) if i not in near
+    ]
     if near:
         who = {i: groups[i][1] for i in (0, *near)}
         others = [name for i in near for name in who[i]]
@@ -208,8 +209,13 @@ def write_failures(report: Report) -> None:
 
     # those that only stand by come behind what keeps them from going on
     results = sorted(report.results, key=lambda r: r.error is not None and r.error.kind in ("held", "not-sent"))
-    failed = [(r.host, r.error.reason, r.error.hint) if r.error is not None
-              else (r.host, f"exit status {r.exit_status}", None) for r in results if not r.ok]
+    failed = [
+        (r.host, r.error.reason, r.error.hint)
+        if r.error is not None
+        else (r.host, f"exit status {r.exit_status}", None)
+        for r in results
+        if not r.ok
+    ]
     verbose = settings_of().verbose > 0
     each = [Cause([host], message, hint) for host, message, hint in failed]
     for cause in each if verbose else by_cause(failed, fold):

@@ -53,20 +53,32 @@ def files(sizes: Sequence[tuple[str, int]]) -> Iterator[str]:
 
 def execution(plan: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """fleet exec"""
-    yield from alike({name: [f"would run {shlex.join(spec['argv'])}" if "argv" in spec
-                              else f"would run, in its shell: {spec['line']}", *_around(spec)]
-                       for name, spec in plan.items()})
+    yield from alike(
+        {
+            name: [
+                f"would run {shlex.join(spec['argv'])}"
+                if "argv" in spec
+                else f"would run, in its shell: {spec['line']}",
+                *_around(spec),
+            ]
+            for name, spec in plan.items()
+        }
+    )
 
 
 def _around(spec: Mapping[str, Any]) -> list[str]:
-    return [*([f"behind: {spec['activate']}"] if spec.get("activate") else []),
-            *([f"env: {', '.join(spec['env'])}"] if spec.get("env") else [])]
+    return [
+        *([f"behind: {spec['activate']}"] if spec.get("activate") else []),
+        *([f"env: {', '.join(spec['env'])}"] if spec.get("env") else []),
+    ]
 
 
 def launching(plan: Mapping[str, Any]) -> Iterator[str]:
     """fleet launch: of what the hosts are given one by one, each its own, the rest is told once."""
-    yield (f"run {plan['run']}: {counted(plan['world_size'], 'rank')}, engine {plan['engine']}, "
-           f"master {plan['master']}, logs in {plan['logs']}")
+    yield (
+        f"run {plan['run']}: {counted(plan['world_size'], 'rank')}, engine {plan['engine']}, "
+        f"master {plan['master']}, logs in {plan['logs']}"
+    )
     nodes: Mapping[str, Mapping[str, Any]] = plan["hosts"]
     for name, node in nodes.items():
         ranks = node["ranks"]
@@ -78,8 +90,12 @@ def launching(plan: Mapping[str, Any]) -> Iterator[str]:
         argv = list(node["argv"])
         if own is not None:
             argv[own] = argv[own].removesuffix(str(node["node_rank"])) + "NODE_RANK"
-        said[name] = ["starts", f"engine: {shlex.join(argv)}", f"each rank: {shlex.join(node['command'])}",
-                      *_around(node)]
+        said[name] = [
+            "starts",
+            f"engine: {shlex.join(argv)}",
+            f"each rank: {shlex.join(node['command'])}",
+            *_around(node),
+        ]
     yield from alike(said)
 
 
@@ -96,9 +112,16 @@ def _own_word(nodes: Sequence[Mapping[str, Any]]) -> int | None:
 def checking(plan: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """fleet check"""
     yield "would ask for the facts of system, Python, torch, compilers, GPUs, network, clock and disks; changes nothing"
-    yield from alike({name: [f"training interpreter {spec['python'] or 'python3'}",
-                              *([f"workdir {spec['workdir']}"] if spec.get("workdir") else []), *_around(spec)]
-                       for name, spec in plan.items()})
+    yield from alike(
+        {
+            name: [
+                f"training interpreter {spec['python'] or 'python3'}",
+                *([f"workdir {spec['workdir']}"] if spec.get("workdir") else []),
+                *_around(spec),
+            ]
+            for name, spec in plan.items()
+        }
+    )
 
 
 def code(plan: SyncPlan) -> Iterator[str]:
@@ -154,13 +177,18 @@ def setting_up(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def undoing(plan: Mapping[str, Any]) -> Iterator[str]:
     """fleet setup-ssh --undo"""
-    yield from alike({name: list(_taken(said)) or ["nothing on record"]
-                      for name, said in {"this machine": plan["head"], **plan["hosts"]}.items()})
+    yield from alike(
+        {
+            name: list(_taken(said)) or ["nothing on record"]
+            for name, said in {"this machine": plan["head"], **plan["hosts"]}.items()
+        }
+    )
 
 
 def _taken(said: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"would take {count} line{'' if count == 1 else 's'} out of {name}"
-                for name, count in said["lines"].items())
+    yield from (
+        f"would take {count} line{'' if count == 1 else 's'} out of {name}" for name, count in said["lines"].items()
+    )
     yield from (f"would remove key {key}" for key in said["keys"])
 
 

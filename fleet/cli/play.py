@@ -109,7 +109,7 @@ def masked(argv: Sequence[str]) -> list[str]:
         elif option in ENV_OPTIONS and "=" in rest:
             out.append(f"{option}={rest.partition('=')[0]}=***")
         elif word == "--":
-            return [*out, *argv[len(out):]]  # what follows belongs to a command that fleet does not know
+            return [*out, *argv[len(out) :]]  # what follows belongs to a command that fleet does not know
         else:
             out.append(word)
     return out
@@ -138,8 +138,11 @@ def variables(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@click.command("play", cls=Verb, examples=(
-    "fleet play playbooks/demo.yaml --var node=gpu02", "fleet --dry-run play playbooks/demo.yaml"))
+@click.command(
+    "play",
+    cls=Verb,
+    examples=("fleet play playbooks/demo.yaml --var node=gpu02", "fleet --dry-run play playbooks/demo.yaml"),
+)
 @click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
 @click.argument("playbook", type=click.Path(path_type=Path))
 @common_options
@@ -162,8 +165,11 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
     steps = load(playbook, verbs, variables(vars_))
     narrowed = next((s for s in steps if settings.hosts and s.on), None)
     if narrowed:
-        raise UsageError("this step names its own hosts ('on'), so -w for the whole playbook is not possible",
-                         where=narrowed.where, hint="leave hosts out with -x, or drop -w")
+        raise UsageError(
+            "this step names its own hosts ('on'), so -w for the whole playbook is not possible",
+            where=narrowed.where,
+            hint="leave hosts out with -x, or drop -w",
+        )
 
     def before(step: Step) -> None:
         if not settings.quiet:
@@ -173,8 +179,13 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
 
     def failed(step: Step, code: int) -> None:
         left = len(steps) - steps.index(step) - 1
-        rest = "; ignored, as the playbook says" if step.ignore_errors and code != EXIT_INTERRUPTED else \
-            f"; {left} behind it {'was' if left == 1 else 'were'} not run" if left else ""
+        rest = (
+            "; ignored, as the playbook says"
+            if step.ignore_errors and code != EXIT_INTERRUPTED
+            else f"; {left} behind it {'was' if left == 1 else 'were'} not run"
+            if left
+            else ""
+        )
         talk(f"{step.where}: this step ended in {code}{rest}")
 
     shown = [word for word in verbs.shared if word not in ("--json", "--quiet")]

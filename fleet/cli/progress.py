@@ -120,7 +120,7 @@ class ProgressLine:
         return 2 * len(self._at_work) <= len(self._hosts)
 
     def _line(self, words: list[str], names: str, seconds: float) -> str:
-        """"installing: waiting for gpu[07,12] (2 of 64) ... 4 s"."""
+        """ "installing: waiting for gpu[07,12] (2 of 64) ... 4 s"."""
         at, of = len(self._at_work), len(self._hosts)
         parts = [] if names or self._counted else [f"{len(self._through)} of {of} hosts"]
         parts += words

@@ -61,14 +61,18 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
     """Lines: host, where it is, key type, fingerprint, and the fingerprints that it would replace."""
     rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
-    return [f"{counted(len(rows), 'host key')} not known yet:",
-            *layout.table(("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2,
-                         once="all of them")]
+    return [
+        f"{counted(len(rows), 'host key')} not known yet:",
+        *layout.table(
+            ("host", "address", "type", "fingerprint", "instead of"), rows, width, keys=2, once="all of them"
+        ),
+    ]
 
 
 def tell(line: ProgressLine, *, quiet: bool, later: list[Notice] | None = None) -> Callable[[Event], None]:
     """An Emit: notices with their hints, warnings in spite of --quiet; the rest to the progress line. later: takes
     those about a host, so that many hosts of one cause are told of together."""
+
     def emit(event: Event) -> None:
         if isinstance(event, Notice):
             if quiet and event.level == "info":
@@ -79,6 +83,7 @@ def tell(line: ProgressLine, *, quiet: bool, later: list[Notice] | None = None) 
                 remark([event])
         else:
             line(event)
+
     return emit
 
 
@@ -99,9 +104,10 @@ def telling(inventory: Inventory, transport: Transport | None = None) -> Iterato
     """A Runtime whose events are told: what is about single hosts at the end, however that comes."""
     settings, later = settings_of(), list[Notice]()
     try:
-        with ProgressLine(quiet=settings.quiet or settings.json) as line, \
-                runtime(
-                inventory, tell(line, quiet=settings.quiet, later=later), transport=transport) as rt:
+        with (
+            ProgressLine(quiet=settings.quiet or settings.json) as line,
+            runtime(inventory, tell(line, quiet=settings.quiet, later=later), transport=transport) as rt,
+        ):
             yield rt
     finally:
         remark(later)
@@ -126,23 +132,36 @@ def show(report: Report) -> None:
         echo("nothing to change")
     if pairs is None or not any(r.ok for r in report.results):
         return
-    echo(f"checked: this machine reaches {counted(pairs['from_head'], 'host')}" + (
-        f", and they reach each other in {counted(pairs['verified'], 'way')}" if pairs["verified"] else ""))
+    echo(
+        f"checked: this machine reaches {counted(pairs['from_head'], 'host')}"
+        + (f", and they reach each other in {counted(pairs['verified'], 'way')}" if pairs["verified"] else "")
+    )
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
-@click.option("--password-file", metavar="F", shell_complete=completed("file"),
-              help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set "
-              "or *); nobody else may be able to read it. '-' is stdin.")
+@click.option(
+    "--password-file",
+    metavar="F",
+    shell_complete=completed("file"),
+    help="The password on one line, or lines 'HOST PASSWORD' (HOST may be a node set "
+    "or *); nobody else may be able to read it. '-' is stdin.",
+)
 @click.option("--mesh/--no-mesh", default=True, help="Also every host to every host [yes].")
 @click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
-@click.option("--replace-key", "replace_key", multiple=True, metavar="HOST", shell_complete=completed("nodeset"),
-              help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.")
+@click.option(
+    "--replace-key",
+    "replace_key",
+    multiple=True,
+    metavar="HOST",
+    shell_complete=completed("nodeset"),
+    help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
+)
 @click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
 @click.option("--undo", is_flag=True, help="Take away what setup-ssh added, on the hosts and here.")
 @without("transport")
-def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tuple[str, ...],
-              key_type: str | None, undo: bool) -> int:
+def setup_ssh(
+    password_file: str | None, mesh: bool, tofu: bool, replace_key: tuple[str, ...], key_type: str | None, undo: bool
+) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.
 
     The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
@@ -167,8 +186,14 @@ def setup_ssh(password_file: str | None, mesh: bool, tofu: bool, replace_key: tu
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
     with telling(inventory) as rt:
-        report = op.setup(plan, lambda password_for: make_transport(everyone, password_for), rt, passwords,
-                          op.Asks(confirm, ask_password), limit=settings.connect_timeout)
+        report = op.setup(
+            plan,
+            lambda password_for: make_transport(everyone, password_for),
+            rt,
+            passwords,
+            op.Asks(confirm, ask_password),
+            limit=settings.connect_timeout,
+        )
     return finish(report, show)
 
 

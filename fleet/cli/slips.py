@@ -17,11 +17,32 @@ from fleet.errors import UsageError
 
 # what other launchers call it -> what fleet does; None: it does that itself
 LAUNCHERS = {
-    "--hostfile": "-i FILE", "--include": "-w NODESET", "--num-gpus": "--nproc-per-node N", "--num-nodes": "--nnodes N",
-    "--num-processes": "--nproc-per-node N", "--nproc": "--nproc-per-node N", "--deepspeed": "--engine deepspeed",
-    "--multi-gpu": "--nproc-per-node gpu", "--host": "-w NODESET", "--log-dir": "--runs-dir DIR",
-    **dict.fromkeys(("--node-rank", "--machine-rank", "--rdzv-id", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf",
-                     "--main-process-ip", "--main-process-port", "--standalone", "--ssh-port", "--launcher"))}
+    "--hostfile": "-i FILE",
+    "--include": "-w NODESET",
+    "--num-gpus": "--nproc-per-node N",
+    "--num-nodes": "--nnodes N",
+    "--num-processes": "--nproc-per-node N",
+    "--nproc": "--nproc-per-node N",
+    "--deepspeed": "--engine deepspeed",
+    "--multi-gpu": "--nproc-per-node gpu",
+    "--host": "-w NODESET",
+    "--log-dir": "--runs-dir DIR",
+    **dict.fromkeys(
+        (
+            "--node-rank",
+            "--machine-rank",
+            "--rdzv-id",
+            "--rdzv-backend",
+            "--rdzv-endpoint",
+            "--rdzv-conf",
+            "--main-process-ip",
+            "--main-process-port",
+            "--standalone",
+            "--ssh-port",
+            "--launcher",
+        )
+    ),
+}
 
 
 def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
@@ -66,14 +87,20 @@ def _verb(error: NoSuchVerb) -> str:
 
 def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], hint: str) -> UsageError:
     name = error.option_name
-    at = next((i for i, word in enumerate(argv) if one_spelling(word.partition("=")[0]) == name
-               or (word.startswith(name) and name[:2] != "--")), None)
+    at = next(
+        (
+            i
+            for i, word in enumerate(argv)
+            if one_spelling(word.partition("=")[0]) == name or (word.startswith(name) and name[:2] != "--")
+        ),
+        None,
+    )
     typed = argv[at].partition("=")[0] if at is not None else name
     known = [option for param in ctx.command.params if not getattr(param, "hidden", False) for option in param.opts]
     if ctx.command.name == "launch" and name in LAUNCHERS:
         instead = LAUNCHERS[name]
         hint = f"fleet launch {instead}" if instead else "leave it away: fleet does that itself"
-    elif ctx.command.name == "exec" and at is not None and "--shell" in argv[:at - 1]:
+    elif ctx.command.name == "exec" and at is not None and "--shell" in argv[: at - 1]:
         line = list(argv).index("--shell") + 1
         hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
@@ -89,7 +116,7 @@ def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, 
     if at is None or script is None:
         return f"fleet launch train.py {typed}"
     own, others = fleets_own(ctx.command, argv[at:script])
-    return f"fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1:]])}"
+    return f"fleet {shlex.join([*argv[:at], *own, argv[script], *others, *argv[script + 1 :]])}"
 
 
 def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -106,7 +133,7 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:
-    """"fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
+    """ "fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
     from fleet.playbook import option  # it brings YAML: not for a misspelt verb
 
     begin = f"fleet {ctx.command.name} "
@@ -115,8 +142,12 @@ def with_options(hint: str | None, ctx: click.Context) -> str | None:
     words: list[str] = []
     for param in ctx.command.params:
         name = str(param.name)
-        if not isinstance(param, click.Option) or isinstance(param, CommonOption) or \
-                ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or f"{param.opts[0]} " in hint:
+        if (
+            not isinstance(param, click.Option)
+            or isinstance(param, CommonOption)
+            or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE
+            or f"{param.opts[0]} " in hint
+        ):
             continue
         value = ctx.params[name]
         for each in value if param.multiple else [value]:

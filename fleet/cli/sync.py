@@ -47,32 +47,71 @@ def show(report: Report) -> None:
         talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
 
 
-@click.command("sync", cls=Verb, examples=(
-    "fleet sync", "fleet sync src --to '~/work/src'", "fleet sync --data /data/imagenet:/data/",
-    "fleet sync --wheels requirements.txt",
-), sections={
-    "Code": ["to", "force"], "Data": ["data", "limit", "via"], "Wheels": ["wheels", "refresh", "import_timeout"],
-    "The inventory's sync: section": ["yes"],
-})
+@click.command(
+    "sync",
+    cls=Verb,
+    examples=(
+        "fleet sync",
+        "fleet sync src --to '~/work/src'",
+        "fleet sync --data /data/imagenet:/data/",
+        "fleet sync --wheels requirements.txt",
+    ),
+    sections={
+        "Code": ["to", "force"],
+        "Data": ["data", "limit", "via"],
+        "Wheels": ["wheels", "refresh", "import_timeout"],
+        "The inventory's sync: section": ["yes"],
+    },
+)
 @click.argument("src", required=False, shell_complete=completed("file"))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
 @click.option("--force", is_flag=True, help="Also over what a sync of another folder put there, without asking.")
-@click.option("-y", "--yes", is_flag=True,
-              help="Send what the sync: section names outside the inventory's folder, without asking.")
-@click.option("--data", multiple=True, metavar="PATH[:DEST]", shell_complete=completed("file"),
-              help="Instead of code: data or a model, by pipelined broadcast; repeatable.")
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="Send what the sync: section names outside the inventory's folder, without asking.",
+)
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="PATH[:DEST]",
+    shell_complete=completed("file"),
+    help="Instead of code: data or a model, by pipelined broadcast; repeatable.",
+)
 @click.option("--limit", metavar="RATE", help="With --data: what may leave this machine, 100MB or 200mbit a second.")
-@click.option("--via", type=click.Choice(["chain", "rsync"]), default="chain",
-              help="With --data: 'rsync' where nodes cannot reach each other.")
-@click.option("--wheels", type=click.Path(path_type=Path), metavar="DIR|REQUIREMENTS",
-              help="Instead of code: install these wheels into every host's Python, offline.")
+@click.option(
+    "--via",
+    type=click.Choice(["chain", "rsync"]),
+    default="chain",
+    help="With --data: 'rsync' where nodes cannot reach each other.",
+)
+@click.option(
+    "--wheels",
+    type=click.Path(path_type=Path),
+    metavar="DIR|REQUIREMENTS",
+    help="Instead of code: install these wheels into every host's Python, offline.",
+)
 @click.option("--refresh", is_flag=True, help="With --wheels REQUIREMENTS: resolve and download again.")
-@click.option("--import-timeout", type=Seconds(1, 3600), default=120.0, metavar="S",
-              help="With --wheels: seconds that importing them may take on a host [120].")
+@click.option(
+    "--import-timeout",
+    type=Seconds(1, 3600),
+    default=120.0,
+    metavar="S",
+    help="With --wheels: seconds that importing them may take on a host [120].",
+)
 @common_options
 def sync(
-    src: str | None, to: str | None, force: bool, yes: bool, data: tuple[str, ...], limit: str | None,
-    via: Literal["chain", "rsync"], wheels: Path | None, refresh: bool, import_timeout: float,
+    src: str | None,
+    to: str | None,
+    force: bool,
+    yes: bool,
+    data: tuple[str, ...],
+    limit: str | None,
+    via: Literal["chain", "rsync"],
+    wheels: Path | None,
+    refresh: bool,
+    import_timeout: float,
 ) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
@@ -88,8 +127,9 @@ def sync(
     asks before it first sends what lies outside the inventory's folder.
     """
     if data and (src is not None or to is not None or wheels is not None):
-        raise UsageError("--data does not go together with SRC, --to or --wheels",
-                         hint="--data PATH:DEST says where it goes")
+        raise UsageError(
+            "--data does not go together with SRC, --to or --wheels", hint="--data PATH:DEST says where it goes"
+        )
     if wheels is not None and (src is not None or to is not None):
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
     if not data and (limit is not None or via != "chain"):
@@ -130,8 +170,11 @@ def _ask_for(inventory: Inventory, sources: Sequence[Path]) -> None:
     said = f"the sync: section sends what lies outside the inventory's folder: {', '.join(map(str, paths))}"
     yes = ask(f"{inventory.source}: {said}. Send it?")
     if not yes:
-        raise UsageError(said + ("" if yes is None else "; not agreed to"), where=inventory.source,
-                         hint="to send it: fleet sync --yes")
+        raise UsageError(
+            said + ("" if yes is None else "; not agreed to"),
+            where=inventory.source,
+            hint="to send it: fleet sync --yes",
+        )
     remember(Path.home(), inventory.source, paths)
 
 

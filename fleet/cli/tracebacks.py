@@ -37,8 +37,11 @@ class Tracebacks:
         """(lines to show by now, the ranks that had a traceback that was shown of another: a list for each)."""
         lines: list[tuple[Stream, bytes]] = []
         repeated: dict[str, list[Stream]] = {}
-        ready = [stream for stream, (since, held) in self._held.items()
-                 if everything or now - since >= HOLD_SECONDS or len(held) > MAX_LINES]
+        ready = [
+            stream
+            for stream, (since, held) in self._held.items()
+            if everything or now - since >= HOLD_SECONDS or len(held) > MAX_LINES
+        ]
         for stream in ready:
             held = self._held.pop(stream)[1]
             for is_trace, first, end in split([_text(line) for line in held]):

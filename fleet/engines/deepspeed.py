@@ -17,14 +17,17 @@ class DeepSpeed:
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         argv = (
-            python, "-m", "deepspeed.launcher.launch",
+            python,
+            "-m",
+            "deepspeed.launcher.launch",
             f"--world_info={world_info(world)}",
             f"--node_rank={node.node_rank}",
             f"--master_addr={world.master_addr}",
             f"--master_port={world.master_port}",
             *job.engine_args,
             # the launcher would put --local_rank behind the first word of spawn.py's argv; spawn.py does it right
-            "--no_python", "--no_local_rank",
+            "--no_python",
+            "--no_local_rank",
         )
         at = None if "--no_local_rank" in job.engine_args else 3
         return Start((*argv, *SPAWN), python_command(job, python), local_rank_at=at)

@@ -13,8 +13,14 @@ from fleet.model import Job
 _SHELLS = re.compile(r"(ba|z|da|k)?sh")
 _PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
 # launcher -> options of fleet that say the same
-LAUNCHERS = {"torchrun": "", "deepspeed": "--engine deepspeed ", "accelerate": "", "colossalai": "", "mpirun": "",
-             "mpiexec": ""}
+LAUNCHERS = {
+    "torchrun": "",
+    "deepspeed": "--engine deepspeed ",
+    "accelerate": "",
+    "colossalai": "",
+    "mpirun": "",
+    "mpiexec": "",
+}
 # how launchers are told the ranks of a node
 _RANKS = re.compile(r"--?(nproc[-_]per[-_]node|num[-_]gpus)(=(.+))?")
 
@@ -24,20 +30,27 @@ def refuse(job: Job) -> None:
     name = PurePosixPath(job.script).name
     if PurePosixPath(job.script).suffix in (".sh", ".bash", ".zsh"):
         path = job.script if "/" in job.script else f"./{job.script}"
-        raise UsageError(f"{job.script} is no Python script, and engine {job.engine} starts Python",
-                         hint=_line(["--engine", "command", path, *job.args]))
+        raise UsageError(
+            f"{job.script} is no Python script, and engine {job.engine} starts Python",
+            hint=_line(["--engine", "command", path, *job.args]),
+        )
     if _SHELLS.fullmatch(name):
-        raise UsageError(f"{job.script} is no Python script, and engine {job.engine} starts Python",
-                         hint=_line(["--engine", "command", job.script, *job.args]))
+        raise UsageError(
+            f"{job.script} is no Python script, and engine {job.engine} starts Python",
+            hint=_line(["--engine", "command", job.script, *job.args]),
+        )
     if _PYTHON.fullmatch(name):
         if "-m" in job.args:
-            raise UsageError(f"SCRIPT is a Python script, not {name}",
-                             hint=_line(["--engine", "command", job.script, *job.args]))
+            raise UsageError(
+                f"SCRIPT is a Python script, not {name}", hint=_line(["--engine", "command", job.script, *job.args])
+            )
         raise UsageError(f"SCRIPT is a Python script; {name} is started by fleet", hint=_line(_own(job.args)))
     if name in LAUNCHERS:
         options = LAUNCHERS[name].split() if job.engine == "torchrun" else ["--engine", job.engine]
-        raise UsageError(f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",
-                         hint=_line([*options, *_ranks(job.args), *_own(job.args)]))
+        raise UsageError(
+            f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",
+            hint=_line([*options, *_ranks(job.args), *_own(job.args)]),
+        )
 
 
 def _own(args: Sequence[str]) -> list[str]:

@@ -15,7 +15,9 @@ class Torchrun:
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # --rdzv-id and the port belong to this run alone: two runs on the same nodes never join each other
         argv = [
-            python, "-m", "torch.distributed.run",
+            python,
+            "-m",
+            "torch.distributed.run",
             f"--nnodes={len(world.nodes)}",
             f"--nproc-per-node={node.local_world_size}",
             f"--rdzv-id={world.run_id}",
@@ -28,16 +30,23 @@ class Torchrun:
         if node.host.devices is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.host.devices))
         # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
-        return Start((*argv, *job.engine_args, "--no-python", "--", *SPAWN),
-                     python_command(job, python), env)
+        return Start((*argv, *job.engine_args, "--no-python", "--", *SPAWN), python_command(job, python), env)
 
     @staticmethod
     def _rendezvous(job: Job, world: World, node: Node) -> list[str]:
         if not job.max_restarts:
-            return [f"--node-rank={node.node_rank}", f"--master-addr={world.master_addr}",
-                    f"--master-port={world.master_port}", "--max-restarts=0"]
+            return [
+                f"--node-rank={node.node_rank}",
+                f"--master-addr={world.master_addr}",
+                f"--master-port={world.master_port}",
+                "--max-restarts=0",
+            ]
         # is_host is told, not guessed from host names. c10d orders nodes by address: the ranks that a node
         # gets are torchrun's choice here, and are read from what the ranks report
         address = f"[{world.master_addr}]" if ":" in world.master_addr else world.master_addr
-        return ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{world.master_port}",
-                f"--rdzv-conf=is_host={int(node.node_rank == 0)}", f"--max-restarts={job.max_restarts}"]
+        return [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={address}:{world.master_port}",
+            f"--rdzv-conf=is_host={int(node.node_rank == 0)}",
+            f"--max-restarts={job.max_restarts}",
+        ]

@@ -49,12 +49,19 @@ class Builder:
             self.fail(line, f"the file names more than {MAX_HOSTS} hosts")
         if len(names) > 1:
             for key in OF_ONE_HOST & {k for k, v in values.items() if v is not None}:
-                self.fail(line, f"{shown(nodeset)} is {len(names)} hosts, they cannot share one {key}",
-                          hint="write these hosts one by one")
+                self.fail(
+                    line,
+                    f"{shown(nodeset)} is {len(names)} hosts, they cannot share one {key}",
+                    hint="write these hosts one by one",
+                )
         for name in names:
             if name in self.lines:
-                self.fail(line, f"is here twice, first on line {self.lines[name]}", host=name,
-                          hint="a host has one entry; its number of ranks is slots")
+                self.fail(
+                    line,
+                    f"is here twice, first on line {self.lines[name]}",
+                    host=name,
+                    hint="a host has one entry; its number of ranks is slots",
+                )
             self.lines[name] = line
             self._hosts.append(self._host(name, values, line))
 
@@ -88,8 +95,12 @@ class Builder:
             if values.get("devices") is not None and values.get("slots") is None:
                 merged["slots"] = len(merged["devices"])
             if merged.get("slots") not in (None, len(merged["devices"])):
-                self.fail(line, f"{merged['slots']} slots, but {len(merged['devices'])} devices", host=name,
-                          hint="slots follow from devices: leave them out")
+                self.fail(
+                    line,
+                    f"{merged['slots']} slots, but {len(merged['devices'])} devices",
+                    host=name,
+                    hint="slots follow from devices: leave them out",
+                )
             merged["slots"] = len(merged["devices"])
         return Host(name=name, **merged)
 
@@ -100,9 +111,13 @@ class Builder:
             # behind different jump hosts the same private address is another machine
             key = (_canonical(host.address), host.port or 22, host.proxy_jump)
             if key in seen:
-                self.fail(self.lines[host.name], f"has the address and port of host {seen[key]} "
-                          f"on line {self.lines[seen[key]]}: {host.address} port {host.port or 22}", host=host.name,
-                          hint="one machine is one host; more ranks on it are slots")
+                self.fail(
+                    self.lines[host.name],
+                    f"has the address and port of host {seen[key]} "
+                    f"on line {self.lines[seen[key]]}: {host.address} port {host.port or 22}",
+                    host=host.name,
+                    hint="one machine is one host; more ranks on it are slots",
+                )
             seen[key] = host.name
 
     def _check_jumps(self) -> None:
@@ -113,8 +128,12 @@ class Builder:
             while todo:
                 hop = todo.pop()
                 if hop == start:
-                    self.fail(self.lines[start], "its proxy_jump leads back to itself", host=start,
-                              hint="the jump host itself takes proxy_jump: null")
+                    self.fail(
+                        self.lines[start],
+                        "its proxy_jump leads back to itself",
+                        host=start,
+                        hint="the jump host itself takes proxy_jump: null",
+                    )
                 if hop not in path:
                     path.add(hop)
                     todo += jumps[hop]

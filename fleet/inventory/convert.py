@@ -33,8 +33,11 @@ def report(inventory: Inventory) -> Report:
         Result(host.name, True, data={"node_rank": node_rank, **_as_data(host)})
         for node_rank, host in enumerate(inventory.hosts)
     )
-    data = {"source": inventory.source, "env": dict(inventory.env),
-            "groups": {group: list(members) for group, members in inventory.groups.items()}}
+    data = {
+        "source": inventory.source,
+        "env": dict(inventory.env),
+        "groups": {group: list(members) for group, members in inventory.groups.items()},
+    }
     return Report("hosts", results, 0, data)
 
 
@@ -54,8 +57,12 @@ def _nodeset(inventory: Inventory) -> str:
 def _deepspeed(inventory: Inventory) -> str:
     """DeepSpeed reads up to slots=N and skips what stands behind it; fleet reads all of it back."""
     chosen = "@".join(h.name if h.devices is None else f"{h.name}:{_devices(h)}" for h in inventory.hosts)
-    _refuse_devices(inventory, "a DeepSpeed hostfile", "DeepSpeed picks them from a hostfile of whole hosts: "
-                    f"deepspeed --hostfile FILE --include {quote(chosen)} train.py")
+    _refuse_devices(
+        inventory,
+        "a DeepSpeed hostfile",
+        "DeepSpeed picks them from a hostfile of whole hosts: "
+        f"deepspeed --hostfile FILE --include {quote(chosen)} train.py",
+    )
     return "".join(f"{_deepspeed_line(host, inventory)}\n" for host in inventory.hosts)
 
 
@@ -67,15 +74,23 @@ def _refuse_devices(inventory: Inventory, form: str, hint: str) -> None:
     """Slots stand for the first devices: others would be swapped for those without a word."""
     for host in inventory.hosts:
         if host.devices is not None and host.devices != tuple(range(len(host.devices))):
-            raise InventoryError(f"{form} says how many devices, not which: {_devices(host)} would become "
-                                 f"{','.join(map(str, range(len(host.devices))))}", host=host.name,
-                                 where=inventory.source, hint=hint)
+            raise InventoryError(
+                f"{form} says how many devices, not which: {_devices(host)} would become "
+                f"{','.join(map(str, range(len(host.devices))))}",
+                host=host.name,
+                where=inventory.source,
+                hint=hint,
+            )
 
 
 def _deepspeed_line(host: Host, inventory: Inventory) -> str:
     if host.slots is None:
-        raise InventoryError("a DeepSpeed hostfile needs slots", host=host.name, where=inventory.source,
-                             hint="say slots=8 behind it in a hostfile, 'defaults: {slots: 8}' in YAML")
+        raise InventoryError(
+            "a DeepSpeed hostfile needs slots",
+            host=host.name,
+            where=inventory.source,
+            hint="say slots=8 behind it in a hostfile, 'defaults: {slots: 8}' in YAML",
+        )
     words = [host.name, f"slots={host.slots}"]
     for key in FIELDS:
         value = getattr(host, key)
@@ -84,8 +99,11 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
         words.append(f"{key}={quote(_devices(host) if key == 'devices' else str(value))}")
     for name, value in inventory.env_for(host).items():
         if not value.isprintable():
-            raise InventoryError(f"env: {name} holds a line break or a control character, a hostfile cannot",
-                                 host=host.name, where=inventory.source)
+            raise InventoryError(
+                f"env: {name} holds a line break or a control character, a hostfile cannot",
+                host=host.name,
+                where=inventory.source,
+            )
         words.append(f"env={name}={quote(value)}")
     return " ".join(words)
 
@@ -130,8 +148,9 @@ def _ssh_config_block(host: Host, inventory: Inventory) -> str:
         lines.append(f"    Port {host.port}")
     if host.identity_file is not None:
         if '"' in host.identity_file:
-            raise InventoryError("identity_file: an ssh config cannot hold a path with '\"'", host=host.name,
-                                 where=inventory.source)
+            raise InventoryError(
+                "identity_file: an ssh config cannot hold a path with '\"'", host=host.name, where=inventory.source
+            )
         path = host.identity_file.replace("%", "%%")
         lines.append(f'    IdentityFile "{path}"')
     if host.proxy_jump is not None:
@@ -145,9 +164,7 @@ def _ansible(inventory: Inventory) -> str:
     if ALL in inventory.groups:
         raise InventoryError("group 'all' is every host in Ansible", where=inventory.source, hint="rename the group")
     if inventory.groups:
-        document["children"] = {
-            group: {"hosts": dict.fromkeys(members)} for group, members in inventory.groups.items()
-        }
+        document["children"] = {group: {"hosts": dict.fromkeys(members)} for group, members in inventory.groups.items()}
     return yaml.safe_dump({"all": document}, sort_keys=False, allow_unicode=True, width=1000)
 
 
@@ -160,8 +177,9 @@ def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
         "ansible_ssh_common_args": f"-o ProxyJump={host.proxy_jump}" if host.proxy_jump else None,
     }
     if "{{" in (host.identity_file or "") or "{%" in (host.identity_file or ""):
-        raise InventoryError("identity_file: Ansible would run '{{' and '{%' as a template", host=host.name,
-                             where=inventory.source)
+        raise InventoryError(
+            "identity_file: Ansible would run '{{' and '{%' as a template", host=host.name, where=inventory.source
+        )
     return {key: value for key, value in values.items() if value is not None}
 
 

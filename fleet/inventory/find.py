@@ -42,8 +42,10 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
         if path.exists():
             return path
     looked = ", ".join(["-i (not given)", f"${VARIABLE} (not set)", *(str(path) for path in tried)])
-    raise InventoryError(f"no inventory found; looked for: {looked}",
-                         hint="write ./hostfile with one host on a line, or name a file with -i")
+    raise InventoryError(
+        f"no inventory found; looked for: {looked}",
+        hint="write ./hostfile with one host on a line, or name a file with -i",
+    )
 
 
 def load(path: Path) -> Inventory:
@@ -66,8 +68,9 @@ def parse(raw: bytes, source: str) -> Inventory:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InventoryError(f"is not UTF-8 text: byte 0x{raw[error.start]:02x}", where=f"{source}:{line}",
-                             hint="save it as UTF-8") from None
+        raise InventoryError(
+            f"is not UTF-8 text: byte 0x{raw[error.start]:02x}", where=f"{source}:{line}", hint="save it as UTF-8"
+        ) from None
     if control := _CONTROL.search(text):
         line = text.count("\n", 0, control.start()) + 1
         raise InventoryError(f"holds the control character {shown(control[0])}", where=f"{source}:{line}")

@@ -77,14 +77,17 @@ def _name(word: str) -> tuple[str, int | None]:
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
     if match["slots"].isdecimal() and is_like_a_port(int(match["slots"][:6])):
-        raise FieldError(f"behind ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
-                         f"{match['v6'] or match['name']} port={match['slots'][:6]}; if these are slots: "
-                         f"{match['v6'] or match['name']} slots={match['slots'][:6]}")
+        raise FieldError(
+            f"behind ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
+            f"{match['v6'] or match['name']} port={match['slots'][:6]}; if these are slots: "
+            f"{match['v6'] or match['name']} slots={match['slots'][:6]}",
+        )
     try:
         return match["v6"] or match["name"], slots(match["slots"])
     except FieldError as error:
-        raise FieldError(f"behind ':' stands the number of slots, {error.message}",
-                         "MPICH writes gpu1:8; a port is port=22") from None
+        raise FieldError(
+            f"behind ':' stands the number of slots, {error.message}", "MPICH writes gpu1:8; a port is port=22"
+        ) from None
 
 
 def _values(words: list[str], count: int | None) -> dict[str, Any]:
@@ -136,5 +139,3 @@ def quote(text: str) -> str:
     if re.fullmatch(r"[^\s\"'\\#]+", text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
-
-

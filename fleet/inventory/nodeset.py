@@ -70,8 +70,10 @@ def scan(text: str, known: Container[str]) -> list[Term]:
         terms.append(Term(operator, operand, devices))
         separator = _OPERATOR.match(text, position)
         if not separator:
-            raise FieldError(f"{shown(text)} is not understood from {shown(text[position:])} on",
-                             "hosts are joined by ',' and written without blanks")
+            raise FieldError(
+                f"{shown(text)} is not understood from {shown(text[position:])} on",
+                "hosts are joined by ',' and written without blanks",
+            )
         if not separator[1]:
             return terms
         # an '@' behind an operand joins, as DeepSpeed writes it; one before an operand names a group

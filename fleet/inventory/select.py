@@ -102,8 +102,11 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
                 _check_devices(hosts[name], devices, option)
                 picked.setdefault(name, set()).update(devices)
     except FieldError as error:
-        raise InventoryError(f"{option} {shown(text)}: {error.message}", hint=slip(option, text, hosts) or error.hint,
-                             where=inventory.source) from None
+        raise InventoryError(
+            f"{option} {shown(text)}: {error.message}",
+            hint=slip(option, text, hosts) or error.hint,
+            where=inventory.source,
+        ) from None
     # a host named with and without devices is meant as a whole
     return _Choice(frozenset(algebra(parts)), {n: frozenset(d) for n, d in picked.items() if n not in whole})
 
@@ -112,14 +115,20 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
     available = _devices_of(host)
     ports = [device for device in devices if is_like_a_port(device) and device not in (available or ())]
     if ports:
-        raise FieldError(f"behind ':' stand devices, and {ports[0]} looks like a port",
-                         f"a port stands in the inventory: {host.name} port={ports[0]}")
+        raise FieldError(
+            f"behind ':' stand devices, and {ports[0]} looks like a port",
+            f"a port stands in the inventory: {host.name} port={ports[0]}",
+        )
     if available is None:
         if option == "-x":
-            raise FieldError(f"host {host.name} does not say how many devices it has",
-                             "give it slots, so that the rest of them is known")
+            raise FieldError(
+                f"host {host.name} does not say how many devices it has",
+                "give it slots, so that the rest of them is known",
+            )
         return
     for device in devices:
         if device not in available:
-            raise FieldError(f"host {host.name} has no device {device}",
-                             f"it has {','.join(map(str, available))}; slots says how many")
+            raise FieldError(
+                f"host {host.name} has no device {device}",
+                f"it has {','.join(map(str, available))}; slots says how many",
+            )

@@ -37,8 +37,9 @@ def parse_yaml(text: str, source: str) -> Inventory:
         hint = "hosts stand under hosts:"
         if root.kind == "str":
             hint = "is it a hostfile? those have no .yaml ending"
-        raise InventoryError(f"holds {_KINDS.get(root.kind, 'a single value')}, not sections",
-                             where=f"{source}:{root.line}", hint=hint)
+        raise InventoryError(
+            f"holds {_KINDS.get(root.kind, 'a single value')}, not sections", where=f"{source}:{root.line}", hint=hint
+        )
     return _Reader(source).read(root)
 
 
@@ -92,8 +93,11 @@ class _Reader:
     def _groups(self, tree: Tree) -> None:
         for name, value in self._mapping(tree, "groups").items():
             if not GROUP.fullmatch(name) or len(name) > 253:
-                self.builder.fail(tree.key_lines[name], f"{shown(name)} is not a group name",
-                                  hint="letters, digits and ._-, starting with a letter or _")
+                self.builder.fail(
+                    tree.key_lines[name],
+                    f"{shown(name)} is not a group name",
+                    hint="letters, digits and ._-, starting with a letter or _",
+                )
             members = [item.text for item in self._words(value, f"group {name}")]
             self.builder.add_group(name, members, tree.key_lines[name])
 

@@ -184,4 +184,3 @@ def main() -> None:
     for host in spec["hosts"]:
         every = NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET
         spawn(host["name"], every, lambda host=host: be_host(spec, host))
-

@@ -88,8 +88,10 @@ class Folder:
         try:
             if self.path.is_dir() and not (self.path / "host_keys").exists() and any(self.path.iterdir()):
                 # $FLEET_LAB_DIR=/tmp would close /tmp to everybody else
-                raise LabError(f"{self.path} is no lab's state folder: other things are in it",
-                               hint="give $FLEET_LAB_DIR a folder of its own")
+                raise LabError(
+                    f"{self.path} is no lab's state folder: other things are in it",
+                    hint="give $FLEET_LAB_DIR a folder of its own",
+                )
             self.path.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o700)
             for folder in (self.host_keys, self.mountpoint):

@@ -53,8 +53,11 @@ def make_plan(inventory: Inventory, options: CheckOptions) -> dict[str, dict[str
     """Pure: host name -> the spec that fleet/remote/probe.py is fed."""
     return {
         host.name: {
-            "python": host.python, "activate": host.activate, "env": inventory.env_for(host),
-            "workdir": host.workdir or options.workdir, "deadline": options.step_timeout,
+            "python": host.python,
+            "activate": host.activate,
+            "env": inventory.env_for(host),
+            "workdir": host.workdir or options.workdir,
+            "deadline": options.step_timeout,
         }
         for host in inventory.hosts
     }
@@ -86,8 +89,9 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
 
 def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View:
     """A host's facts against what the inventory wants of it."""
-    return view(facts, ranks=host.slots, devices=host.devices, modules=options.modules or (),
-                deadline=options.step_timeout)
+    return view(
+        facts, ranks=host.slots, devices=host.devices, modules=options.modules or (), deadline=options.step_timeout
+    )
 
 
 def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runtime: Runtime) -> dict[str, Any]:

@@ -74,8 +74,15 @@ def as_one(errors: Mapping[str, FleetError], emit: Emit, event: str, more: str =
     first = next(iter(errors.values()))
     main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()], fold)
     for cause in others:
-        emit(Notice("error", f"host {_names(cause.whose)}: {cause.message}", None, cause.hint,
-                    [{"event": event, "host": e.host, **e.as_json()} for e in cause.whose]))
+        emit(
+            Notice(
+                "error",
+                f"host {_names(cause.whose)}: {cause.message}",
+                None,
+                cause.hint,
+                [{"event": event, "host": e.host, **e.as_json()} for e in cause.whose],
+            )
+        )
     return first.but(message=main.message + more, hint=main.hint, host=_names(main.whose), where=None)
 
 

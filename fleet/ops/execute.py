@@ -47,26 +47,30 @@ class ExecPlan:
     def describe(self) -> dict[str, Any]:
         """What --dry-run shows: values of variables stay out of it."""
         return {
-            name: {**{k: spec[k] for k in ("argv", "line", "activate") if spec.get(k) is not None},
-                   "env": sorted(spec["env"])}
+            name: {
+                **{k: spec[k] for k in ("argv", "line", "activate") if spec.get(k) is not None},
+                "env": sorted(spec["env"]),
+            }
             for name, spec in self.specs.items()
         }
 
 
 def make_plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
     """Pure: what each host is to run. `mark` tags the processes, so that they can be found and ended."""
-    return ExecPlan({
-        host.name: {
-            "argv": None if options.argv is None else list(options.argv),
-            "line": options.line,
-            "env": inventory.env_for(host),
-            "activate": host.activate,
-            "grace": options.grace,
-            "silence": NODE_SILENCE_SECONDS,
-            "timeout": options.timeout,
+    return ExecPlan(
+        {
+            host.name: {
+                "argv": None if options.argv is None else list(options.argv),
+                "line": options.line,
+                "env": inventory.env_for(host),
+                "activate": host.activate,
+                "grace": options.grace,
+                "silence": NODE_SILENCE_SECONDS,
+                "timeout": options.timeout,
+            }
+            for host in inventory.hosts
         }
-        for host in inventory.hosts
-    })
+    )
 
 
 def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime: Runtime) -> Report:
@@ -81,8 +85,9 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
         deadline = None if options.timeout is None else time.monotonic() + options.timeout + options.grace + END_SECONDS
         with Program(session, "execute", {**plan.specs[host.name], "mark": mark}) as program:
             # in a thread of its own: a signal handler waits for no node
-            undo = runtime.cancel.on_set(lambda: threading.Thread(
-                target=program.send, args=({"op": "end"},), daemon=True).start())
+            undo = runtime.cancel.on_set(
+                lambda: threading.Thread(target=program.send, args=({"op": "end"},), daemon=True).start()
+            )
             try:
                 for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline):
                     if error is not None:
@@ -96,8 +101,11 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
                     elif frame.kind == "J":
                         error = _cut_short(frame.json(), options, host.name)
             except DeadlineError:
-                error = DeadlineError(f"still running after {options.timeout:g} s; whether it ended there is not known",
-                                      host=host.name, hint=_look(host.name))
+                error = DeadlineError(
+                    f"still running after {options.timeout:g} s; whether it ended there is not known",
+                    host=host.name,
+                    hint=_look(host.name),
+                )
             finally:
                 undo()
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
@@ -110,7 +118,8 @@ def _cut_short(said: Mapping[str, Any], options: ExecOptions, host: str) -> Flee
     """What a node says of the end that it made of the command."""
     left = said.get("left")
     if not isinstance(left, list) or not all(
-            isinstance(each, list) and len(each) == 2 and fits(each[0], int) and fits(each[1], str) for each in left):
+        isinstance(each, list) and len(each) == 2 and fits(each[0], int) and fits(each[1], str) for each in left
+    ):
         raise Nonsense("what is left of the command is told in another way", host)
     timed = said.get("why") == "timeout" and options.timeout is not None
     begin = f"still running after {options.timeout:g} s; " if timed else "interrupted; "
@@ -118,8 +127,9 @@ def _cut_short(said: Mapping[str, Any], options: ExecOptions, host: str) -> Flee
     if not left:
         return kind(begin + "ended there", host=host, hint="give it longer with --timeout" if timed else None)
     names = ", ".join(f"pid {pid} ({command[:100]})" for pid, command in left)
-    return kind(Reason.of_node(f"{begin}not all of it could be ended, there is left: {names}"), host=host,
-                hint=_look(host))
+    return kind(
+        Reason.of_node(f"{begin}not all of it could be ended, there is left: {names}"), host=host, hint=_look(host)
+    )
 
 
 def _look(host: str) -> str:

@@ -23,8 +23,18 @@ SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
 SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age", "also")
 LISTENER = {
-    "port": int, "protocol": str, "address": str, "pid": (int, None), "start": (int, None), "uid": int, "user": str,
-    "own": bool, "command": (str, None), "run_id": (str, None), "age": (int, float, None), "refused": (str, None),
+    "port": int,
+    "protocol": str,
+    "address": str,
+    "pid": (int, None),
+    "start": (int, None),
+    "uid": int,
+    "user": str,
+    "own": bool,
+    "command": (str, None),
+    "run_id": (str, None),
+    "age": (int, float, None),
+    "refused": (str, None),
     "also": [str],
 }
 # why a listener is left alone, and what to do about it
@@ -78,14 +88,17 @@ def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runti
     """Who listens on these ports, on every host. force: other users' processes may be ended too."""
 
     def task(session: Session, host: Host) -> Result:
-        answer = call(session, "ports", {"op": "scan", "ports": list(ports)}, timeout=SCAN_SECONDS,
-                      cancel=runtime.cancel)
+        answer = call(
+            session, "ports", {"op": "scan", "ports": list(ports)}, timeout=SCAN_SECONDS, cancel=runtime.cancel
+        )
         return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name))
 
     results = on_each(inventory.hosts, runtime, task, what="looking who listens")
     listeners = tuple(
         Listener(result.host, facts, why_left(facts, force))
-        for result in results if result.ok for facts in result.data["listeners"]
+        for result in results
+        if result.ok
+        for facts in result.data["listeners"]
     )
     return Scan(tuple(ports), listeners, results)
 
@@ -143,8 +156,15 @@ def report(scanned: Scan, ended: Mapping[str, Result]) -> Report:
         listeners = [_outcome(each, second) for each in scanned.listeners if each.host == result.host]
         listeners += _newcomers(listeners, second)
         error = result.error or (second.error if second else None) or _held(result.host, listeners)
-        results.append(Result(result.host, error is None, EXIT_HOST_FAILED if error else EXIT_OK, error=error,
-                              data={"listeners": [listener.as_json() for listener in listeners]}))
+        results.append(
+            Result(
+                result.host,
+                error is None,
+                EXIT_HOST_FAILED if error else EXIT_OK,
+                error=error,
+                data={"listeners": [listener.as_json() for listener in listeners]},
+            )
+        )
     return Report("kill-port", tuple(results), exit_code_of(tuple(results)))
 
 
@@ -153,8 +173,9 @@ def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
     left = [each for each in listeners if not each.ended]
     if not left:
         return None
-    said = dict.fromkeys(f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}"
-                         for each in left)
+    said = dict.fromkeys(
+        f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}" for each in left
+    )
     hint = next((hint for wanted, hint in HINTS if any(wanted in (each.reason or "") for each in left)), None)
     return HostFailed(Reason.of_node("; ".join(said)), host=host, hint=hint)
 
@@ -176,5 +197,8 @@ def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listene
         return []
     who = itemgetter("port", "protocol", "address", "pid", "start")
     seen = {who(each.facts) for each in known}
-    return [Listener(second.host, facts, "it took the port over meanwhile")
-            for facts in second.data["listeners"] if who(facts) not in seen]
+    return [
+        Listener(second.host, facts, "it took the port over meanwhile")
+        for facts in second.data["listeners"]
+        if who(facts) not in seen
+    ]

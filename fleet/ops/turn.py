@@ -39,8 +39,10 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
             if runtime.cancel.wait(0.2):
                 raise Interrupted("interrupted")
             if within is not None and time.monotonic() - began > within:
-                raise DeadlineError(f"{what} is still under way after {within:g} s{_by(path)}",
-                                    hint="let it end, or end it, then run this again")
+                raise DeadlineError(
+                    f"{what} is still under way after {within:g} s{_by(path)}",
+                    hint="let it end, or end it, then run this again",
+                )
             held = _lock(path)
     except OSError as error:
         raise HostFailed(f"cannot write {path}: {error.strerror}") from error

@@ -5,6 +5,7 @@ Each name is looked up in the folder that is open, never through a link, and eac
 root's and closed to others (see check_folder). at() gives "/proc/self/fd/N/NAME", which every call takes as a path: N
 stays the folder that was looked at, wherever somebody moves it. No call that follows a last link may be given one.
 """
+
 import collections
 import stat
 import threading
@@ -47,11 +48,15 @@ def check_folder(path, st):
         except OSError:
             mine = False
         if not mine:
-            raise Refused("%s belongs to user id %d, who could lead what is written there elsewhere"
-                          % (shown(path), st.st_uid), "log in as that user, choose another folder, or chown this one")
+            raise Refused(
+                "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
+                "log in as that user, choose another folder, or chown this one",
+            )
     if st.st_mode & stat.S_IWOTH and not st.st_mode & stat.S_ISVTX:
-        raise Refused("%s can be written by every user of the node, who could lead what is written there elsewhere"
-                      % shown(path), "on the node: chmod o-w %s" % shown(path))
+        raise Refused(
+            "%s can be written by every user of the node, who could lead what is written there elsewhere" % shown(path),
+            "on the node: chmod o-w %s" % shown(path),
+        )
 
 
 def reach(path, make=False):
@@ -91,8 +96,10 @@ def follow(path, links, further):
     if not stat.S_ISLNK(st.st_mode):
         raise Refused("%s is a file%s" % (shown(path), ", in the way of this folder" * further), "name a folder")
     if st.st_uid not in (0, os.geteuid()):
-        raise Refused("%s is a link of user id %d, who could lead what is written there elsewhere"
-                      % (shown(path), st.st_uid), "name the folder that is meant itself")
+        raise Refused(
+            "%s is a link of user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
+            "name the folder that is meant itself",
+        )
     if links > LINKS or not os.path.exists(path):
         raise Refused("%s is a link that leads nowhere" % shown(path), "name a folder")
     return os.readlink(path)
@@ -175,8 +182,11 @@ def state_folder(around, name, suffix, target=None):
     be written. A path that holds it open. Refused when somebody else made it: below /tmp anybody may have, to put
     other files into a stage behind our back."""
     beside, meta = around, around.at(b"." + name + suffix)
-    if target is not None and (os.path.isdir(target.at(suffix)) or os.fstat(target.top).st_dev
-                               != os.fstat(around.top).st_dev or not os.access(around.path, os.W_OK | os.X_OK)):
+    if target is not None and (
+        os.path.isdir(target.at(suffix))
+        or os.fstat(target.top).st_dev != os.fstat(around.top).st_dev
+        or not os.access(around.path, os.W_OK | os.X_OK)
+    ):
         beside, meta = target, target.at(suffix)
     try:
         os.mkdir(meta, 0o700)
@@ -186,8 +196,10 @@ def state_folder(around, name, suffix, target=None):
         raise Refused("cannot make %s: %s" % (shown(meta), error.strerror), "choose another folder") from None
     found = os.lstat(meta)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() and found.st_uid != own_uid(beside.path):
-        raise Refused("%s was made by somebody else (user id %d)" % (shown(meta), found.st_uid),
-                      "do this as that user, remove it there, or choose another folder")
+        raise Refused(
+            "%s was made by somebody else (user id %d)" % (shown(meta), found.st_uid),
+            "do this as that user, remove it there, or choose another folder",
+        )
     fd = os.open(meta, HOLD)
     held = os.fstat(fd)
     if (held.st_dev, held.st_ino) != (found.st_dev, found.st_ino):

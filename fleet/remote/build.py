@@ -7,6 +7,7 @@ of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's
 The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
 ends the build with every process it started; nothing of it stays.
 """
+
 # parts: steps probe_system probe_tools wheel_states place marked
 import select
 import shutil
@@ -59,13 +60,17 @@ def pump(child):
 def copy_tree(there, source, wait):
     """While no sync writes to it: its lock is that of remote/mirror.py. Several builds copy it at once."""
     around, name = os.path.split(there)
-    locks = [os.path.join(meta, "lock") for meta in (os.path.join(around, "." + name + ".fleet-sync"),
-                                                     os.path.join(there, ".fleet-sync"))]
+    locks = [
+        os.path.join(meta, "lock")
+        for meta in (os.path.join(around, "." + name + ".fleet-sync"), os.path.join(there, ".fleet-sync"))
+    ]
     held = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in locks if os.path.exists(path)]
     for fd in held:
         if not locked(fd, fcntl.LOCK_SH, wait):
-            raise Trouble("a sync to %s from %s is under way for more than %d s" % (
-                there, holder_of(fd).get("head", "?"), wait), "wait for it to end, then run this again")
+            raise Trouble(
+                "a sync to %s from %s is under way for more than %d s" % (there, holder_of(fd).get("head", "?"), wait),
+                "wait for it to end, then run this again",
+            )
     shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(".fleet-sync"))
     for fd in held:
         os.close(fd)
@@ -80,11 +85,30 @@ def build(spec, work):
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")
     env["PATH"] = os.path.dirname(path) + os.pathsep + env.get("PATH", os.defpath)
-    argv = [path, "-m", "pip", "--disable-pip-version-check", "wheel", "-v", "--no-index", "--no-deps",
-            "--no-build-isolation", "--wheel-dir", os.path.join(work, "out"), source]
+    argv = [
+        path,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "-v",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        os.path.join(work, "out"),
+        source,
+    ]
     send_json({"event": "started", "argv": argv})
-    child = subprocess.Popen(argv, env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, start_new_session=True)
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     if not pump(child):
         raise Trouble("interrupted", None)
     status = child.wait()
@@ -92,15 +116,20 @@ def build(spec, work):
     wheels = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name.endswith(".whl")]
     if status or len(wheels) != 1:
         status = status if status >= 0 else 128 - status
-        return {"event": "failed", "status": status or 1, "hint": None,
-                "message": "the build ended with exit status %d" % status if status else "the build left no wheel"}
+        return {
+            "event": "failed",
+            "status": status or 1,
+            "hint": None,
+            "message": "the build ended with exit status %d" % status if status else "the build left no wheel",
+        }
     bring(os.path.join(out, wheels[0]))
     return None
 
 
 def bring(path):
-    send_json({"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path),
-               "sha256": file_digest(path)})
+    send_json(
+        {"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path), "sha256": file_digest(path)}
+    )
     with open(path, "rb") as f:
         for block in iter(lambda: f.read(1 << 17), b""):
             frame(b"O", block, 1)

@@ -4,6 +4,7 @@ Who builds one holds a new file `lock` in its folder open, and removes it in the
 the extension meanwhile waits until that file is gone. Killed in between it stays, and all wait for ever without a word.
 So a lock that no process has open is stale; on a file system of several machines it may be one of another node.
 """
+
 import re
 
 OF_SEVERAL = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs")
@@ -76,8 +77,11 @@ def stale_locks(root):
     """{path: (stat result, sure)} of the locks that nobody has open. sure: no process that is out of sight can."""
     found = find_locks(root)
     held = held_files({(st.st_dev, st.st_ino) for st in found.values()}) if found else ()
-    return {path: (st, os.geteuid() in (0, st.st_uid) and not is_shared(path)) for path, st in found.items()
-            if (st.st_dev, st.st_ino) not in held}
+    return {
+        path: (st, os.geteuid() in (0, st.st_uid) and not is_shared(path))
+        for path, st in found.items()
+        if (st.st_dev, st.st_ino) not in held
+    }
 
 
 class Builds:

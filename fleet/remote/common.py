@@ -1,4 +1,5 @@
 """What every remote program but the very shortest has in front of it, behind wire.py."""
+
 import json
 import threading  # noqa: F401 (the programs behind it use it)
 

@@ -10,6 +10,7 @@ In the state folder of a sync (place.py) lie
     begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
                files in place: so no run begins from a mixture, and what is imported later fits what was before
 """
+
 import stat
 import zlib
 
@@ -29,8 +30,10 @@ def unpack(packed):
 
 def check_entries(entries):
     """Cheap also with tens of thousands: preflight reads them, too."""
-    if entries != [] and (set(map(len, entries)) != {len(COLUMNS)}
-                          or [set(map(type, column)) for column in zip(*entries)] != [{kind} for kind in COLUMNS]):
+    if entries != [] and (
+        set(map(len, entries)) != {len(COLUMNS)}
+        or [set(map(type, column)) for column in zip(*entries)] != [{kind} for kind in COLUMNS]
+    ):
         raise ValueError("these are no entries")
     return list(entries)
 
@@ -53,8 +56,9 @@ def read_state(meta):
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
-        state = dict(NOTHING, digest=line["digest"], also=check_entries(line["also"]), entries=unpack(packed),
-                     packed=packed)
+        state = dict(
+            NOTHING, digest=line["digest"], also=check_entries(line["also"]), entries=unpack(packed), packed=packed
+        )
         if not isinstance(state["digest"], str):
             raise ValueError("this is no digest")
         source = line.get("source")

@@ -1,4 +1,5 @@
 """The start of a run on its node: its folder, and the engine as a child process; shipped with supervise."""
+
 import ctypes
 import re
 import select
@@ -70,8 +71,11 @@ def has_ended(folder):
     if read_json(os.path.join(folder, "spec.json")).get("node") != NODE or owners(folder):
         return False
     status = read_status(folder)
-    return status.get("state") in FINAL and not status.get("left") \
+    return (
+        status.get("state") in FINAL
+        and not status.get("left")
         or read_json(os.path.join(folder, "pid")).get("boot", boot_id()) != boot_id()
+    )
 
 
 def prune_runs(keep=KEPT_RUNS, size=KEPT_BYTES):
@@ -133,8 +137,10 @@ def engine_env(spec, folder):
         env[encode(name)] = encode(value)
     for name, value in (spec.get("env_expand") or {}).items():
         env[encode(name)] = re.sub(
-            br"\$(?:(\w+)|\{(\w+)\})", lambda found: env.get(found.group(1) or found.group(2), b""),
-            encode(expand_user(value)))
+            rb"\$(?:(\w+)|\{(\w+)\})",
+            lambda found: env.get(found.group(1) or found.group(2), b""),
+            encode(expand_user(value)),
+        )
     env[b"FLEET_RUN_ID"] = encode(spec["run"])
     env[b"FLEET_RUN_DIR"] = encode(folder)
     return env
@@ -152,8 +158,14 @@ def start_engine(spec, folder):
         stage = "cwd"
         try:
             os.setsid()
-            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE,
-                           signal.SIGXFSZ):
+            for signum in (
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+                signal.SIGCHLD,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):
                 signal.signal(signum, signal.SIG_DFL)
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
@@ -179,7 +191,11 @@ def start_engine(spec, folder):
     os.kill(pid, signal.SIGKILL)
     stage, reason = json.loads(said.decode())
     if stage == "cwd":
-        raise Failed("cannot enter the folder %s: %s" % (cwd, reason),
-                     "create it there, sync the code first (--sync), or set --workdir")
-    raise Failed("cannot start %s: %s" % (argv[0].decode("utf-8", "replace"), reason),
-                 "install it there, or set 'python' or 'activate' for this host")
+        raise Failed(
+            "cannot enter the folder %s: %s" % (cwd, reason),
+            "create it there, sync the code first (--sync), or set --workdir",
+        )
+    raise Failed(
+        "cannot start %s: %s" % (argv[0].decode("utf-8", "replace"), reason),
+        "install it there, or set 'python' or 'activate' for this host",
+    )

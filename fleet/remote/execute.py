@@ -5,6 +5,7 @@ spec: {"argv": [...] | "line": str, "env": {}, "cwd": str|null, "activate": str|
 says for what cannot be started, 128+n for signal n. Control line {"op": "end"}. What was ended before its time is told
 as J {"event": "ended", "why": "timeout" | "asked", "left": [[pid, command]]: what would not end}.
 """
+
 # only: wire
 import select
 
@@ -13,6 +14,7 @@ def argv_of(spec):
     argv = spec.get("argv")
     if argv is None:
         import pwd
+
         argv = [pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh", "-c", spec["line"]]
     if spec.get("activate"):
         # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
@@ -98,13 +100,14 @@ class Ending:
         for pid in pids():
             stat = read_file("/proc/%d/stat" % pid)
             if stat and pid != os.getpid():
-                fields = stat[stat.rindex(b")") + 2:].split()
+                fields = stat[stat.rindex(b")") + 2 :].split()
                 rows.append((pid, int(fields[1]), int(fields[3]), int(fields[19])))
         before = -1
         while len(self.known) != before:
             before = len(self.known)
-            self.known.update((pid, born) for pid, parent, session, born in rows
-                              if parent in self.known or session in self.sessions)
+            self.known.update(
+                (pid, born) for pid, parent, session, born in rows if parent in self.known or session in self.sessions
+            )
         self.known = {pid: born for pid, born in self.known.items() if start_time(pid) == born}
         return self.known
 
@@ -177,6 +180,7 @@ def main():
     try:
         if stopped and stopped[0] in ("timeout", "asked"):
             import json
+
             frame(b"J", json.dumps({"event": "ended", "why": stopped[0], "left": left[:20]}).encode())
             send_exit(1)
     except OSError:

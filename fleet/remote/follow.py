@@ -9,6 +9,7 @@ spec: {"run", "offsets": {name: bytes}}. Files: rank<R>.out, rank<R>.err, node.l
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "stop", "grace", "reason"} stops the
 run. End of file on stdin ends this program; the run goes on under its lease.
 """
+
 # parts: rundir builds
 CHUNK = 65536
 CHUNKS_A_TURN = 16
@@ -130,8 +131,13 @@ def main():
     except ValueError:
         folder = None
     if folder is None:
-        send_json({"event": "failed", "message": "run %s is not known on this node" % spec["run"],
-                   "hint": "its folder there, ~/.fleet/runs, was removed"})
+        send_json(
+            {
+                "event": "failed",
+                "message": "run %s is not known on this node" % spec["run"],
+                "hint": "its folder there, ~/.fleet/runs, was removed",
+            }
+        )
         return 1
     thread = threading.Thread(target=listen, args=(folder,))
     thread.daemon = True

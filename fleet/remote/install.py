@@ -9,8 +9,20 @@ Two installs into one interpreter wait for each other. End of file on stdin: pip
 """
 # parts: steps probe_system probe_tools wheel_states place marked wheel_undo
 
-PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-index", "--no-deps",
-       "--force-reinstall", "--no-warn-script-location", "--progress-bar", "off", "--quiet")
+PIP = (
+    "-m",
+    "pip",
+    "--disable-pip-version-check",
+    "--no-input",
+    "install",
+    "--no-index",
+    "--no-deps",
+    "--force-reinstall",
+    "--no-warn-script-location",
+    "--progress-bar",
+    "off",
+    "--quiet",
+)
 IMPORT = r"""
 import importlib, json, sys
 if sys.path and not sys.path[0]:
@@ -39,8 +51,10 @@ def claim(answer, wait):
         raise Trouble("cannot write to %s" % home, "mend its mode, or free some space")
     said = {"event": "doing", "what": "waiting for another install into the same interpreter"}
     if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(said)):
-        raise Trouble("another install into %s is under way for more than %d s" % (answer["target"], wait),
-                      "wait for it to end, then run this again")
+        raise Trouble(
+            "another install into %s is under way for more than %d s" % (answer["target"], wait),
+            "wait for it to end, then run this again",
+        )
 
 
 def check_files(spec, todo):
@@ -59,8 +73,15 @@ def pip_install(path, tools, spec, todo):
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
     argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
     argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
-    child = subprocess.Popen(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, start_new_session=True)
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     said = []
     reader = threading.Thread(target=lambda: said.extend(iter(lambda: child.stdout.read(1 << 16), b"")))
     reader.daemon = True
@@ -79,9 +100,13 @@ def pip_install(path, tools, spec, todo):
     if child.returncode:
         errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
         said = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
-        raise Trouble("pip: %s" % said[:300],
-                      "free some space there" if "No space left" in out else "run it by hand there: "
-                      "%s -m pip install --no-index --no-deps -f %s %s" % (path, spec["folder"], argv[-1]))
+        raise Trouble(
+            "pip: %s" % said[:300],
+            "free some space there"
+            if "No space left" in out
+            else "run it by hand there: "
+            "%s -m pip install --no-index --no-deps -f %s %s" % (path, spec["folder"], argv[-1]),
+        )
 
 
 def import_all(path, tools, spec, answer, wheels):
@@ -97,14 +122,18 @@ def import_all(path, tools, spec, answer, wheels):
         last = last_line(err)
         if last == "importing " + current[0]:
             last = "signal %d" % -status if status < 0 else "exit status %d" % status
-        raise Trouble("installed, but 'import %s' fails: %s" % (current[0], last),
-                      "it needs a package that is not there, and does not say so: sync that one's wheel, too"
-                      if last.startswith("ModuleNotFoundError") else
-                      "the wheel does not fit this host: a library or a driver that it needs is missing or too old")
+        raise Trouble(
+            "installed, but 'import %s' fails: %s" % (current[0], last),
+            "it needs a package that is not there, and does not say so: sync that one's wheel, too"
+            if last.startswith("ModuleNotFoundError")
+            else "the wheel does not fit this host: a library or a driver that it needs is missing or too old",
+        )
     if status is None:
         current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
-        raise Trouble("installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
-                      "look at the file system there, or give it longer with --import-timeout")
+        raise Trouble(
+            "installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
+            "look at the file system there, or give it longer with --import-timeout",
+        )
     for wheel in wheels:
         mark = verified_file(answer, wheel)
         os.makedirs(os.path.dirname(mark), 0o700, exist_ok=True)
@@ -126,12 +155,18 @@ def install(path, tools, spec, answer, states, look, ask):
     for wheel in todo:
         state = states[wheel["name"]]
         if state["state"] != "there":
-            raise Trouble("pip says that it installed %s %s, %s" % (
-                wheel["name"], wheel["version"], {
-                    "absent": "but the interpreter does not see it",
-                    "other": "but %s from elsewhere on sys.path hides it" % state.get("version")}.get(
-                        state["state"], state.get("why"))),
-                "see sys.path there: PYTHONPATH or a user site may come first")
+            raise Trouble(
+                "pip says that it installed %s %s, %s"
+                % (
+                    wheel["name"],
+                    wheel["version"],
+                    {
+                        "absent": "but the interpreter does not see it",
+                        "other": "but %s from elsewhere on sys.path hides it" % state.get("version"),
+                    }.get(state["state"], state.get("why")),
+                ),
+                "see sys.path there: PYTHONPATH or a user site may come first",
+            )
     return todo
 
 

@@ -1,4 +1,5 @@
 """Who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process; part of ports and preflight."""
+
 import socket
 
 TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
@@ -23,8 +24,9 @@ def parse_listeners(table, ports, state=TCP_LISTENS):
             continue
         if ports is None or port in ports:
             # 32-bit words in the machine's byte order
-            raw = b"".join(raw[i:i + 4][::-1] if sys.byteorder == "little" else raw[i:i + 4]
-                           for i in range(0, len(raw), 4))
+            raw = b"".join(
+                raw[i : i + 4][::-1] if sys.byteorder == "little" else raw[i : i + 4] for i in range(0, len(raw), 4)
+            )
             family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
             found.append((port, socket.inet_ntop(family, raw), uid, inode))
     return found
@@ -71,8 +73,16 @@ def describe(pid):
     if born is None or uid is None:
         return {}
     command = read_file("/proc/%d/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
-    marks = [pair[13:] for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
-             if pair.startswith(b"FLEET_RUN_ID=")]
-    return {"pid": pid, "start": born, "uid": uid, "age": age(born),
-            "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
-            "run_id": marks[0].decode("utf-8", "replace")[:TEXT_LIMIT] if marks else None}
+    marks = [
+        pair[13:]
+        for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
+        if pair.startswith(b"FLEET_RUN_ID=")
+    ]
+    return {
+        "pid": pid,
+        "start": born,
+        "uid": uid,
+        "age": age(born),
+        "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
+        "run_id": marks[0].decode("utf-8", "replace")[:TEXT_LIMIT] if marks else None,
+    }

@@ -3,6 +3,7 @@
 `spec["mark"]` is in the environment of everything they start, as FLEET_EXEC_ID; `spec["grace"]`: seconds between
 SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
+
 import signal
 
 stopped = threading.Event()
@@ -48,8 +49,11 @@ def refusal_of(error):
         return {"event": "failed", "message": error.args[0], "hint": error.args[1]}
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "%s: " % error.filename if error.filename else ""
-    return {"event": "failed", "message": what + (error.strerror or str(error)[:300]),
-            "hint": "free some space there" if full else None}
+    return {
+        "event": "failed",
+        "message": what + (error.strerror or str(error)[:300]),
+        "hint": "free some space there" if full else None,
+    }
 
 
 def finish_marked(spec, answer, status=0):

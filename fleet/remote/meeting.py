@@ -4,6 +4,7 @@ master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}
 the engine will, on all interfaces; every other node connects and shows the token. Peers close first, so that
 nothing of the exchange stays on the port.
 """
+
 import errno
 import hmac
 import socket
@@ -57,7 +58,9 @@ def network(spec):
             facts["interface"] = interface_of(facts["address"])
         if others and is_loopback(facts["master"]):
             facts["error"] = "the master's address %s means this node itself (%s)" % (
-                master["address"], facts["master"])
+                master["address"],
+                facts["master"],
+            )
             facts["hint"] = "set 'data_address' of the first host to the address the other nodes reach it at"
     except OSError as error:
         facts["error"] = "no way to the master's address %s: %s" % (master["address"], error.strerror or error)

@@ -48,8 +48,13 @@ class Head:
 
     def part(self):
         try:
-            send_json({"event": "failed", "message": "the head said nothing for %g s" % self.patience,
-                       "hint": "run the sync again; nothing was switched in"})
+            send_json(
+                {
+                    "event": "failed",
+                    "message": "the head said nothing for %g s" % self.patience,
+                    "hint": "run the sync again; nothing was switched in",
+                }
+            )
             send_exit(1)
         except OSError:
             pass
@@ -109,8 +114,10 @@ def verify(stage, paths, digests):
     for path in paths:
         staged = os.path.join(stage, enc(path))
         if lstat(staged) is None or file_digest(staged) != digests.get(path):
-            raise Refused("%s did not arrive as it was sent (changed while it was read?)" % path,
-                          "run the sync again; nothing was switched in")
+            raise Refused(
+                "%s did not arrive as it was sent (changed while it was read?)" % path,
+                "run the sync again; nothing was switched in",
+            )
 
 
 def check_room(dest, wanted, allocated, stage):
@@ -166,12 +173,20 @@ def mirror(spec):
         packed = head.payload(message)
         entries = unpack(packed)
     needed, changed = compare(dest, entries, known)
-    if state["source"] not in (None, spec["source"]) and spec["replaces"] is not True \
-            and state["source"] not in spec["replaces"]:
+    if (
+        state["source"] not in (None, spec["source"])
+        and spec["replaces"] is not True
+        and state["source"] not in spec["replaces"]
+    ):
         deleted, replaced = count_lost(dest, known, entries, needed)
         if deleted or replaced:
-            return {"event": "other", "source": state["source"], "dest": dec(dest.name), "deleted": deleted,
-                    "replaced": replaced}
+            return {
+                "event": "other",
+                "source": state["source"],
+                "dest": dec(dest.name),
+                "deleted": deleted,
+                "replaced": replaced,
+            }
     parcels = Parcels(os.path.join(meta, b"parcels"), needed)
     wanted = list(parcels.left.values())
     keep_only(stage, lambda path, _st: path in parcels.left)
@@ -201,8 +216,15 @@ def mirror(spec):
         save_state(meta, digest, packed, state["also"], spec["source"])
     for folder in (stage, parcels.folder):
         remove_tree(folder)
-    return {"event": "done", "sent": len(wanted), "bytes": sum(e[3] for e in wanted), "deleted": deleted,
-            "kept": kept[:100], "entries": len(entries), "changed": len(changed)}
+    return {
+        "event": "done",
+        "sent": len(wanted),
+        "bytes": sum(e[3] for e in wanted),
+        "deleted": deleted,
+        "kept": kept[:100],
+        "entries": len(entries),
+        "changed": len(changed),
+    }
 
 
 def main():
@@ -216,8 +238,11 @@ def main():
         name = error.filename
         name = shown(name) if isinstance(name, bytes) else name
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        answer = {"event": "failed", "message": "%s: %s" % (name or spec["dest"], error.strerror),
-                  "hint": "free some space there" if full else None}
+        answer = {
+            "event": "failed",
+            "message": "%s: %s" % (name or spec["dest"], error.strerror),
+            "hint": "free some space there" if full else None,
+        }
     if answer is not None:
         send_json(answer)
         send_exit(1 if answer["event"] == "failed" else 0)

@@ -20,8 +20,12 @@ class Parcels:
     def take_up(self, path, st):
         """Whether this file has come whole."""
         entry = self.left.get(path)
-        if entry is None or not stat.S_ISREG(st.st_mode) or st.st_ctime <= self.booted + 1 \
-                or (st.st_size, st.st_mtime_ns) != (entry[3], entry[4]):
+        if (
+            entry is None
+            or not stat.S_ISREG(st.st_mode)
+            or st.st_ctime <= self.booted + 1
+            or (st.st_size, st.st_mtime_ns) != (entry[3], entry[4])
+        ):
             return False
         os.chmod(os.path.join(self.folder, enc(path)), entry[2])
         del self.left[path]
@@ -39,7 +43,7 @@ class Parcels:
         line, _, body = zlib.decompress(data).partition(b"\n")
         body, at = memoryview(body), 0
         for path, offset, length in json.loads(line.decode()):
-            self.write(self.left[path], offset, body[at:at + length])
+            self.write(self.left[path], offset, body[at : at + length])
             at += length
 
     def write(self, entry, offset, data):
@@ -60,7 +64,7 @@ def keep_only(folder, wanted):
     for around, folders, names in os.walk(folder, topdown=False):
         for name in names:
             full = os.path.join(around, name)
-            if not wanted(dec(full[len(folder) + 1:]), os.lstat(full)):
+            if not wanted(dec(full[len(folder) + 1 :]), os.lstat(full)):
                 os.unlink(full)
         for name in folders:
             try:

@@ -41,6 +41,7 @@ def look(dest, path):
 def check_own(dest, changed, known):
     """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own;
     and folders that are not safe to take anything away from."""
+
     def unreadable(error):
         raise error
 
@@ -56,12 +57,13 @@ def check_own(dest, changed, known):
         for folder, folders, files in os.walk(top, onerror=unreadable):
             for name in folders + files:
                 full = os.path.join(folder, name)
-                inside, st = path + dec(full[len(top):]), lstat(full)
+                inside, st = path + dec(full[len(top) :]), lstat(full)
                 if st is not None and not delivered(inside, st, known):
-                    raise Refused("%s is a folder on the node, and not so in the source; it holds %s, which is the "
-                                  "node's own or was changed there" % (path, inside),
-                                  "move %s away there, or remove it, and run the sync again; nothing was changed"
-                                  % shown(full))
+                    raise Refused(
+                        "%s is a folder on the node, and not so in the source; it holds %s, which is the "
+                        "node's own or was changed there" % (path, inside),
+                        "move %s away there, or remove it, and run the sync again; nothing was changed" % shown(full),
+                    )
 
 
 def compare(dest, entries, known):
@@ -139,8 +141,9 @@ def find_stale(dest, known, entries):
 
 def count_lost(dest, known, entries, needed):
     """(how many files and links that were delivered would be deleted, how many files would be replaced)."""
-    deleted = sum(delivered(path, st, known) and not stat.S_ISDIR(st.st_mode)
-                  for path, st in find_stale(dest, known, entries))
+    deleted = sum(
+        delivered(path, st, known) and not stat.S_ISDIR(st.st_mode) for path, st in find_stale(dest, known, entries)
+    )
     return deleted, sum(look(dest, entry[0]) is not None for entry in needed)
 
 
@@ -233,6 +236,7 @@ def flush(dest, needed):
     except PermissionError:
         pass  # a mode without "r"
     import ctypes
+
     fd = os.open(dest.path, os.O_RDONLY)
     try:
         # not os.sync(), which waits for every other file system, too, and for ever where a server is gone

@@ -2,6 +2,7 @@
 
 Paths travel as UTF-8 with surrogateescape. A lock lives in a state folder beside what it guards.
 """
+
 import errno
 import fcntl
 import hashlib
@@ -27,7 +28,7 @@ def lstat(path):
 
 def in_parts(items, size=500):
     """A list as lists that fit into a message each, one at least."""
-    return [items[at:at + size] for at in range(0, len(items), size)] or [[]]
+    return [items[at : at + size] for at in range(0, len(items), size)] or [[]]
 
 
 def waiting_link(meta, target):
@@ -49,8 +50,11 @@ def take_lock(meta, spec):
         if holder.get("sync") == spec["sync"]:
             return None, holder.get("host")
         if time.monotonic() >= until:
-            raise Refused("another sync to the same folder is under way, from %s" % holder.get("head", "?"),
-                          "wait for it to end, then run this again", "busy")
+            raise Refused(
+                "another sync to the same folder is under way, from %s" % holder.get("head", "?"),
+                "wait for it to end, then run this again",
+                "busy",
+            )
         time.sleep(0.1)
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)

@@ -10,6 +10,7 @@ has pid null. "also": what else the process listens on. "own": it belongs to the
 approved processes are ever signalled, after checking that pid, start time and owner are as they were shown; "refused"
 ones never.
 """
+
 # parts: listeners
 import pwd
 import signal
@@ -58,8 +59,19 @@ def scan(ports):
     found = []
     for protocol, port, address, socket_uid, inode in sockets:
         for pid in owners.get(inode, [None]) if port in ports else []:
-            entry = {"port": port, "protocol": protocol, "address": address, "pid": None, "start": None,
-                     "uid": socket_uid, "age": None, "command": None, "run_id": None, "refused": None, "also": []}
+            entry = {
+                "port": port,
+                "protocol": protocol,
+                "address": address,
+                "pid": None,
+                "start": None,
+                "uid": socket_uid,
+                "age": None,
+                "command": None,
+                "run_id": None,
+                "refused": None,
+                "also": [],
+            }
             if pid:
                 entry.update(describe(pid))
                 entry["also"] = ["%d/%s" % each for each in sorted(held[pid] - {(port, protocol)})]

@@ -38,11 +38,18 @@ class Preflight:
 
     def steps(self):
         return [
-            ("activate", self.tools.activate), ("system", self.system), ("hardware", hardware), ("driver", driver),
-            ("python", self.python), ("disk home", lambda: disk("home", "~")),
+            ("activate", self.tools.activate),
+            ("system", self.system),
+            ("hardware", hardware),
+            ("driver", driver),
+            ("python", self.python),
+            ("disk home", lambda: disk("home", "~")),
             ("disk workdir", lambda: disk("workdir", self.spec.get("workdir") or "~")),
-            ("files", self.files), ("code", self.code), ("gpus", self.tools.gpus),
-            ("gpu processes", self.gpu_processes), ("builds", self.builds),
+            ("files", self.files),
+            ("code", self.code),
+            ("gpus", self.tools.gpus),
+            ("gpu processes", self.gpu_processes),
+            ("builds", self.builds),
             ("network", lambda: network(self.spec)),
             ("port", lambda: meet(self.spec, self.until - MARGIN, self.done)),
         ]
@@ -55,15 +62,21 @@ class Preflight:
         packages = facts.pop("packages")
         facts["modules"] = {
             name: (facts.get(name) or {}).get("version") if name in ("torch", "deepspeed") else packages.get(name)
-            for name in self.spec.get("modules") or []}
+            for name in self.spec.get("modules") or []
+        }
         return facts
 
     def files(self):
         self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
         workdir = os.path.abspath(expand_user(self.spec.get("workdir") or "~"))
-        facts = {"script": None, "workdir": {
-            "path": workdir, "exists": os.path.isdir(workdir),
-            "type": filesystem(os.path.realpath(workdir), text("/proc/self/mounts"))[0]}}
+        facts = {
+            "script": None,
+            "workdir": {
+                "path": workdir,
+                "exists": os.path.isdir(workdir),
+                "type": filesystem(os.path.realpath(workdir), text("/proc/self/mounts"))[0],
+            },
+        }
         script = self.spec.get("script")
         if script:
             path = os.path.join(workdir, expand_user(script))
@@ -106,8 +119,13 @@ class Preflight:
 
 
 def file_facts(path):
-    facts = {"path": path, "exists": os.path.isfile(path), "size": None, "sha256": None,
-             "executable": os.access(path, os.X_OK)}
+    facts = {
+        "path": path,
+        "exists": os.path.isfile(path),
+        "size": None,
+        "sha256": None,
+        "executable": os.access(path, os.X_OK),
+    }
     if facts["exists"]:
         facts["size"] = os.path.getsize(path)
         if facts["size"] <= HASH_LIMIT:

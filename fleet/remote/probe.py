@@ -18,9 +18,17 @@ def steps(spec):
     if spec.get("workdir"):
         folders.insert(0, ("workdir", spec["workdir"]))
     return [
-        ("activate", tools.activate), ("system", system), ("hardware", hardware), ("limits", limits),
-        ("interfaces", interfaces), ("infiniband", infiniband), ("python", tools.python),
-        ("compilers", tools.compilers), ("nccl", tools.nccl), ("driver", driver), ("gpus", tools.gpus),
+        ("activate", tools.activate),
+        ("system", system),
+        ("hardware", hardware),
+        ("limits", limits),
+        ("interfaces", interfaces),
+        ("infiniband", infiniband),
+        ("python", tools.python),
+        ("compilers", tools.compilers),
+        ("nccl", tools.nccl),
+        ("driver", driver),
+        ("gpus", tools.gpus),
         ("gpu processes", tools.gpu_processes),
     ] + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
 

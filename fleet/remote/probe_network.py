@@ -1,4 +1,5 @@
 """Part of probe: network interfaces with their addresses, the one that leads to the head, InfiniBand."""
+
 import struct
 
 
@@ -18,7 +19,7 @@ def parse_addresses(data):
                 size, which = struct.unpack_from("=HH", data, position)
                 if size < 4:
                     break
-                attributes[which] = data[position + 4:position + size]
+                attributes[which] = data[position + 4 : position + size]
                 position += (size + 3) & ~3
             # IFA_LOCAL (2) is ours; IFA_ADDRESS (1) is the peer's on a point-to-point link
             raw = attributes.get(2, attributes.get(1))
@@ -59,8 +60,15 @@ def interfaces():
             toward_head = name
         # a container host has dozens of veth ends that nobody talks to
         if name != "lo" and (own or os.path.exists(folder + "/device")):
-            found.append({"name": name, "state": text(folder + "/operstate").strip() or None, "addresses": own,
-                          "speed": number(folder + "/speed"), "mtu": number(folder + "/mtu")})
+            found.append(
+                {
+                    "name": name,
+                    "state": text(folder + "/operstate").strip() or None,
+                    "addresses": own,
+                    "speed": number(folder + "/speed"),
+                    "mtu": number(folder + "/mtu"),
+                }
+            )
     return {"interfaces": found, "head_interface": toward_head}
 
 
@@ -68,7 +76,13 @@ def infiniband():
     found = []
     for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
         parts = port.split("/")
-        found.append({"device": parts[4], "port": parts[6], "state": text(port + "/state").partition(":")[2].strip(),
-                      "rate": text(port + "/rate").strip() or None,
-                      "link_layer": text(port + "/link_layer").strip() or None})
+        found.append(
+            {
+                "device": parts[4],
+                "port": parts[6],
+                "state": text(port + "/state").partition(":")[2].strip(),
+                "rate": text(port + "/rate").strip() or None,
+                "link_layer": text(port + "/link_layer").strip() or None,
+            }
+        )
     return {"infiniband": found}

@@ -1,4 +1,5 @@
 """Part of probe: the system, the hardware, limits and disks, read from /proc and /sys."""
+
 import glob
 import platform
 import pwd
@@ -39,23 +40,42 @@ def hardware():
     memory = {k: int(v) * 1024 for k, v in re.findall(r"^(\w+):\s+(\d+) kB", text("/proc/meminfo"), re.M)}
     swap = memory.get("SwapTotal", 0)
     return {
-        "cpu": {"model": find(r"^model name\s*:(.*)$", text("/proc/cpuinfo")), "count": os.cpu_count(),
-                "usable": len(os.sched_getaffinity(0))},
-        "memory": {"total": memory.get("MemTotal"), "available": memory.get("MemAvailable"),
-                   "swap_total": swap, "swap_used": swap - memory.get("SwapFree", 0)},
+        "cpu": {
+            "model": find(r"^model name\s*:(.*)$", text("/proc/cpuinfo")),
+            "count": os.cpu_count(),
+            "usable": len(os.sched_getaffinity(0)),
+        },
+        "memory": {
+            "total": memory.get("MemTotal"),
+            "available": memory.get("MemAvailable"),
+            "swap_total": swap,
+            "swap_used": swap - memory.get("SwapFree", 0),
+        },
         # what is plugged in, whether or not a driver knows it
-        "pci_gpus": len([d for d in glob.glob("/sys/bus/pci/devices/*")
-                         if text(d + "/vendor").strip() == "0x10de" and text(d + "/class").startswith("0x03")]),
+        "pci_gpus": len(
+            [
+                d
+                for d in glob.glob("/sys/bus/pci/devices/*")
+                if text(d + "/vendor").strip() == "0x10de" and text(d + "/class").startswith("0x03")
+            ]
+        ),
     }
 
 
 def limits():
     """The soft limits of this SSH session: what a run started through it inherits."""
+
     def soft(which):
         value = resource.getrlimit(which)[0]
         return "unlimited" if value == resource.RLIM_INFINITY else value
-    return {"limits": {"nofile": soft(resource.RLIMIT_NOFILE), "memlock": soft(resource.RLIMIT_MEMLOCK),
-                       "nproc": soft(resource.RLIMIT_NPROC)}}
+
+    return {
+        "limits": {
+            "nofile": soft(resource.RLIMIT_NOFILE),
+            "memlock": soft(resource.RLIMIT_MEMLOCK),
+            "nproc": soft(resource.RLIMIT_NPROC),
+        }
+    }
 
 
 def filesystem(path, mounts):
@@ -80,8 +100,16 @@ def disk(name, path):
         there = os.path.dirname(there)
     stat = os.statvfs(there)
     kind, source = filesystem(os.path.realpath(there), text("/proc/self/mounts"))
-    return {"disks": {name: {
-        "path": path, "exists": there == path, "writable": os.access(there, os.W_OK | os.X_OK),
-        "free": stat.f_bavail * stat.f_frsize, "total": stat.f_blocks * stat.f_frsize,
-        "type": kind, "source": source,
-    }}}
+    return {
+        "disks": {
+            name: {
+                "path": path,
+                "exists": there == path,
+                "writable": os.access(there, os.W_OK | os.X_OK),
+                "free": stat.f_bavail * stat.f_frsize,
+                "total": stat.f_blocks * stat.f_frsize,
+                "type": kind,
+                "source": source,
+            }
+        }
+    }

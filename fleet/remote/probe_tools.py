@@ -1,4 +1,5 @@
 """Part of probe: what the activated environment offers: interpreter, packages, compilers, NVIDIA's tools."""
+
 import shutil
 import subprocess
 
@@ -153,9 +154,11 @@ class Tools:
         full = ["-dumpfullversion", "-dumpversion"]
         cuda = [self.env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
         return {
-            "compilers": {"gcc": self.version("gcc", full, r"^([\d.]+)$"),
-                          "g++": self.version("g++", full, r"^([\d.]+)$"),
-                          "ninja": self.version("ninja", ["--version"], r"^([\d.]+)")},
+            "compilers": {
+                "gcc": self.version("gcc", full, r"^([\d.]+)$"),
+                "g++": self.version("g++", full, r"^([\d.]+)$"),
+                "ninja": self.version("ninja", ["--version"], r"^([\d.]+)"),
+            },
             "cuda_toolkit": self.version("nvcc", ["--version"], r"release ([\d.]+)", *cuda),
             "rsync": self.version("rsync", ["--version"], r"version v?([\d.]+)"),
         }
@@ -164,7 +167,11 @@ class Tools:
         """The system's NCCL, by its file name; the one that torch brings along is in facts["torch"]."""
         self.activated.wait()
         folders = self.env.get("LD_LIBRARY_PATH", "").split(":") + [
-            "/usr/lib/%s-linux-gnu" % platform.machine(), "/usr/lib64", "/usr/local/lib", "/usr/local/nccl/lib"]
+            "/usr/lib/%s-linux-gnu" % platform.machine(),
+            "/usr/lib64",
+            "/usr/local/lib",
+            "/usr/local/nccl/lib",
+        ]
         found = [path for folder in folders if folder for path in sorted(glob.glob(folder + "/libnccl.so.*.*.*"))]
         return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
 
@@ -177,13 +184,24 @@ class Tools:
             if status != 0:
                 facts["gpu_error"] = last_line(err, out) or "nvidia-smi: exit status %d" % status
             facts["gpus"] = [
-                {"index": int(index), "name": name, "memory": count(memory, 1 << 20), "uuid": uuid, "driver": version,
-                 "ecc_errors": count(ecc)} for index, name, memory, uuid, version, ecc in rows(out, 6)]
+                {
+                    "index": int(index),
+                    "name": name,
+                    "memory": count(memory, 1 << 20),
+                    "uuid": uuid,
+                    "driver": version,
+                    "ecc_errors": count(ecc),
+                }
+                for index, name, memory, uuid, version, ecc in rows(out, 6)
+            ]
         return facts
 
     def gpu_processes(self):
         smi = self.tool("nvidia-smi")
         query = ["--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
         out = run([smi] + query, self.env)[1] if smi else ""
-        return {"gpu_processes": [{"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)}
-                                  for pid, gpu, used in rows(out, 3)]}
+        return {
+            "gpu_processes": [
+                {"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in rows(out, 3)
+            ]
+        }

@@ -6,6 +6,7 @@ writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal
 "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote]} and then ends the same way, so that the
 engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. Python 3.6 syntax.
 """
+
 import ctypes
 import json
 import os
@@ -127,10 +128,15 @@ def main():
     status = wait(pid, supervisors(folder))
     signalled = os.WIFSIGNALED(status)
     record = {
-        "rank": rank, "local_rank": local_rank, "pid": pid, "started": started, "time": time.time(),
+        "rank": rank,
+        "local_rank": local_rank,
+        "pid": pid,
+        "started": started,
+        "time": time.time(),
         "status": None if signalled else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if signalled else None,
-        "attempt": whole("TORCHELASTIC_RESTART_COUNT", 0), "begins": begins,
+        "attempt": whole("TORCHELASTIC_RESTART_COUNT", 0),
+        "begins": begins,
     }
     try:
         write_record(base + ".json", record)

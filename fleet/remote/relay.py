@@ -28,6 +28,7 @@ The source answers {"op": "digest", "files": [...]} with {"event": "digests", "f
 {"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
 {"event": "failed", "message", "hint", "kind": "sync" | "mixed"}.
 """
+
 # parts: place beneath room relay_part relay_target relay_store relay_link relay_receive relay_send relay_source
 import signal
 import zlib
@@ -59,6 +60,7 @@ def fail(error):
 
 def worker(target, *args):
     """A thread whose failure is this program's."""
+
     def run():
         try:
             target(*args)
@@ -66,6 +68,7 @@ def worker(target, *args):
             os._exit(1)
         except Exception as error:
             fail(error)
+
     start_thread(run)
 
 
@@ -106,7 +109,7 @@ def take_stock(store, allocated, sweep):
     """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room. allocated:
     bytes that a file with holes takes. sweep: also what rsync has left here."""
     unsure, needs = {}, []
-    for _target, name, kind, _mode, _size, _mtime, _link in ((e for e in store.entries if e[2] != "f")):
+    for _target, name, kind, _mode, _size, _mtime, _link in (e for e in store.entries if e[2] != "f"):
         store.targets[_target].check_place(name, kind)
     for index, f in enumerate(store.files):
         st = f.target.check_place(f.name, "f")
@@ -133,8 +136,11 @@ def take_stock(store, allocated, sweep):
 def tell_need(store, unsure, rest):
     """What is lacking here; of long lists the first parts go ahead."""
     wants = store.wants()
-    parts = {"wants": in_parts(wants), "files": in_parts(store.wanted_files()),
-             "unsure": [dict(part) for part in in_parts(sorted(unsure.items()))]}
+    parts = {
+        "wants": in_parts(wants),
+        "files": in_parts(store.wanted_files()),
+        "unsure": [dict(part) for part in in_parts(sorted(unsure.items()))],
+    }
     for name, some in parts.items():
         for part in some[:-1]:
             send_json({"event": "lacks", name: part})
@@ -188,8 +194,15 @@ def report(store, sender, every):
     """Tell the head how far this node is, then that it is done."""
     count = len(store.files)
     while True:
-        send_json({"event": "at", "position": store.position(), "received": store.received,
-                   "placed": count - store.left, "sent": sender.sent if sender else 0})
+        send_json(
+            {
+                "event": "at",
+                "position": store.position(),
+                "received": store.received,
+                "placed": count - store.left,
+                "sent": sender.sent if sender else 0,
+            }
+        )
         if store.settled():
             break
         time.sleep(every)
@@ -200,8 +213,15 @@ def report(store, sender, every):
     send_json({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
     while True:
         time.sleep(every)
-        send_json({"event": "at", "position": store.total, "received": store.received, "placed": count,
-                   "sent": sender.sent if sender else 0})
+        send_json(
+            {
+                "event": "at",
+                "position": store.total,
+                "received": store.received,
+                "placed": count,
+                "sent": sender.sent if sender else 0,
+            }
+        )
 
 
 def run_node(spec):
@@ -215,8 +235,10 @@ def run_node(spec):
         seen.add(target.path)
     if any(holders):
         if not all(holders):
-            raise Mixed("only some of these destinations are shared with host %s" % next(filter(None, holders)),
-                        "sync them one at a time")
+            raise Mixed(
+                "only some of these destinations are shared with host %s" % next(filter(None, holders)),
+                "sync them one at a time",
+            )
         send_json({"event": "shared", "with": holders[0]})
         return
     for target in targets:
@@ -234,8 +256,9 @@ def run_node(spec):
                 receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
                 sender = Sender(store, spec["tls"], None)
                 address, port = receiver.listener.getsockname()[:2]
-            tell_need(store, unsure, {"address": address, "port": port,
-                                      "stages": [dec(target.stage) for target in targets]})
+            tell_need(
+                store, unsure, {"address": address, "port": port, "stages": [dec(target.stage) for target in targets]}
+            )
         elif op == "go":
             begin(store, message["held"], unsure)
             if receiver is not None:

@@ -5,6 +5,7 @@ secret, made by the head: good for this link only. The successor answers {"wants
 bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. Ranges are in order and apart. A
 newer epoch takes the place of an older link; whoever does not know the token, or has another certificate, gets nothing.
 """
+
 import errno
 import shutil
 import socket

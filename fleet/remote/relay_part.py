@@ -1,5 +1,6 @@
 """A file of a broadcast, and its part while it is under way: appended to, its blocks journalled, so that an
 interrupted transfer goes on where it was."""
+
 BLOCK = 4 << 20
 
 
@@ -51,13 +52,13 @@ class Writer:
             self.at += len(view)
             return
         while len(view):
-            piece = view[:BLOCK - self.at % BLOCK]
+            piece = view[: BLOCK - self.at % BLOCK]
             self.hash.update(piece)
             self.at += len(piece)
             if self.at % BLOCK == 0 or self.at == self.size:
                 os.write(self.blocks, self.hash.digest())
                 self.hash = hashlib.sha256()
-            view = view[len(piece):]
+            view = view[len(piece) :]
 
     def close(self):
         os.close(self.fd)

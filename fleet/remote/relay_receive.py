@@ -1,4 +1,5 @@
 """The receiving end of a link: a listener on the data address, open to the predecessor of this transfer only."""
+
 import hmac
 import select
 
@@ -34,8 +35,10 @@ def listen_on(wanted):
             return listener
         except OSError:
             listener.close()
-    raise Refused("no interface here has the data address %s" % wanted,
-                  "set data_address in the inventory to an address of this host")
+    raise Refused(
+        "no interface here has the data address %s" % wanted,
+        "set data_address in the inventory to an address of this host",
+    )
 
 
 class Receiver:
@@ -114,7 +117,7 @@ class Receiver:
                 return
             for begin, end in wants:
                 while begin < end:
-                    begin += self.fill(link, begin, buffer[:min(CHUNK, end - begin)])
+                    begin += self.fill(link, begin, buffer[: min(CHUNK, end - begin)])
 
     def fill(self, link, position, room):
         """Receive what there is, a chunk at most, and store it; the bytes received.

@@ -1,6 +1,5 @@
 """The sending end of a link: dials whom the head names, sends what it asks for."""
 
-
 ASKS = 5  # how often a successor may need everything anew
 
 
@@ -43,8 +42,15 @@ class Sender:
             send_json({"event": "served", "epoch": order["epoch"]})
         except Lost as error:
             if self.order is order:
-                send_json({"event": "link", "epoch": order["epoch"], "connected": link is not None,
-                           "nonsense": isinstance(error, Nonsense), "why": error.args[0]})
+                send_json(
+                    {
+                        "event": "link",
+                        "epoch": order["epoch"],
+                        "connected": link is not None,
+                        "nonsense": isinstance(error, Nonsense),
+                        "why": error.args[0],
+                    }
+                )
         except Stopped:
             pass
         finally:

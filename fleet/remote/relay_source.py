@@ -1,4 +1,5 @@
 """The head's part of a broadcast: it has everything, only sends, and knows the digests."""
+
 DIGEST_BATCH_SECONDS = 0.2
 
 
@@ -41,8 +42,13 @@ def run_source(spec):
             sender = Sender(store, spec["tls"], Limit(spec["limit"]) if spec["limit"] else None)
             worker(report_sent, sender, spec["every"])
         elif op == "digest":
-            worker(digest_files, store, sender, message["files"],
-                   lambda batch: send_json({"event": "digests", "files": batch}))
+            worker(
+                digest_files,
+                store,
+                sender,
+                message["files"],
+                lambda batch: send_json({"event": "digests", "files": batch}),
+            )
         elif op == "next":
             sender.connect_to(message)
         elif op == "end":

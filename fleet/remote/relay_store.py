@@ -3,6 +3,7 @@ anywhere below what is there. The source has all of it from the start.
 
 A file is received into a part file, read again and compared with the head's digest, then renamed to its name.
 """
+
 import bisect
 import queue
 import shutil
@@ -98,7 +99,7 @@ class Store:
             index = bisect.bisect_right(self.starts, position) - 1
             f = self.files[index]
             offset = position - f.start
-            piece = view[:f.size - offset]
+            piece = view[: f.size - offset]
             if f.state == "wanted" and offset == f.have:
                 self.write(f, offset, piece)
                 f.epochs.add(self.epoch)
@@ -111,7 +112,7 @@ class Store:
                     self.writing.close()
                     self.writing = None
                     self.to_place.put(index)
-            view = view[len(piece):]
+            view = view[len(piece) :]
             position += len(piece)
 
     def write(self, f, offset, piece):

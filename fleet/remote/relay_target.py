@@ -7,6 +7,7 @@ around it is not ours. It holds
     parts/KEY     a file under way, KEY made of its path, size and mtime; KEY.blocks: digests of its 4 MiB blocks
     stage/        what rsync brings, with --via rsync
 """
+
 import stat
 
 
@@ -114,16 +115,27 @@ class Target:
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
-            raise Refused("%s is a file or a link on the node, and not so in the source" % shown(error.filename),
-                          "move it away there first") from None
+            raise Refused(
+                "%s is a file or a link on the node, and not so in the source" % shown(error.filename),
+                "move it away there first",
+            ) from None
         if kind == "d" and stat.S_ISDIR(st.st_mode):
             check_folder(self.full(name), st)
         is_kind = {"d": stat.S_ISDIR, "f": stat.S_ISREG, "l": stat.S_ISLNK}[kind](st.st_mode)
         if not is_kind:
-            what = ("folder" if stat.S_ISDIR(st.st_mode) else "link" if stat.S_ISLNK(st.st_mode) else "file"
-                    if stat.S_ISREG(st.st_mode) else "device, pipe or socket")
-            raise Refused("%s is a %s on the node, and not so in the source" % (self.shown(name), what),
-                          "move it away there first")
+            what = (
+                "folder"
+                if stat.S_ISDIR(st.st_mode)
+                else "link"
+                if stat.S_ISLNK(st.st_mode)
+                else "file"
+                if stat.S_ISREG(st.st_mode)
+                else "device, pipe or socket"
+            )
+            raise Refused(
+                "%s is a %s on the node, and not so in the source" % (self.shown(name), what),
+                "move it away there first",
+            )
         return st
 
     def sweep(self, keep):

@@ -15,9 +15,10 @@ def check_space(needs, hint):
         if count > free:
             raise Refused("%d bytes are to be written to %s, %d are free" % (count, shown(where[device]), free), hint)
         if space.f_files and files > space.f_favail:
-            raise Refused("%d files are to be made in %s, inodes for %d are free" % (files, shown(where[device]),
-                                                                                     space.f_favail),
-                          "take files away there ('df -i' counts them), or make it one archive")
+            raise Refused(
+                "%d files are to be made in %s, inodes for %d are free" % (files, shown(where[device]), space.f_favail),
+                "take files away there ('df -i' counts them), or make it one archive",
+            )
 
 
 BLOCK_OF_ZEROS = bytes(4096)
@@ -30,7 +31,7 @@ def write_sparse(fd, data, at):
     while end < len(view):
         here = end
         end = min(len(view), here + 4096 - (at + here) % 4096)
-        if not view[here] and not view[end - 1] and view[here:end].tobytes() == BLOCK_OF_ZEROS[:end - here]:
+        if not view[here] and not view[end - 1] and view[here:end].tobytes() == BLOCK_OF_ZEROS[: end - here]:
             write_at(fd, view[begin:here], at + begin)
             begin = end
     write_at(fd, view[begin:], at + begin)
@@ -51,4 +52,5 @@ def remove_tree(folder):
         pass
     except OSError:
         import shutil
+
         shutil.rmtree(folder, ignore_errors=True)

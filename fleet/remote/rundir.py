@@ -10,6 +10,7 @@
 Where nodes share a home folder, the second one to come uses ~/.fleet/runs/RUN@NODENAME/.
 Files are replaced by rename and not synced to disk: what a power cut loses, it ended anyway ("boot" tells).
 """
+
 import signal
 
 RUN_MARK = "FLEET_RUN_ID"
@@ -79,8 +80,16 @@ def read_status(folder):
 def final_status(state, reason, left, cause=None, began=None):
     """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer."""
     now = time.time()
-    return {"state": state, "engine_status": None, "signal": None, "reason": reason, "time": now, "left": left,
-            "cause": cause, "began": began or now}
+    return {
+        "state": state,
+        "engine_status": None,
+        "signal": None,
+        "reason": reason,
+        "time": now,
+        "left": left,
+        "cause": cause,
+        "began": began or now,
+    }
 
 
 def write_final(folder, status):
@@ -116,8 +125,11 @@ def owners(folder):
     record = read_json(os.path.join(folder, "pid"))
     if record.get("boot") != boot_id():
         return []
-    return [who for who in (record, record.get("guardian") or {})
-            if who.get("pid") and start_time(who["pid"]) == who["start"]]
+    return [
+        who
+        for who in (record, record.get("guardian") or {})
+        if who.get("pid") and start_time(who["pid"]) == who["start"]
+    ]
 
 
 def descendants(ancestors):
@@ -126,7 +138,7 @@ def descendants(ancestors):
     for pid in pids():
         stat = read_file("/proc/%d/stat" % pid)
         if stat:
-            fields = stat[stat.rindex(b")") + 2:].split()
+            fields = stat[stat.rindex(b")") + 2 :].split()
             # a zombie whose other threads run on has not ended
             over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
             children.setdefault(int(fields[1]), []).append((pid, int(fields[19]), over))

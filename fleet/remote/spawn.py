@@ -6,6 +6,7 @@ spawn.py                    the engine started one rank: become rank.py with the
 spawn.py FIRST_RANK COUNT   be the engine: start COUNT ranks; the first that fails ends the others. Exits with
                             its status, 128+n for signal n.
 """
+
 import json
 import os
 import signal

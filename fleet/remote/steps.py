@@ -1,4 +1,5 @@
 """Steps that cannot hold a program up: a thread for each, one deadline for all; part of probe and preflight."""
+
 import signal
 
 

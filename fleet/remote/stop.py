@@ -4,6 +4,7 @@ spec: {"run", "grace": s, "reason"}. Answers J {"event": "stopped", "left": [pid
 "gone" (it had ended already); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a
 supervise that comes late refuse). left: pids that would not die.
 """
+
 # parts: rundir builds
 MARGIN = 5.0
 OLD_SECONDS = 86400

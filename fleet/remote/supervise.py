@@ -11,6 +11,7 @@ if that is killed; the supervisor is the engine's parent. None of them carries t
 The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null,
 "reason", "time", "left": [pids], "cause", "began": see rundir.py, "disk_full": true where the disk is full}.
 """
+
 # parts: rundir builds engine place delivered
 import shutil
 
@@ -108,8 +109,10 @@ class Supervisor:
         """Say which builds a rank may be waiting for in vain."""
         if self.builds.look(now, self.engine):
             try:
-                write_json(os.path.join(self.folder, "status.json"),
-                           {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]})
+                write_json(
+                    os.path.join(self.folder, "status.json"),
+                    {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]},
+                )
             except OSError:
                 pass
 
@@ -120,9 +123,10 @@ class Supervisor:
         self.reason, self.cause, self.began = reason, cause, time.time()
         self.ending = Ending(self.spec["run"], grace, [os.getpid()])
         try:
-            write_json(os.path.join(self.folder, "status.json"),
-                       {"state": "stopping", "reason": reason, "time": time.time(), "cause": cause,
-                        "began": self.began})
+            write_json(
+                os.path.join(self.folder, "status.json"),
+                {"state": "stopping", "reason": reason, "time": time.time(), "cause": cause, "began": self.began},
+            )
         except OSError:
             pass
 
@@ -232,8 +236,12 @@ def main():
         fill_folder(temporary, spec)
     except (OSError, ValueError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        send_json(Failed("cannot create the run's folder in %s: %s" % (runs_root(), error),
-                         "is the home folder there writable, its disk full?").answer)
+        send_json(
+            Failed(
+                "cannot create the run's folder in %s: %s" % (runs_root(), error),
+                "is the home folder there writable, its disk full?",
+            ).answer
+        )
         return
     reader, writer = os.pipe()
     if os.fork() == 0:

@@ -8,6 +8,7 @@ spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s}. Answ
     backends               {module: bool} of what builds wheels; setuptools 70.1 and newer need no "wheel" for it
     timed_out, failed      as in the probe
 """
+
 # parts: steps probe_system probe_tools
 ASK_BUILD = r"""
 import json, os, sysconfig
@@ -45,16 +46,22 @@ class Toolchain:
         full = ["-dumpfullversion", "-dumpversion"]
         home = self.tools.env.get("CUDA_HOME")
         cuda = [home + "/bin"] if home else []
-        return {"cc": self.compiler("gcc", "CC", full, r"^([\d.]+)$"),
-                "cxx": self.compiler("g++", "CXX", full, r"^([\d.]+)$"),
-                "nvcc": self.compiler("nvcc", None, ["--version"], r"release ([\d.]+)", *cuda + [
-                    "/usr/local/cuda/bin"]),
-                "ninja": self.compiler("ninja", None, ["--version"], r"^([\d.]+)")}
+        return {
+            "cc": self.compiler("gcc", "CC", full, r"^(\d+(?:\.\d+)*)$"),
+            "cxx": self.compiler("g++", "CXX", full, r"^(\d+(?:\.\d+)*)$"),
+            "nvcc": self.compiler(
+                "nvcc", None, ["--version"], r"release (\d+(?:\.\d+)*)", *cuda + ["/usr/local/cuda/bin"]
+            ),
+            "ninja": self.compiler("ninja", None, ["--version"], r"^(\d+(?:\.\d+)*)"),
+        }
 
     def build(self):
         wanted = self.spec.get("python")
-        path = self.tools.tool(expand_user(wanted)) if wanted else (
-            self.tools.tool("python3") or self.tools.tool("python"))
+        path = (
+            self.tools.tool(expand_user(wanted))
+            if wanted
+            else (self.tools.tool("python3") or self.tools.tool("python"))
+        )
         if path is None:
             return {}
         out = run([path, "-c", ASK_BUILD], self.tools.env)[1]
@@ -76,8 +83,14 @@ class Toolchain:
 def main():
     spec = begin()
     chain = Toolchain(spec)
-    todo = [("activate", chain.tools.activate), ("python", chain.tools.python), ("build", chain.build),
-            ("compilers", chain.compilers), ("system", system), ("gpus", chain.gpus)]
+    todo = [
+        ("activate", chain.tools.activate),
+        ("python", chain.tools.python),
+        ("build", chain.build),
+        ("compilers", chain.compilers),
+        ("system", system),
+        ("gpus", chain.gpus),
+    ]
     facts = gather(todo, spec["deadline"])
     facts.pop("packages", None)
     finish({"facts": facts})

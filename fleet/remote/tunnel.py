@@ -3,6 +3,7 @@
 spec: {"addresses": [[address, port]]}, the first that answers is taken. Behind the preamble and the spec both ways
 carry bytes as they are.
 """
+
 # only: wire
 import socket
 

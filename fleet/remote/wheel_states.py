@@ -1,4 +1,5 @@
 """Part of interpreter and install: which interpreter trains here, and what it has of a set of wheels."""
+
 import subprocess
 
 # Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
@@ -105,8 +106,9 @@ class Trouble(Exception):
 
 def ask_python(argv, asked, env, seconds, cwd=None):
     """(status, stdout, stderr) of a program that is told `asked` on stdin; killed after `seconds`, then status None."""
-    child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         out, err = child.communicate(asked, seconds)
         status = child.returncode
@@ -125,8 +127,10 @@ def training_python(tools):
     wanted = tools.spec.get("python")
     path = tools.tool(expand_user(wanted)) if wanted else tools.tool("python3") or tools.tool("python")
     if path is None:
-        raise Trouble("%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
-                      "correct 'python' (or 'activate') of this host in the inventory")
+        raise Trouble(
+            "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
+            "correct 'python' (or 'activate') of this host in the inventory",
+        )
     return path
 
 
@@ -140,12 +144,14 @@ def wheel_answer(path, tools, wheels, judge, seconds):
         return json.loads(out.strip().splitlines()[-1])
     except (OSError, ValueError, IndexError) as error:
         reason = str(error) if isinstance(error, OSError) else last_line(err) or "said nothing"
-        raise Trouble("%s does not work: %s" % (path, reason),
-                      "correct 'python' of this host in the inventory") from None
+        raise Trouble(
+            "%s does not work: %s" % (path, reason), "correct 'python' of this host in the inventory"
+        ) from None
 
 
 def verified_file(answer, wheel):
     """Exists once this wheel was imported in this interpreter; its content does not matter."""
     import hashlib
+
     key = "\n".join([answer["executable"], answer["version"], wheel["name"], wheel["identity"]])
     return os.path.join(expand_user("~"), ".fleet", "wheels", "verified", hashlib.sha256(key.encode()).hexdigest())

@@ -4,6 +4,7 @@ pip restores what it replaces, yet leaves what it had already added. So the path
 before, in ~/.fleet/wheels, and the note is worked off as soon as pip is through, or by the next install. By then
 somebody may have installed things by hand: what an installed distribution lists as its own is left alone.
 """
+
 import csv
 import hashlib
 import shutil
@@ -33,7 +34,7 @@ def note_additions(answer, folder, todo):
     for wheel in todo:
         with zipfile.ZipFile(os.path.join(folder, wheel["file"])) as archive:
             inside = [name for name in archive.namelist() if not name.endswith("/")]
-        infos = [name[:-len("METADATA")] for name in inside if re.match(r"[^/]+\.dist-info/METADATA$", name)]
+        infos = [name[: -len("METADATA")] for name in inside if re.match(r"[^/]+\.dist-info/METADATA$", name)]
         inside += [info + pips for info in infos for pips in ("INSTALLER", "REQUESTED", "direct_url.json")]
         paths[wheel["name"]] = [path for name in inside for path in places(answer, name) if not os.path.lexists(path)]
     path = note_of(answer)

@@ -13,6 +13,7 @@ node -> head: PREAMBLE once (what a chatty .bashrc printed before it is skipped)
 head -> node: line 1 the spec, a JSON object; then control lines, each a JSON object with "op":
     {"op": "ping"}, or what the program defines. End of file means the head is gone.
 """
+
 import _signal
 import _thread
 import os
@@ -49,7 +50,7 @@ _out = 1
 def write_all(fd, data):
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view):]
+        view = view[os.write(fd, view) :]
 
 
 def frame(kind, payload=b"", stream=0):
@@ -70,6 +71,7 @@ def start():
 
 def start_heartbeat(seconds=HEARTBEAT_SECONDS):
     """A thread that tells the head we live; it ends quietly when the head is gone."""
+
     def beat():
         try:
             while True:
@@ -77,6 +79,7 @@ def start_heartbeat(seconds=HEARTBEAT_SECONDS):
                 frame(b"H")
         except OSError:
             pass
+
     _thread.start_new_thread(beat, ())
 
 
@@ -111,7 +114,7 @@ def start_time(pid):
     stat = read_file("/proc/%d/stat" % pid)
     if not stat:
         return None
-    fields = stat[stat.rindex(b")") + 2:].split()
+    fields = stat[stat.rindex(b")") + 2 :].split()
     if fields[0] in (b"Z", b"X"):
         return None
     return int(fields[19])

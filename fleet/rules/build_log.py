@@ -7,21 +7,31 @@ import re
 # The first line that matches the first pattern that has any is the error: compilers come before those who only pass
 # a compiler's failure on.
 ERRORS = (
-    r"(?:^|\s)(?:fatal )?error\b(?:[: ]| #)(?!.*subprocess-exited)", r"undefined reference|cannot find -l",
-    r"^(?:nvcc fatal|c(?:c1plus|ollect2)|g\+\+|gcc|ld)\s*:", r"^\s*(?:\w+\.)*\w*(?:Error|Exception)\b.*:",
+    r"(?:^|\s)(?:fatal )?error\b(?:[: ]| #)(?!.*subprocess-exited)",
+    r"undefined reference|cannot find -l",
+    r"^(?:nvcc fatal|c(?:c1plus|ollect2)|g\+\+|gcc|ld)\s*:",
+    r"^\s*(?:\w+\.)*\w*(?:Error|Exception)\b.*:",
     r"^ERROR: ",
 )
-NOT_ERRORS = re.compile(r"subprocess-exited|-Werror|error_code|errors? generated|\.(?:py|cpp|c|cu|h)\s*->|"
-                        r"^\s*(?:creating|copying|adding) |^\s*(?:g\+\+|gcc|cc|c\+\+|nvcc|x86_64[-\w]*) -|warning:")
+NOT_ERRORS = re.compile(
+    r"subprocess-exited|-Werror|error_code|errors? generated|\.(?:py|cpp|c|cu|h)\s*->|"
+    r"^\s*(?:creating|copying|adding) |^\s*(?:g\+\+|gcc|cc|c\+\+|nvcc|x86_64[-\w]*) -|warning:"
+)
 
 REMEDIES: tuple[tuple[str, str], ...] = (
-    (r"Python\.h: No such file", "install the headers of that Python (apt-get install python3-dev), or use a conda "
-                                 "environment, which has them"),
+    (
+        r"Python\.h: No such file",
+        "install the headers of that Python (apt-get install python3-dev), or use a conda environment, which has them",
+    ),
     (r"unsupported GNU version", "nvcc refuses this gcc: name an older one in 'activate' (devtoolset) or CC and CXX"),
-    (r"CUDA_HOME|nvcc: (?:command )?not found|No such file.*nvcc", "install the CUDA toolkit there, set CUDA_HOME in "
-                                                                  "'env', or build on another host with --on"),
-    (r"cuda_runtime\w*\.h: No such file|cublas\w*\.h: No such file|cusparse\.h: No such file",
-     "the CUDA toolkit there lacks its headers: install it whole, not only nvcc"),
+    (
+        r"CUDA_HOME|nvcc: (?:command )?not found|No such file.*nvcc",
+        "install the CUDA toolkit there, set CUDA_HOME in 'env', or build on another host with --on",
+    ),
+    (
+        r"cuda_runtime\w*\.h: No such file|cublas\w*\.h: No such file|cusparse\.h: No such file",
+        "the CUDA toolkit there lacks its headers: install it whole, not only nvcc",
+    ),
     (r"Unsupported gpu architecture|nvcc fatal", "this nvcc does not know the GPU: a newer CUDA toolkit, or --arch"),
     (r"setuptools.scm was unable", "the tree comes without its .git: --env SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3"),
     (r"No module named '(\w+)'", "the build needs it in the host's Python: fleet sync --wheels a folder with it"),

@@ -31,9 +31,14 @@ def by_cause(found: Iterable[tuple[Whose, str, str | None]], fold: Fold) -> list
     groups: dict[tuple[str, str | None], list[tuple[Whose, str, str | None]]] = {}
     for one in found:
         groups.setdefault((_template(one[1]), one[2] and _template(one[2])), []).append(one)
-    return [Cause([whose for whose, _, _ in group], together([message for _, message, _ in group], fold),
-                  together([hint for _, _, hint in group if hint], fold, copied=True) or None)
-            for group in groups.values()]
+    return [
+        Cause(
+            [whose for whose, _, _ in group],
+            together([message for _, message, _ in group], fold),
+            together([hint for _, _, hint in group if hint], fold, copied=True) or None,
+        )
+        for group in groups.values()
+    ]
 
 
 def _template(text: str) -> str:

@@ -10,8 +10,16 @@ from __future__ import annotations
 
 # (first CUDA of this bound, newest gcc major that its nvcc accepts); the last line at or below a toolkit counts
 NEWEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (
-    ((9, 0), 6), ((9, 2), 7), ((10, 1), 8), ((11, 0), 9), ((11, 1), 10), ((11, 5), 11), ((12, 0), 12), ((12, 4), 13),
-    ((12, 8), 14), ((13, 0), 15),
+    ((9, 0), 6),
+    ((9, 2), 7),
+    ((10, 1), 8),
+    ((11, 0), 9),
+    ((11, 1), 10),
+    ((11, 5), 11),
+    ((12, 0), 12),
+    ((12, 4), 13),
+    ((12, 8), 14),
+    ((13, 0), 15),
 )
 # (first torch, oldest gcc major)
 OLDEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (((1, 5), 5), ((2, 0), 7), ((2, 1), 9))
@@ -36,6 +44,8 @@ def gcc_bounds(torch: str | None, cuda: str | None) -> tuple[int | None, int | N
 
 def another_gcc(major: int) -> str:
     """How to get that gcc beside the system's, and have fleet use it."""
-    return (f"Debian, Ubuntu: apt-get install g++-{major}, then env: {{CC: gcc-{major}, CXX: g++-{major}}} in the "
-            f"inventory; CentOS 7: devtoolset-{major}, RHEL 8 and later: gcc-toolset-{major}, then activate: "
-            f"'source /opt/rh/{'devtoolset' if major <= 11 else 'gcc-toolset'}-{major}/enable'")
+    return (
+        f"Debian, Ubuntu: apt-get install g++-{major}, then env: {{CC: gcc-{major}, CXX: g++-{major}}} in the "
+        f"inventory; CentOS 7: devtoolset-{major}, RHEL 8 and later: gcc-toolset-{major}, then activate: "
+        f"'source /opt/rh/{'devtoolset' if major <= 11 else 'gcc-toolset'}-{major}/enable'"
+    )

@@ -27,8 +27,13 @@ class Finding:
     remedy: str
 
     def as_json(self) -> dict[str, Any]:
-        return {"id": self.id, "severity": self.severity, "hosts": list(self.hosts), "message": self.message,
-                "remedy": self.remedy}
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "hosts": list(self.hosts),
+            "message": self.message,
+            "remedy": self.remedy,
+        }
 
 
 def judge(
@@ -92,8 +97,11 @@ def _equal(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Findin
     parts = []
     for value, names in rest:
         verb = "has" if len(names) == 1 else "have"
-        parts.append(f"{fold(names)} {verb} no {rule.what}" if value is None
-                     else f"{fold(names)} {verb} {rule.what} {shown(value)}")
+        parts.append(
+            f"{fold(names)} {verb} no {rule.what}"
+            if value is None
+            else f"{fold(names)} {verb} {rule.what} {shown(value)}"
+        )
     others = "the other one" if len(most) == 1 else f"the {len(most)} others"
     message = f"{', '.join(parts)}{';' if len(rest) > 1 else ','} {others} {shown(usual)}"
     deviating = {name for _, names in rest for name in names}
@@ -102,8 +110,11 @@ def _equal(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Findin
 
 def _limit(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
     sign = 1 if rule.kind == "minimum" else -1
-    left = {name: float("inf") if value == "unlimited" else value for name, value in values.items()
-            if value == "unlimited" or isinstance(value, int | float)}
+    left = {
+        name: float("inf") if value == "unlimited" else value
+        for name, value in values.items()
+        if value == "unlimited" or isinstance(value, int | float)
+    }
     for limit, severity in rule.levels:
         beyond = {name: value for name, value in left.items() if sign * value < sign * limit}
         if not beyond:
@@ -112,8 +123,13 @@ def _limit(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Findin
         low, high = amount(min(beyond.values()), rule.unit), amount(max(beyond.values()), rule.unit)
         had = low if low == high else f"{low} to {high}"
         bound = "" if limit == float("inf") else "at least " if sign == 1 else "at most "
-        yield Finding(rule.id, severity, tuple(beyond), f"{fold(beyond)}: {had} {rule.what}, "
-                      f"{bound}{amount(limit, rule.unit)} wanted", rule.remedy)
+        yield Finding(
+            rule.id,
+            severity,
+            tuple(beyond),
+            f"{fold(beyond)}: {had} {rule.what}, {bound}{amount(limit, rule.unit)} wanted",
+            rule.remedy,
+        )
 
 
 def _clear(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
@@ -133,12 +149,17 @@ def _somewhere(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Fi
 def _distinct(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
     for value, names in groups(values):
         if len(names) > 1:
-            yield Finding(rule.id, rule.severity, tuple(names), f"{fold(names)} share the {rule.what} {shown(value)}",
-                          rule.remedy)
+            yield Finding(
+                rule.id, rule.severity, tuple(names), f"{fold(names)} share the {rule.what} {shown(value)}", rule.remedy
+            )
 
 
 _KINDS: Mapping[str, Callable[[Rule, Mapping[str, Any], Fold], Iterable[Finding]]] = {
-    "equal": _equal, "minimum": _limit, "maximum": _limit, "clear": _clear, "somewhere": _somewhere,
+    "equal": _equal,
+    "minimum": _limit,
+    "maximum": _limit,
+    "clear": _clear,
+    "somewhere": _somewhere,
     "distinct": _distinct,
 }
 
@@ -155,5 +176,10 @@ def _packages(views: Mapping[str, View], fold: Fold) -> Iterable[Finding]:
         hosts = tuple(name for name in installed if any(name in names for names in differing.values()))
         some = ", ".join(list(differing)[:OTHER_PACKAGES])
         more = f" and {len(differing) - OTHER_PACKAGES} more" if len(differing) > OTHER_PACKAGES else ""
-        yield Finding("packages", "info", hosts, f"{fold(hosts)}: other packages differ: {some}{more}",
-                      "install from one lock file on every host; --json lists all versions")
+        yield Finding(
+            "packages",
+            "info",
+            hosts,
+            f"{fold(hosts)}: other packages differ: {some}{more}",
+            "install from one lock file on every host; --json lists all versions",
+        )

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def counted(count: int, what: str) -> str:
-    """"1 host", "4 hosts"."""
+    """ "1 host", "4 hosts"."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 

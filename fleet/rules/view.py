@@ -39,8 +39,12 @@ def lookup(view: View, path: str) -> Any:
 
 
 def view(
-    facts: Mapping[str, Any], *, ranks: int | None = None, devices: Sequence[int] | None = None,
-    modules: Sequence[str] = (), deadline: float = 20.0,
+    facts: Mapping[str, Any],
+    *,
+    ranks: int | None = None,
+    devices: Sequence[int] | None = None,
+    modules: Sequence[str] = (),
+    deadline: float = 20.0,
 ) -> View:
     """Facts of one host with the derived ones laid over them: of the probe of `check`, or of a launch's preflight.
 
@@ -85,15 +89,22 @@ def _python(view: dict[str, Any], problems: dict[str, str | None], modules: Sequ
     view["python_minor"] = ".".join(python["version"].split(".")[:2])
     packages = view["packages"] = {name: str(version) for name, version in (view.get("packages") or {}).items()}
     view["versions"] = {name: packages.get(name) for name in NOTABLE}
-    known = {**packages, **(view.get("modules") or {}),
-             **{name: (view.get(name) or {}).get("version") for name in ("torch", "deepspeed") if name in view}}
+    known = {
+        **packages,
+        **(view.get("modules") or {}),
+        **{name: (view.get(name) or {}).get("version") for name in ("torch", "deepspeed") if name in view},
+    }
     missing = [name for name in modules if not known.get(name)]
-    problems["modules"] = (f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
-                            f"installed for {python.get('path')}" if missing else None)
+    problems["modules"] = (
+        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed for {python.get('path')}"
+        if missing
+        else None
+    )
     torch = view.get("torch")
     if torch:
-        view["torch_build"] = (f"CUDA {torch['cuda']}" if torch.get("cuda")
-                               else f"ROCm {torch['hip']}" if torch.get("hip") else "CPU")
+        view["torch_build"] = (
+            f"CUDA {torch['cuda']}" if torch.get("cuda") else f"ROCm {torch['hip']}" if torch.get("hip") else "CPU"
+        )
         view["torch_nccl"] = torch.get("nccl")
     if view.get("deepspeed"):
         view["deepspeed_ops"] = ", ".join(view["deepspeed"].get("ops") or []) or "none"
@@ -122,8 +133,10 @@ def _gpus(
         problems["slots"] = None
     others = {gpu.get("uuid") for gpu in found or () if devices is not None and gpu["index"] not in devices}
     busy = [process for process in view.get("gpu_processes") or () if process.get("gpu") not in others]
-    problems["busy"] = ", ".join(dict.fromkeys(map(_who, busy[:FEW]))) + (
-        f" and {len(busy) - FEW} more" if len(busy) > FEW else "") or None
+    problems["busy"] = (
+        ", ".join(dict.fromkeys(map(_who, busy[:FEW]))) + (f" and {len(busy) - FEW} more" if len(busy) > FEW else "")
+        or None
+    )
     oldest = OLDEST_DRIVER.get((cuda or "").split(".")[0])
     driver = view.get("driver")
     if driver and oldest and numbers(driver) < numbers(oldest):
@@ -151,5 +164,5 @@ def _places(view: dict[str, Any], problems: dict[str, str | None]) -> None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """"525.60.13" as (525, 60, 13), to compare versions."""
+    """ "525.60.13" as (525, 60, 13), to compare versions."""
     return tuple(int(part) for part in re.findall(r"\d+", version))

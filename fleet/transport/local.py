@@ -20,8 +20,13 @@ class LocalChannel:
     def __init__(self, command: str, host: Host) -> None:
         self._host = host
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command], cwd=Path.home(), start_new_session=True, bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            ["/bin/sh", "-c", command],
+            cwd=Path.home(),
+            start_new_session=True,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._stdin, self._stdout = self._process.stdin, self._process.stdout

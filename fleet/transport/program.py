@@ -27,9 +27,9 @@ BOOT = (
 # One text for every host, whatever its login shell: sh, csh and fish all read this the same way. The system's
 # python3 comes first because it starts fastest; -I and -S keep the user's site-packages and PYTHON* out.
 _BOOT = (
-    "for p in /usr/bin/python3 python3 /usr/local/bin/python3 /usr/libexec/platform-python \"$@\"; do "
-    "if command -v \"$p\" >/dev/null 2>&1; then exec \"$p\" -I -S -c "
-    f"\"{BOOT}\"; fi; done; "
+    'for p in /usr/bin/python3 python3 /usr/local/bin/python3 /usr/libexec/platform-python "$@"; do '
+    'if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -S -c '
+    f'"{BOOT}"; fi; done; '
     "echo fleet: no python3 >&2; exit 127"
 )
 
@@ -158,15 +158,22 @@ class Program:
                 return self._ended(decoder.rest, False)
             if decoder.rest:
                 return self._foreign(decoder.rest)
-        return ConnectError(f"silent for {seconds:g} s", host=self.host.name, kind="lost",
-                            hint="the host hangs, or the link to it is cut")
+        return ConnectError(
+            f"silent for {seconds:g} s",
+            host=self.host.name,
+            kind="lost",
+            hint="the host hangs, or the link to it is cut",
+        )
 
     def _foreign(self, said: bytes) -> FleetError:
         text = said.decode("utf-8", "replace").strip()
         return ConnectError(
-            f"the login shell did not start fleet's program: {text[-300:]!r}", host=self.host.name,
-            kind="protocol", hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a "
-            "restricted shell or a broken rc file: try 'ssh HOST true'")
+            f"the login shell did not start fleet's program: {text[-300:]!r}",
+            host=self.host.name,
+            kind="protocol",
+            hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a "
+            "restricted shell or a broken rc file: try 'ssh HOST true'",
+        )
 
     def _ended(self, rest: bytes, started: bool) -> FleetError:
         """Why the stream ended before its X frame."""
@@ -175,14 +182,17 @@ class Program:
         name = self.host.name
         if status == 127 and not started:
             return ConnectError(
-                "no python3 on the node", host=name, kind="no-python",
+                "no python3 on the node",
+                host=name,
+                kind="no-python",
                 hint="install python3 (3.6 or newer) there, or set 'python' in the inventory",
             )
         if status == EATEN and not started:
             return stdin_eaten(self._session)
         if status is None:
-            return ConnectError("the connection was lost", host=name, kind="lost",
-                                hint="the host went down, or its sshd was stopped")
+            return ConnectError(
+                "the connection was lost", host=name, kind="lost", hint="the host went down, or its sshd was stopped"
+            )
         if not started:
             return self._foreign(said.encode() or rest or b"exit status %d" % status)
         last = said.splitlines()[-1] if said else f"exit status {status}"

@@ -136,8 +136,12 @@ def rsync(
     with theirs:
         process = subprocess.Popen(
             ["rsync", "--secluded-args", *options, "-e", shell, "--", f"{source}/", f"node:{target}/"],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-            pass_fds=[theirs.fileno()], env={k: v for k, v in os.environ.items() if not k.startswith("RSYNC_")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+            env={k: v for k, v in os.environ.items() if not k.startswith("RSYNC_")},
         )
     bridge.start()
     try:
@@ -154,8 +158,9 @@ def rsync(
             raise bridge.error
         text = (said + b"\n" + bridge.remote_stderr).decode("utf-8", "replace").strip().splitlines()
         if any("No space left" in line or "Disk quota" in line for line in text):
-            raise HostFailed("No space left on device", host=name, kind="rsync",
-                             hint="free some space there, then run this again")
+            raise HostFailed(
+                "No space left on device", host=name, kind="rsync", hint="free some space there, then run this again"
+            )
         first = next((line for line in text if "rsync" in line), text[0] if text else "no reason given")
         raise HostFailed(f"rsync ended with {process.returncode}: {first[:300]}", host=name, kind="rsync")
 
@@ -186,8 +191,9 @@ def _communicate(
             if cancel.is_set():
                 raise Interrupted("interrupted", host=name) from None
             if bridge.silent.seconds() > silence:
-                raise ConnectError(f"silent for {silence:g} s", host=name, kind="lost",
-                                   hint="the host hangs, or the link to it is cut") from None
+                raise ConnectError(
+                    f"silent for {silence:g} s", host=name, kind="lost", hint="the host hangs, or the link to it is cut"
+                ) from None
     threads[0].join(2.0)
     return b"".join(said)
 

@@ -33,7 +33,7 @@ def main() -> None:
             break
         view = memoryview(data)
         while view:
-            view = view[os.write(1, view):]
+            view = view[os.write(1, view) :]
     os._exit(0)
 
 

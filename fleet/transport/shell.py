@@ -12,7 +12,7 @@ from fleet.transport.line import run_line
 # what fleet's beginnings exit with when stdin does not begin as it was sent
 EATEN = 97
 # sh reads the script as a whole before it does any of it
-_SCRIPT = f"exec sh -c 'x=$(cat); case $x in \"# fleet begins\"*) eval \"$x\" ;; *) exit {EATEN} ;; esac'"
+_SCRIPT = f'exec sh -c \'x=$(cat); case $x in "# fleet begins"*) eval "$x" ;; *) exit {EATEN} ;; esac\''
 # Which startup file leaves something else of stdin than it was given. Nothing of this comes over stdin itself.
 _ASK = (
     "command -v timeout >/dev/null || exit 0; "
@@ -34,9 +34,11 @@ def stdin_eaten(session: Session) -> ConnectError:
     file = found[1].decode("utf-8", "replace") if found else ""
     return ConnectError(
         f"the login shell's startup files read stdin, and with it the program that fleet sends{file and ': '}{file}",
-        host=session.host.name, kind="protocol",
+        host=session.host.name,
+        kind="protocol",
         hint=f"put '[ -n \"$PS1\" ] || return' at the top of {file or '~/.bashrc'} there, or '</dev/null' behind the "
-        "command that reads (read, cat, ssh)")
+        "command that reads (read, cat, ssh)",
+    )
 
 
 def run_script(session: Session, text: bytes, *, timeout: float, cancel: Cancel | None = None) -> Completed:

@@ -69,8 +69,9 @@ class SshTransport:
         except FleetError as error:
             error.host = host.name
             raise
-        return SshSession(host, link, self.options.connect_timeout,
-                          lambda: self._connect(host, endpoint, route, Cancel()))
+        return SshSession(
+            host, link, self.options.connect_timeout, lambda: self._connect(host, endpoint, route, Cancel())
+        )
 
     def host_key(self, host: Host, cancel: Cancel, key_type: str | None = None) -> HostKey:
         """The key that whoever answers at this host presents, unverified; nothing is sent to it but a key
@@ -102,8 +103,11 @@ class SshTransport:
         if not hops:
             return ()
         if depth > MAX_HOPS or len(hops) > MAX_HOPS:
-            raise ConnectError("its gateways form a loop, or a very long chain", kind="gateway",
-                               hint="look at proxy_jump in the inventory and ProxyJump in ~/.ssh/config")
+            raise ConnectError(
+                "its gateways form a loop, or a very long chain",
+                kind="gateway",
+                hint="look at proxy_jump in the inventory and ProxyJump in ~/.ssh/config",
+            )
         first = self.resolve(hops[0])
         if (first.address, first.port) == (endpoint.address, endpoint.port):
             # "everything goes through the bastion" also matches the bastion
@@ -133,7 +137,11 @@ class SshTransport:
         return link
 
     def _handshake(
-        self, endpoint: Endpoint, route: tuple[Host, ...], check: HostKeyCheck | None, types: tuple[str, ...],
+        self,
+        endpoint: Endpoint,
+        route: tuple[Host, ...],
+        check: HostKeyCheck | None,
+        types: tuple[str, ...],
         deadline: Deadline,
     ) -> Link:
         """A link up to and including the key exchange, with the host key verified where `check` is given."""
@@ -158,8 +166,9 @@ class SshTransport:
                     must_answer(link.via, route[-1].name)
                 # the pinned key may be of another type than the one presented
                 presented = link.server_host_key
-                types = tuple(t for t in types if presented is not None and t != presented.type
-                              and t in link.server_key_types)
+                types = tuple(
+                    t for t in types if presented is not None and t != presented.type and t in link.server_key_types
+                )
                 if error.kind == "host-key" and check is not None and check.pinned is not None:
                     first_refusal = first_refusal or error
                     if types:
@@ -170,7 +179,11 @@ class SshTransport:
                 raise
 
     def _open(
-        self, endpoint: Endpoint, route: tuple[Host, ...], check: HostKeyCheck | None, types: tuple[str, ...],
+        self,
+        endpoint: Endpoint,
+        route: tuple[Host, ...],
+        check: HostKeyCheck | None,
+        types: tuple[str, ...],
         deadline: Deadline,
     ) -> Link:
         if not route:

@@ -22,10 +22,28 @@ SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may 
 # {lower-case keyword: [(value, "FILE:LINE"), ...]}, for keywords that are set
 Settings = dict[str, list[tuple[str, str]]]
 # The keywords fleet heeds, and those it cannot and says so; ssh -G names a hundred more
-_HEEDED = ("hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
-           "hostkeyalias", "userknownhostsfile", "globalknownhostsfile", "revokedhostkeys", "proxyjump", "proxycommand")
-UNHEEDED = {"addressfamily": "AddressFamily", "bindaddress": "BindAddress", "bindinterface": "BindInterface",
-            "knownhostscommand": "KnownHostsCommand", "pkcs11provider": "PKCS11Provider"}
+_HEEDED = (
+    "hostname",
+    "port",
+    "user",
+    "identityfile",
+    "certificatefile",
+    "identitiesonly",
+    "identityagent",
+    "hostkeyalias",
+    "userknownhostsfile",
+    "globalknownhostsfile",
+    "revokedhostkeys",
+    "proxyjump",
+    "proxycommand",
+)
+UNHEEDED = {
+    "addressfamily": "AddressFamily",
+    "bindaddress": "BindAddress",
+    "bindinterface": "BindInterface",
+    "knownhostscommand": "KnownHostsCommand",
+    "pkcs11provider": "PKCS11Provider",
+}
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
 # ssh -G shows these with ~ and tokens put in, the others as they are written
 _EXPANDED = (*_FILES, "identityagent")
@@ -64,7 +82,10 @@ class SshClient:
     """
 
     def __init__(
-        self, home: Path, files: tuple[Path, ...], text: Callable[[], bytes] | None,
+        self,
+        home: Path,
+        files: tuple[Path, ...],
+        text: Callable[[], bytes] | None,
         lines: Mapping[str, Mapping[str, str]],
     ) -> None:
         me = pwd.getpwuid(os.getuid())
@@ -162,14 +183,22 @@ class SshClient:
             with self._at_once:
                 status, out, err = self._communicate(["ssh", *argv], stdin, cancel)
         except FileNotFoundError:
-            raise NoClient("what stands there is only understood by OpenSSH's own client, which is not on this machine",
-                           where=why, kind="config", hint="install it (Debian: apt install openssh-client)") from None
+            raise NoClient(
+                "what stands there is only understood by OpenSSH's own client, which is not on this machine",
+                where=why,
+                kind="config",
+                hint="install it (Debian: apt install openssh-client)",
+            ) from None
         finally:
             if config >= 0:
                 os.close(config)
         if status is None:
-            raise ConnectError(f"ssh -G gives no answer within {SECONDS:g} s", where=why, kind="config",
-                               hint="does a 'Match exec' there hang, or the name server (CanonicalizeHostname)?")
+            raise ConnectError(
+                f"ssh -G gives no answer within {SECONDS:g} s",
+                where=why,
+                kind="config",
+                hint="does a 'Match exec' there hang, or the name server (CanonicalizeHostname)?",
+            )
         if status:
             raise self._refusal(err, why)
         found: Settings = {}
@@ -190,8 +219,16 @@ class SshClient:
     def _communicate(self, argv: list[str], stdin: int, cancel: Cancel | None) -> tuple[int | None, str, str]:
         # glob(3), which Include is read by, takes ~ from HOME
         env = {**os.environ, "HOME": str(self._home)}
-        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env,
-                                   encoding="utf-8", errors="surrogateescape", start_new_session=True)
+        process = subprocess.Popen(
+            argv,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            encoding="utf-8",
+            errors="surrogateescape",
+            start_new_session=True,
+        )
 
         def end() -> None:
             with contextlib.suppress(ProcessLookupError):
@@ -218,8 +255,12 @@ class SshClient:
             if match:
                 file = str(self._files[0]) if match[1] == "/dev/stdin" else match[1]
                 return ConnectError(match[3].rstrip("."), where=f"{file}:{match[2]}", kind="config")
-        return ConnectError(lines[0] if lines else "ssh -G fails and says nothing", where=why, kind="config",
-                            hint="'ssh -G HOST' says the same")
+        return ConnectError(
+            lines[0] if lines else "ssh -G fails and says nothing",
+            where=why,
+            kind="config",
+            hint="'ssh -G HOST' says the same",
+        )
 
 
 def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]:
@@ -230,8 +271,17 @@ def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]
 
     machine = os.uname().nodename
     values = {
-        "%": "%", "d": str(home), "h": (query.address or first("hostname", query.name)).lower(), "i": str(os.getuid()),
-        "j": first("proxyjump", ""), "k": first("hostkeyalias", query.name), "l": machine, "L": machine.split(".")[0],
-        "n": query.name, "p": str(query.port or first("port", "22")), "r": query.user or first("user", me), "u": me,
+        "%": "%",
+        "d": str(home),
+        "h": (query.address or first("hostname", query.name)).lower(),
+        "i": str(os.getuid()),
+        "j": first("proxyjump", ""),
+        "k": first("hostkeyalias", query.name),
+        "l": machine,
+        "L": machine.split(".")[0],
+        "n": query.name,
+        "p": str(query.port or first("port", "22")),
+        "r": query.user or first("user", me),
+        "u": me,
     }
     return values | ({"C": found["%C"][0][0]} if "%C" in found else {})

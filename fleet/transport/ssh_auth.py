@@ -88,8 +88,12 @@ def authenticate(
         if (allowed is None or "password" in allowed) and _password(attempt, password, tried):
             return
         # a server that asks interactively has not been told the password yet
-        if (allowed is not None and "password" not in allowed and "keyboard-interactive" in allowed
-                and _interactive(attempt, password, tried)):
+        if (
+            allowed is not None
+            and "password" not in allowed
+            and "keyboard-interactive" in allowed
+            and _interactive(attempt, password, tried)
+        ):
             return
     error = _refused(endpoint, tried, allowed, partial, notes, password is not None)
     error.hint = HINT if agent.trouble else error.hint
@@ -123,8 +127,10 @@ def _dropped(
     if "uthentication failures" not in goodbye and len(tried) > 1:
         hint = "the host's sshd log says why (journalctl -u ssh)"
     else:
-        hint = ("name the right key first: identity_file in the inventory, IdentityFile in ~/.ssh/config; or let it "
-                "have more tries: 'MaxAuthTries 6' in its sshd_config")
+        hint = (
+            "name the right key first: identity_file in the inventory, IdentityFile in ~/.ssh/config; or let it "
+            "have more tries: 'MaxAuthTries 6' in its sshd_config"
+        )
     kind = ConnectError if password is None else TriesUsedUp
     return kind(message, kind="auth", hint=hint)
 
@@ -137,8 +143,9 @@ def _refused(
     what = f"tried {', '.join(tried)}" if tried else "there is no key to offer"
     message = f"not authenticated as {endpoint.user}: {what}{said}{also}"
     if partial:
-        return ConnectError(f"{message}; it asks for a second factor", kind="auth",
-                            hint="fleet needs a login by key alone")
+        return ConnectError(
+            f"{message}; it asks for a second factor", kind="auth", hint="fleet needs a login by key alone"
+        )
     if password:
         hint = "is it this user's password, and may this user log in by it? it was tried once and is not repeated"
     elif any(t.startswith("publickey") for t in tried) or not tried:

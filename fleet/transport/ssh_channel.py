@@ -47,9 +47,12 @@ class SshChannel:
                 sent = self._channel.send(view)
             except TimeoutError:
                 if time.monotonic() - moved >= SEND_PATIENCE:
-                    raise ConnectError(f"the process there reads nothing for {SEND_PATIENCE:g} s", kind="lost",
-                                       host=self._host.name, hint="the host hangs, or something else answers there"
-                                       ) from None
+                    raise ConnectError(
+                        f"the process there reads nothing for {SEND_PATIENCE:g} s",
+                        kind="lost",
+                        host=self._host.name,
+                        hint="the host hangs, or something else answers there",
+                    ) from None
                 self._take_in()
                 continue
             except Exception as error:
@@ -73,10 +76,18 @@ class SshChannel:
         link = self._channel.transport
         via = link.via if isinstance(link, Link) else None
         if via is not None and via.broken:
-            return ConnectError("the connection to its gateway was lost", host=self._host.name, kind="gateway",
-                                hint="the gateway went down, or its sshd was stopped")
-        return ConnectError("the connection was lost, or the process there has ended", host=self._host.name,
-                            kind="lost", hint="the host went down, or its sshd was stopped")
+            return ConnectError(
+                "the connection to its gateway was lost",
+                host=self._host.name,
+                kind="gateway",
+                hint="the gateway went down, or its sshd was stopped",
+            )
+        return ConnectError(
+            "the connection was lost, or the process there has ended",
+            host=self._host.name,
+            kind="lost",
+            hint="the host went down, or its sshd was stopped",
+        )
 
     def send_eof(self) -> None:
         with contextlib.suppress(Exception):
@@ -150,8 +161,9 @@ class SshSession:
         if again:  # Dropbear closes a channel at once that is opened while the command of a closed one still ends
             time.sleep(SETTLE_SECONDS)
             return self._start(command, again=False)
-        raise ConnectError("its sshd refuses to run commands", kind="protocol",
-                           hint="a restricted account? try 'ssh HOST true'")
+        raise ConnectError(
+            "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
+        )
 
     def _open(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
         for link in reversed(self._links):
@@ -166,9 +178,11 @@ class SshSession:
             self._links.append(link)
             return link, link.open("session", deadline)
         except (ConnectError, ChannelRefused):
-            raise ConnectError(f"its sshd opens no further session: {refused.text or 'refused'}", kind="protocol",
-                               hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config"
-                               ) from refused
+            raise ConnectError(
+                f"its sshd opens no further session: {refused.text or 'refused'}",
+                kind="protocol",
+                hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config",
+            ) from refused
 
     @property
     def host_key(self) -> HostKey:

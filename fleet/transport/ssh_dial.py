@@ -56,8 +56,7 @@ def dial(address: str, port: int, deadline: Deadline) -> socket.socket:
     last: FleetError | None = None
     for index, (family, sockaddr) in enumerate(targets):
         # several addresses share the time, so that a dead IPv6 one leaves some for the IPv4 one
-        share = Deadline(time.monotonic() + deadline.left() / (len(targets) - index), deadline.cancel,
-                         deadline.seconds)
+        share = Deadline(time.monotonic() + deadline.left() / (len(targets) - index), deadline.cancel, deadline.seconds)
         try:
             return _connect(family, sockaddr, share, f"{address} port {port}")
         except ConnectError as error:
@@ -86,14 +85,15 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
     start_thread(ask, "fleet-resolve")
     hint = "correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in ~/.ssh/config)"
     if not deadline.wait(done) or answers.empty():
-        raise ConnectError(Reason("no answer from the resolver for '{at}' within {s} s", at=address,
-                                   s=f"{deadline.seconds:g}"), kind="resolve",
-                           hint="is DNS reachable? an IP address in the inventory does without it")
+        raise ConnectError(
+            Reason("no answer from the resolver for '{at}' within {s} s", at=address, s=f"{deadline.seconds:g}"),
+            kind="resolve",
+            hint="is DNS reachable? an IP address in the inventory does without it",
+        )
     answer = answers.get()
     if isinstance(answer, BaseException):
         reason = answer.strerror if isinstance(answer, OSError) and answer.strerror else "not a valid name"
-        raise ConnectError(Reason("the name '{at}' does not resolve: " + reason, at=address), kind="resolve",
-                           hint=hint)
+        raise ConnectError(Reason("the name '{at}' does not resolve: " + reason, at=address), kind="resolve", hint=hint)
     return [(family, sockaddr) for family, _, _, _, sockaddr in answer]
 
 
@@ -113,7 +113,8 @@ def _connect(family: int, sockaddr: Any, deadline: Deadline, where: str) -> sock
                     raise ConnectError(
                         Reason("no answer from {at} within {s} s", at=where, s=f"{deadline.seconds:g}"),
                         kind="timeout",
-                        hint="is the host up, is the address right, does a firewall drop the port?")
+                        hint="is the host up, is the address right, does a firewall drop the port?",
+                    )
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise os_error(OSError(code, errno.errorcode.get(code, str(code))), where)
@@ -135,20 +136,42 @@ def os_error(error: OSError, where: str) -> FleetError:
     """The FleetError for what the kernel said about a connection to `where`."""
     code = error.errno
     if code in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-        return LimitError("this machine has no open file left for another connection",
-                          hint="lower --fanout, or raise 'ulimit -n'")
+        return LimitError(
+            "this machine has no open file left for another connection", hint="lower --fanout, or raise 'ulimit -n'"
+        )
     if code == errno.ECONNREFUSED:
-        return ConnectError(Reason("{at} refused the connection", at=where), kind="refused",
-                            hint="is sshd running there, and on this port?")
+        return ConnectError(
+            Reason("{at} refused the connection", at=where),
+            kind="refused",
+            hint="is sshd running there, and on this port?",
+        )
     if code == errno.ETIMEDOUT:
-        return ConnectError(Reason("no answer from {at}", at=where), kind="timeout",
-                            hint="is the host up, does a firewall drop the port?")
-    if code in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL,
-                errno.EACCES, errno.EPERM, errno.EINVAL, errno.EAFNOSUPPORT):
-        return ConnectError(Reason("{at} cannot be reached: " + _words(code), at=where), kind="unreachable",
-                            hint="is the host up, is the address right, is there a route to its network?")
-    return ConnectError(Reason("the connection to {at} was lost: " + _words(code), at=where), kind="lost",
-                        hint="the host went down, or something on the way cut the connection")
+        return ConnectError(
+            Reason("no answer from {at}", at=where),
+            kind="timeout",
+            hint="is the host up, does a firewall drop the port?",
+        )
+    if code in (
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.ENETDOWN,
+        errno.EADDRNOTAVAIL,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EINVAL,
+        errno.EAFNOSUPPORT,
+    ):
+        return ConnectError(
+            Reason("{at} cannot be reached: " + _words(code), at=where),
+            kind="unreachable",
+            hint="is the host up, is the address right, is there a route to its network?",
+        )
+    return ConnectError(
+        Reason("the connection to {at} was lost: " + _words(code), at=where),
+        kind="lost",
+        hint="the host went down, or something on the way cut the connection",
+    )
 
 
 def _words(code: int | None) -> str:
@@ -170,6 +193,8 @@ def start_thread(target: Any, name: str) -> threading.Thread:
     try:
         thread.start()
     except RuntimeError as error:
-        raise LimitError("this machine does not allow another thread",
-                         hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)") from error
+        raise LimitError(
+            "this machine does not allow another thread",
+            hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
+        ) from error
     return thread

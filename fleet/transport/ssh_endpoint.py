@@ -113,8 +113,13 @@ def _jumps(host: Host, found: Settings, put_in: Callable[[str, str], str]) -> tu
     if jump is None and command and command.lower() != "none":
         old = _OLD_JUMP.fullmatch(command)
         if not old:
-            raise ConnectError("fleet runs no ProxyCommand", where=where or None, host=host.name, kind="config",
-                               hint="use ProxyJump there, or proxy_jump in the inventory")
+            raise ConnectError(
+                "fleet runs no ProxyCommand",
+                where=where or None,
+                host=host.name,
+                kind="config",
+                hint="use ProxyJump there, or proxy_jump in the inventory",
+            )
         jump = old[1] or old[2]
     elif jump is None:
         jump, where = one_of(found, "proxyjump")
@@ -140,10 +145,12 @@ def _agent(found: Settings, put_in: Callable[[str, str], str]) -> str | None:
 
 def parse_hop(hop: str) -> Host:
     """A Host for "[user@]host[:port]" ("[::1]:22" for IPv6). ConnectError(kind="gateway") when it is not that."""
-    match = re.fullmatch(
-        r"(?:([^@\s-][^@\s]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_][\w.-]*))(?::(\d+))?", hop)
+    match = re.fullmatch(r"(?:([^@\s-][^@\s]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_][\w.-]*))(?::(\d+))?", hop)
     if not match or (match[4] and not 0 < int(match[4]) < 65536):
-        raise ConnectError(f"proxy_jump {hop!r} is not [user@]host[:port]", kind="gateway",
-                           hint="correct proxy_jump in the inventory, or ProxyJump in ~/.ssh/config")
+        raise ConnectError(
+            f"proxy_jump {hop!r} is not [user@]host[:port]",
+            kind="gateway",
+            hint="correct proxy_jump in the inventory, or ProxyJump in ~/.ssh/config",
+        )
     name = match[2] or match[3]
     return Host(name, name, user=match[1], port=int(match[4]) if match[4] else None)

@@ -147,8 +147,9 @@ class Gateways:
                 shared.ready = None
                 ready.set()
         elif ready is not None and not deadline.wait(ready):
-            raise ConnectError(_of(name, f"no connection within {deadline.seconds:g} s"), kind="gateway",
-                               hint="is the gateway up?")
+            raise ConnectError(
+                _of(name, f"no connection within {deadline.seconds:g} s"), kind="gateway", hint="is the gateway up?"
+            )
         failed, link = shared.error, shared.link
         if isinstance(failed, Interrupted):
             raise Interrupted("interrupted")
@@ -176,9 +177,16 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
         raise
     except FleetError as error:
         must_answer(gateway, name)
-        raise ConnectError(Reason("no answer from {at} through gateway {gateway} within {s} s", gateway=name,
-                                   at=f"{address} port {port}", s=f"{deadline.seconds:g}"), kind="timeout",
-                           hint="is the host up, and does it let the gateway in?") from error
+        raise ConnectError(
+            Reason(
+                "no answer from {at} through gateway {gateway} within {s} s",
+                gateway=name,
+                at=f"{address} port {port}",
+                s=f"{deadline.seconds:g}",
+            ),
+            kind="timeout",
+            hint="is the host up, and does it let the gateway in?",
+        ) from error
 
 
 def must_answer(gateway: Link, name: str) -> None:
@@ -186,22 +194,36 @@ def must_answer(gateway: Link, name: str) -> None:
     the host behind it. One that hangs is given up, and connected anew by whoever needs it next."""
     if gateway.broken or not gateway.answers():
         gateway.abort()
-        raise ConnectError(_of(name, "the connection was lost, or it stopped answering"), kind="gateway",
-                           hint="the gateway hangs or went down, or its sshd was stopped")
+        raise ConnectError(
+            _of(name, "the connection was lost, or it stopped answering"),
+            kind="gateway",
+            hint="the gateway hangs or went down, or its sshd was stopped",
+        )
 
 
 def _refused(error: ChannelRefused, gateway: str, where: str) -> ConnectError:
     text = error.text.lower()
     of = {"at": where, "gateway": gateway, "text": text or "refused"}
-    for words, kind in (("refused", "refused"), ("route", "unreachable"), ("unreachable", "unreachable"),
-                        ("timed out", "timeout"), ("unknown host", "resolve"), ("name or service", "resolve"),
-                        ("resol", "resolve")):
+    for words, kind in (
+        ("refused", "refused"),
+        ("route", "unreachable"),
+        ("unreachable", "unreachable"),
+        ("timed out", "timeout"),
+        ("unknown host", "resolve"),
+        ("name or service", "resolve"),
+        ("resol", "resolve"),
+    ):
         if error.code == 2 and words in text:
-            return ConnectError(Reason("{at}, as seen from gateway {gateway}: {text}", **of), kind=kind,
-                                hint="is the host up, is sshd running there, is the address right from there?")
+            return ConnectError(
+                Reason("{at}, as seen from gateway {gateway}: {text}", **of),
+                kind=kind,
+                hint="is the host up, is sshd running there, is the address right from there?",
+            )
     return ConnectError(
-        Reason("gateway {gateway} does not forward to {at}: {text}", **of), kind="gateway",
-        hint="AllowTcpForwarding and PermitOpen in the gateway's sshd_config; can it reach the host?")
+        Reason("gateway {gateway} does not forward to {at}: {text}", **of),
+        kind="gateway",
+        hint="AllowTcpForwarding and PermitOpen in the gateway's sshd_config; can it reach the host?",
+    )
 
 
 def _of(gateway: str, message: str) -> Reason:

@@ -47,21 +47,35 @@ class HostKeyCheck:
         pin = self.pinned
         if pin is not None and pin.rstrip("=") != key.fingerprint:
             raise ConnectError(
-                Reason("the inventory expects host key {pin}, it presented {key}", pin=pin, key=key), kind="host-key",
-                hint=Reason("if the change is expected: correct host_key in the inventory, then "
-                            "fleet setup-ssh --replace-key {host}", host=self._host.name))
+                Reason("the inventory expects host key {pin}, it presented {key}", pin=pin, key=key),
+                kind="host-key",
+                hint=Reason(
+                    "if the change is expected: correct host_key in the inventory, then "
+                    "fleet setup-ssh --replace-key {host}",
+                    host=self._host.name,
+                ),
+            )
         if any(e.key.blob == key.blob for e in (*known, *self._on_file.bare)):
             return
         if known and (pin is None or any(e.key.type == key.type for e in known)):
             best = min(known, key=lambda e: e.key.type != key.type)
             raise ConnectError(
-                Reason("host key changed: expected {known} ({where}), it presented {key}", known=best.key,
-                       where=best.where, key=key), kind="host-key",
-                hint=Reason("if the change is expected: fleet setup-ssh --replace-key {host}", host=self._host.name))
+                Reason(
+                    "host key changed: expected {known} ({where}), it presented {key}",
+                    known=best.key,
+                    where=best.where,
+                    key=key,
+                ),
+                kind="host-key",
+                hint=Reason("if the change is expected: fleet setup-ssh --replace-key {host}", host=self._host.name),
+            )
         if pin is not None or (self._accept_unknown and self._accept_unknown(self._host, key)):
             return
-        said = Reason("unknown host key: it presented {key}, and nothing is on file for {name}", key=key,
-                      name=self._endpoint.known_name)
+        said = Reason(
+            "unknown host key: it presented {key}, and nothing is on file for {name}",
+            key=key,
+            name=self._endpoint.known_name,
+        )
         if self._on_file.authorities:
             said += f" but a @cert-authority ({self._on_file.authorities[0].where}), which fleet does not follow"
         raise ConnectError(

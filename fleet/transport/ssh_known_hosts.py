@@ -31,12 +31,12 @@ class HostKey:
 
     @cached_property
     def fingerprint(self) -> str:
-        """"SHA256:..." as ssh-keygen -l shows it."""
+        """ "SHA256:..." as ssh-keygen -l shows it."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
 
     @property
     def text(self) -> str:
-        """"ssh-ed25519 AAAA...", the part of a known_hosts line behind the name."""
+        """ "ssh-ed25519 AAAA...", the part of a known_hosts line behind the name."""
         return f"{self.type} {base64.b64encode(self.blob).decode()}"
 
     def __str__(self) -> str:
@@ -123,8 +123,11 @@ class OnFile:
             mark = f"revoked by {self.revoked_keys} (RevokedHostKeys)"
         else:
             return
-        raise ConnectError(Reason("it presented {key}, which is marked {mark}", key=key, mark=mark), kind="host-key",
-                           hint="this key must not be trusted any more; find out who answers at that address")
+        raise ConnectError(
+            Reason("it presented {key}, which is marked {mark}", key=key, mark=mark),
+            kind="host-key",
+            hint="this key must not be trusted any more; find out who answers at that address",
+        )
 
 
 def _is_revoked(file: Path, key: HostKey) -> bool:
@@ -133,21 +136,36 @@ def _is_revoked(file: Path, key: HostKey) -> bool:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise ConnectError(f"cannot read the file of revoked host keys: {error.strerror}", where=str(file),
-                           kind="config", hint="RevokedHostKeys in the ssh config names it") from error
+        raise ConnectError(
+            f"cannot read the file of revoked host keys: {error.strerror}",
+            where=str(file),
+            kind="config",
+            hint="RevokedHostKeys in the ssh config names it",
+        ) from error
     if not data.startswith(_KRL):
         lines = (line.decode("latin-1").strip(" \t\r") for line in data.split(b"\n"))
         keys = (_key(re.findall(r"[^ \t]+", line)) for line in lines if not line.startswith("#"))
         return any(one is not None and one.blob == key.blob for one in keys)
     try:
-        said = subprocess.run(["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"], input=key.text.encode() + b"\n",
-                              capture_output=True, timeout=30)
+        said = subprocess.run(
+            ["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"],
+            input=key.text.encode() + b"\n",
+            capture_output=True,
+            timeout=30,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConnectError("this list of revoked keys (KRL) takes ssh-keygen to read", where=str(file), kind="config",
-                           hint="install it (Debian: apt install openssh-client)") from error
+        raise ConnectError(
+            "this list of revoked keys (KRL) takes ssh-keygen to read",
+            where=str(file),
+            kind="config",
+            hint="install it (Debian: apt install openssh-client)",
+        ) from error
     if said.returncode not in (0, 1):
-        raise ConnectError(said.stderr.decode("utf-8", "replace").strip() or "ssh-keygen cannot read it",
-                           where=str(file), kind="config")
+        raise ConnectError(
+            said.stderr.decode("utf-8", "replace").strip() or "ssh-keygen cannot read it",
+            where=str(file),
+            kind="config",
+        )
     return said.returncode == 1
 
 
@@ -190,8 +208,10 @@ class KnownHosts:
         both = (*entries, *others)
         return OnFile(
             # as OpenSSH: a key on file without the port speaks for the host, its absence or difference says nothing
-            known, [e for e in others if not e.marker] if not known else [],
-            [e for e in both if e.marker == "@revoked"], [e for e in both if e.marker == "@cert-authority"],
+            known,
+            [e for e in others if not e.marker] if not known else [],
+            [e for e in both if e.marker == "@revoked"],
+            [e for e in both if e.marker == "@cert-authority"],
             endpoint.revoked,
         )
 

@@ -32,8 +32,13 @@ class Link(paramiko.Transport):  # type: ignore[misc]
 
     # cheapest first of what is secure; older ones only for servers that have nothing else
     _preferred_ciphers = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
-    _preferred_macs = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256",
-                       "hmac-sha2-512", "hmac-sha1")
+    _preferred_macs = (
+        "hmac-sha2-256-etm@openssh.com",
+        "hmac-sha2-512-etm@openssh.com",
+        "hmac-sha2-256",
+        "hmac-sha2-512",
+        "hmac-sha1",
+    )
     _preferred_kex = tuple(k for k in paramiko.Transport._preferred_kex if not k.endswith("sha1"))
     _preferred_keys: Any = tuple(a for names in ALGORITHMS.values() for a in names)
     _preferred_pubkeys = _preferred_keys
@@ -66,7 +71,8 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         if not ignore_first_byte:
             offered = parsed["server_key_algo_list"]
             self.server_key_types = tuple(
-                kind for kind, names in ALGORITHMS.items() if any(n in offered for n in names))
+                kind for kind, names in ALGORITHMS.items() if any(n in offered for n in names)
+            )
         return parsed
 
     def _verify_key(self, host_key: bytes, sig: bytes) -> None:
@@ -82,8 +88,10 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         try:
             self.start_client(event=done)
         except RuntimeError as error:
-            raise LimitError("this machine does not allow another thread",
-                             hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)") from error
+            raise LimitError(
+                "this machine does not allow another thread",
+                hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
+            ) from error
         in_time = deadline.wait(done)
         if in_time and self.is_active() and self.initial_kex_done:
             return
@@ -97,24 +105,41 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         said = getattr(self.packetizer, "preamble", "")
         if not self.remote_version:
             if in_time and ("MaxStartups" in said or not said):
-                return ClosedEarly(self._said("closed the connection before its SSH banner"), kind="banner",
-                                   hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away")
+                return ClosedEarly(
+                    self._said("closed the connection before its SSH banner"),
+                    kind="banner",
+                    hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away",
+                )
             if said:
-                return ConnectError(self._said(f"answers, but not as an SSH server does: {said!r}"), kind="banner",
-                                    hint="is this the port of sshd? or it turns this machine away for a while")
+                return ConnectError(
+                    self._said(f"answers, but not as an SSH server does: {said!r}"),
+                    kind="banner",
+                    hint="is this the port of sshd? or it turns this machine away for a while",
+                )
             return ConnectError(
-                self._said(f"accepts connections and says nothing within {seconds:g} s"), kind="banner",
-                hint="its sshd is frozen or overloaded, or something else listens on that port")
+                self._said(f"accepts connections and says nothing within {seconds:g} s"),
+                kind="banner",
+                hint="its sshd is frozen or overloaded, or something else listens on that port",
+            )
         if not in_time:
-            return ConnectError(self._said(f"stopped answering during {during} ({seconds:g} s)"), kind="timeout",
-                                hint="the host hangs or is overloaded, or the link to it is cut")
+            return ConnectError(
+                self._said(f"stopped answering during {during} ({seconds:g} s)"),
+                kind="timeout",
+                hint="the host hangs or is overloaded, or the link to it is cut",
+            )
         if isinstance(error, OSError):
             return os_error(error, self._where)
         if error is None or isinstance(error, EOFError):
-            return ConnectError(self._said(f"closed the connection during {during}"), kind="lost",
-                                hint="the host's sshd log says why (journalctl -u ssh)")
-        return ConnectError(Reason("{at}: ", at=self._where) + str(error), kind="protocol",
-                            hint="its sshd is very old, or its settings allow nothing that fleet speaks")
+            return ConnectError(
+                self._said(f"closed the connection during {during}"),
+                kind="lost",
+                hint="the host's sshd log says why (journalctl -u ssh)",
+            )
+        return ConnectError(
+            Reason("{at}: ", at=self._where) + str(error),
+            kind="protocol",
+            hint="its sshd is very old, or its settings allow nothing that fleet speaks",
+        )
 
     def _said(self, text: str) -> Reason:
         return Reason("{at} ", at=self._where) + text

@@ -38,8 +38,21 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 STDERR_BYTES = 64 * 1024
 PACKET_BYTES = 512 * 1024
-_SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11,
-            "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15}
+_SIGNALS = {
+    "HUP": 1,
+    "INT": 2,
+    "QUIT": 3,
+    "ILL": 4,
+    "ABRT": 6,
+    "FPE": 8,
+    "KILL": 9,
+    "USR1": 10,
+    "SEGV": 11,
+    "USR2": 12,
+    "PIPE": 13,
+    "ALRM": 14,
+    "TERM": 15,
+}
 
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """What a user of fabric writes: a thread for each of at most 64 hosts, keys and known_hosts as they should be.
 
-    bare_fabric.py KEY KNOWN_HOSTS NAME=ADDRESS...
+bare_fabric.py KEY KNOWN_HOSTS NAME=ADDRESS...
 """
 
 import sys

@@ -60,15 +60,19 @@ def contestants(lab: BenchLab, size: int) -> tuple[Contestant, list[Contestant]]
 
     quoted = shlex.quote(str(path))
     ssh = f"ssh -F {shlex.quote(config)}"
-    star = "".join(f"rsync -e {shlex.quote(ssh)} {quoted} {name}:{TO} & p=\"$p $!\"\n" for name in names) + "wait $p"
+    star = "".join(f'rsync -e {shlex.quote(ssh)} {quoted} {name}:{TO} & p="$p $!"\n' for name in names) + "wait $p"
     chain = f"{ssh} {names[0]} sh /data/relay {' '.join(itertools.islice(names, 1, None))} < {quoted}"
     taktuk = f"taktuk -c {shlex.quote(ssh)} {' '.join(f'-m {n}' for n in names)} broadcast put [ {quoted} ] [ {TO} ]"
     return fleet(f"fleet, {len(names)} nodes", names), [
         fleet("fleet, 1 node", names[:1]),
         shell("rsync star", star),
-        shell("pdcp", f"pdcp -R ssh -f 64 -w {','.join(names)} {quoted} {TO}",
-              None if shutil.which("pdcp") else "not installed",
-              PDSH_SSH_ARGS_APPEND="", PDSH_SSH_ARGS=f"-F {config} -a -x -l%u %h"),
+        shell(
+            "pdcp",
+            f"pdcp -R ssh -f 64 -w {','.join(names)} {quoted} {TO}",
+            None if shutil.which("pdcp") else "not installed",
+            PDSH_SSH_ARGS_APPEND="",
+            PDSH_SSH_ARGS=f"-F {config} -a -x -l%u %h",
+        ),
         shell("ssh chain, nothing verified", chain, once=False),
         shell("taktuk", taktuk, None if shutil.which("taktuk") else "not installed"),
     ]

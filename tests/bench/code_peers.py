@@ -43,27 +43,43 @@ def contestants(lab: BenchLab, tree: Path, case: str) -> tuple[Contestant, list[
         return Contestant(name, run, check, None if tool else "not installed")
 
     inventory = lab.home / "ansible.ini"
-    inventory.write_text("".join(
-        f"{name} ansible_host={address} ansible_user=root ansible_python_interpreter=/usr/bin/python3\n"
-        for name, address in lab.addresses.items()))
+    inventory.write_text(
+        "".join(
+            f"{name} ansible_host={address} ansible_user=root ansible_python_interpreter=/usr/bin/python3\n"
+            for name, address in lab.addresses.items()
+        )
+    )
     deploy = lab.home / "deploy.py"
-    deploy.write_text("from pyinfra import host\nfrom pyinfra.operations import files\n"
-                      f"files.rsync(src={str(tree) + '/'!r}, dest=host.data.dest, flags=['-a', '--delete'])\n")
+    deploy.write_text(
+        "from pyinfra import host\nfrom pyinfra.operations import files\n"
+        f"files.rsync(src={str(tree) + '/'!r}, dest=host.data.dest, flags=['-a', '--delete'])\n"
+    )
     hosts = lab.home / "pyinfra_code.py"
-    data = {"ssh_user": "root", "ssh_key": str(lab.key), "ssh_config_file": str(lab.ssh_config),
-            "dest": "/root/pyinfra",
-            "ssh_known_hosts_file": str(lab.known_hosts), "ssh_strict_host_key_checking": "yes"}
+    data = {
+        "ssh_user": "root",
+        "ssh_key": str(lab.key),
+        "ssh_config_file": str(lab.ssh_config),
+        "dest": "/root/pyinfra",
+        "ssh_known_hosts_file": str(lab.known_hosts),
+        "ssh_strict_host_key_checking": "yes",
+    }
     entries = [(name, {"ssh_hostname": address, **data}) for name, address in lab.addresses.items()]
     hosts.write_text(f"hosts = {entries!r}\n")
     line = 'rsync -a --delete -e "ssh -F {{config}}" {{tree}}/ {name}:{{dest}}/ & p="$p $!"\n'
     loop = "".join(line.format(name=name) for name in lab.names)
     return contestant("fleet", FLEET, "{tool} -i lab sync {tree} --to {dest}"), [
         contestant("rsync in a loop", shutil.which("rsync"), loop + "for one in $p; do wait $one || exit 1; done"),
-        contestant("ansible synchronize", next(filter(Path.exists, ANSIBLE), None),
-                   f"ANSIBLE_SSH_ARGS='-F {config}' {{tool}} all -i {shlex.quote(str(inventory))} -f 16 "
-                   "-m ansible.posix.synchronize -a 'src={tree}/ dest={dest}/ delete=yes use_ssh_args=yes'"),
-        contestant("pyinfra files.rsync", next(filter(Path.exists, PYINFRA), None),
-                   f"{{tool}} -y {shlex.quote(str(hosts))} {shlex.quote(str(deploy))}"),
+        contestant(
+            "ansible synchronize",
+            next(filter(Path.exists, ANSIBLE), None),
+            f"ANSIBLE_SSH_ARGS='-F {config}' {{tool}} all -i {shlex.quote(str(inventory))} -f 16 "
+            "-m ansible.posix.synchronize -a 'src={tree}/ dest={dest}/ delete=yes use_ssh_args=yes'",
+        ),
+        contestant(
+            "pyinfra files.rsync",
+            next(filter(Path.exists, PYINFRA), None),
+            f"{{tool}} -y {shlex.quote(str(hosts))} {shlex.quote(str(deploy))}",
+        ),
     ]
 
 

@@ -35,21 +35,39 @@ def contestants(lab: BenchLab) -> tuple[Contestant, list[Contestant]]:
         return Contestant(name, command([str(path), *argv], {**lab.env, **env}), check, missing)
 
     pyinfra_inventory = lab.home / "pyinfra_hosts.py"
-    data = {"ssh_user": "root", "ssh_key": str(lab.key), "ssh_config_file": config,
-            "ssh_known_hosts_file": str(lab.known_hosts), "ssh_strict_host_key_checking": "yes"}
+    data = {
+        "ssh_user": "root",
+        "ssh_key": str(lab.key),
+        "ssh_config_file": config,
+        "ssh_known_hosts_file": str(lab.known_hosts),
+        "ssh_strict_host_key_checking": "yes",
+    }
     entries = [(name, {"ssh_hostname": address, **data}) for name, address in lab.addresses.items()]
     pyinfra_inventory.write_text(f"hosts = {entries!r}\n")
     bare = [f"{name}={address}" for name, address in lab.addresses.items()]
     return (
         peer("fleet", FLEET, ["-i", "lab", "exec", "--", "hostname"]),
         [
-            peer("pdsh", shutil.which("pdsh"), ["-R", "ssh", "-f", "64", "-w", hosts, "hostname"],
-                 PDSH_SSH_ARGS=f"-F {config} -a -x -l%u %h"),
-            peer("clush", shutil.which("clush", path="/usr/bin") or shutil.which("clush"),
-                 ["-f", "64", "-w", hosts, "-o", f"-F {config}", "hostname"]),
-            peer("pyinfra", next(filter(Path.exists, PYINFRA), None),
-                 ["-y", str(pyinfra_inventory), "exec", "--", "hostname"]),
-            peer("bare fabric", sys.executable,
-                 [str(Path(__file__).with_name("bare_fabric.py")), str(lab.key), str(lab.known_hosts), *bare]),
+            peer(
+                "pdsh",
+                shutil.which("pdsh"),
+                ["-R", "ssh", "-f", "64", "-w", hosts, "hostname"],
+                PDSH_SSH_ARGS=f"-F {config} -a -x -l%u %h",
+            ),
+            peer(
+                "clush",
+                shutil.which("clush", path="/usr/bin") or shutil.which("clush"),
+                ["-f", "64", "-w", hosts, "-o", f"-F {config}", "hostname"],
+            ),
+            peer(
+                "pyinfra",
+                next(filter(Path.exists, PYINFRA), None),
+                ["-y", str(pyinfra_inventory), "exec", "--", "hostname"],
+            ),
+            peer(
+                "bare fabric",
+                sys.executable,
+                [str(Path(__file__).with_name("bare_fabric.py")), str(lab.key), str(lab.known_hosts), *bare],
+            ),
         ],
     )

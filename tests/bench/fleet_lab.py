@@ -43,8 +43,14 @@ class BenchLab:
 
     def fleet(self, *argv: str) -> str:
         """Run fleet on this lab; its stdout. Ends the benchmark when it fails."""
-        done = subprocess.run([FLEET, "-i", "lab", *argv], env=self.env, cwd=self.home, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [FLEET, "-i", "lab", *argv],
+            env=self.env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             sys.exit(f"fleet {' '.join(argv)} ended in {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout

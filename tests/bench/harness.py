@@ -46,8 +46,16 @@ def command(argv: Sequence[str], env: dict[str, str] | None = None, cwd: str | N
 
     def run() -> Done:
         try:
-            done = subprocess.run(list(argv), env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
-                                  text=True, errors="replace", timeout=RUN_LIMIT)
+            done = subprocess.run(
+                list(argv),
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=RUN_LIMIT,
+            )
         except subprocess.TimeoutExpired:
             return Done(124, f"no end within {RUN_LIMIT:g} s")
         return Done(done.returncode, done.stdout + done.stderr)
@@ -80,7 +88,7 @@ def ratios(own: Contestant, peer: Contestant) -> list[float]:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """"median (min-max)"."""
+    """ "median (min-max)"."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 

@@ -58,11 +58,20 @@ def bare_ssh(lab: BenchLab, interface: str) -> Callable[[], Done]:
         port = 20000 + free_port() % 9000
         started = []
         for rank, name in enumerate(lab.names):
-            line = (f"cd {WORKDIR} && {env} {shlex.quote(str(BIN / 'torchrun'))} --nnodes {len(lab.names)} "
-                    f"--nproc-per-node 1 --node-rank {rank} --master-addr {lab.addresses[lab.names[0]]} "
-                    f"--master-port {port} sum.py")
-            started.append(subprocess.Popen(["ssh", "-F", str(lab.ssh_config), name, line], stdin=subprocess.DEVNULL,
-                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            line = (
+                f"cd {WORKDIR} && {env} {shlex.quote(str(BIN / 'torchrun'))} --nnodes {len(lab.names)} "
+                f"--nproc-per-node 1 --node-rank {rank} --master-addr {lab.addresses[lab.names[0]]} "
+                f"--master-port {port} sum.py"
+            )
+            started.append(
+                subprocess.Popen(
+                    ["ssh", "-F", str(lab.ssh_config), name, line],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
         output, status = "", 0
         deadline = time.monotonic() + RUN_LIMIT
         try:
@@ -99,14 +108,29 @@ def deepspeed(lab: BenchLab, interface: str) -> Contestant:
     wrapper = tools / "ssh"
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {shlex.quote(str(lab.ssh_config))} "$@"\n')
     wrapper.chmod(0o755)
-    env = {**lab.env, "PATH": f"{tools}:{lab.env['PATH']}", "DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": interface,
-           "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    env = {
+        **lab.env,
+        "PATH": f"{tools}:{lab.env['PATH']}",
+        "DS_ACCELERATOR": "cpu",
+        "GLOO_SOCKET_IFNAME": interface,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
     # what it exports to the nodes beside its own list
     (lab.home / ".deepspeed_env").write_text(
         f"GLOO_SOCKET_IFNAME={interface}\nDS_ACCELERATOR=cpu\nOMP_NUM_THREADS=1\nPATH={BIN}:/usr/bin:/bin\n"
     )
-    argv = ["deepspeed", "--hostfile", str(hostfile), "--launcher", "pdsh", "--master_addr",
-            lab.addresses[lab.names[0]], "--force_multi", f"{WORKDIR}/sum.py"]
+    argv = [
+        "deepspeed",
+        "--hostfile",
+        str(hostfile),
+        "--launcher",
+        "pdsh",
+        "--master_addr",
+        lab.addresses[lab.names[0]],
+        "--force_multi",
+        f"{WORKDIR}/sum.py",
+    ]
     return Contestant(name, command(argv, env, str(lab.home)), all_summed(len(lab.names)))
 
 

@@ -78,8 +78,10 @@ def main() -> int:
     began = time.monotonic()
     rows = play_all(faults, min(args.jobs, len(faults)))
     odd = [row.fault.name for row in rows if not row.ok]
-    print(f"\n{len(rows)} faults in {time.monotonic() - began:.0f} s: "
-          + (f"not as expected: {', '.join(odd)}" if odd else "all as expected"))
+    print(
+        f"\n{len(rows)} faults in {time.monotonic() - began:.0f} s: "
+        + (f"not as expected: {', '.join(odd)}" if odd else "all as expected")
+    )
     return 1 if odd else 0
 
 

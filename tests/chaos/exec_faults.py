@@ -14,15 +14,22 @@ from tests.chaos.table import Fault, Seen
 
 SLEEP = "setsid sleep 997 & sleep 997"
 PORT = "29543"
-LISTEN = (f"import signal, socket, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); s = socket.socket(); "
-          f"s.bind(('', {PORT})); s.listen(); time.sleep(600)")
+LISTEN = (
+    f"import signal, socket, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); s = socket.socket(); "
+    f"s.bind(('', {PORT})); s.listen(); time.sleep(600)"
+)
 
 
 def sleeping(ground: Ground, *options: str) -> object:
     """`exec` of a line that leaves a child in a session of its own, too; it runs on all hosts."""
     process = ground.start("-i", "lab", "exec", *options, "--shell", SLEEP)
-    until(lambda: process.poll() is not None
-          or all(sum(line.startswith("sleep 997") for line in ground.processes(h)) for h in ground.names), "sleeps")
+    until(
+        lambda: (
+            process.poll() is not None
+            or all(sum(line.startswith("sleep 997") for line in ground.processes(h)) for h in ground.names)
+        ),
+        "sleeps",
+    )
     return process
 
 
@@ -72,8 +79,9 @@ def endless(ground: Ground) -> Seen:
 def stubborn_port(ground: Ground) -> Seen:
     """A listener that ignores SIGTERM is ended, and only it."""
     host = ground.names[1]
-    ground.lab.inside(host, "sh", "-c", "setsid python3 -c \"$0\" >/dev/null 2>&1 & setsid sleep 996 >/dev/null 2>&1 &",
-                      LISTEN)
+    ground.lab.inside(
+        host, "sh", "-c", 'setsid python3 -c "$0" >/dev/null 2>&1 & setsid sleep 996 >/dev/null 2>&1 &', LISTEN
+    )
     ground.undo.callback(ground.lab.sh, host, "pkill -9 -x sleep", check=False)
     until(lambda: f":{PORT}" in ground.lab.sh(host, "ss -tln"), "a listener")
     done = ground.fleet("-i", "lab", "kill-port", "-y", "--grace", "0.5", PORT)

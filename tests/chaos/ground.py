@@ -28,9 +28,11 @@ WHO = "import json, sys; who = json.load(open(sys.argv[1] + '/pid')); print(who[
 # Every process of a host by its words, and every path where fleet may leave something.
 PROCESSES = "for p in /proc/[0-9]*; do tr '\\0\\n' '  ' <$p/cmdline 2>/dev/null | cut -c1-160; echo; done"
 # (/root shows what the machine below has there, too.)
-PATHS = ("find /tmp /run /dev/shm /srv ! -path '/run/mount*'; "
-         "find /root -maxdepth 1 ! -name .fleet; find /root/work /root/.ssh; "
-         "find /root/.fleet -name '*.tmp' -o -name '.[!.]*' ! -path /root/.fleet; find /root/.fleet/data -type f")
+PATHS = (
+    "find /tmp /run /dev/shm /srv ! -path '/run/mount*'; "
+    "find /root -maxdepth 1 ! -name .fleet; find /root/work /root/.ssh; "
+    "find /root/.fleet -name '*.tmp' -o -name '.[!.]*' ! -path /root/.fleet; find /root/.fleet/data -type f"
+)
 
 
 class Unexpected(Exception):
@@ -61,8 +63,9 @@ class Ground:
         folder = options.pop("cwd", self.folder)
         number = len(list(folder.glob("said.*")))
         with (folder / f"said.{number}").open("wb") as said:
-            process = self.lab.popen(*args, cwd=folder, stdout=options.pop("stdout", said),
-                                     stderr=options.pop("stderr", said), **options)
+            process = self.lab.popen(
+                *args, cwd=folder, stdout=options.pop("stdout", said), stderr=options.pop("stderr", said), **options
+            )
         process.said = folder / f"said.{number}"  # type: ignore[attr-defined]
         self.undo.callback(end, process)
         return process
@@ -71,8 +74,13 @@ class Ground:
         """A launch of which `count` ranks have written something."""
         folder = options.get("cwd", self.folder)
         process = self.start(*COMMON, *args, **options)
-        until(lambda: process.poll() is not None
-              or len([p for p in folder.glob("runs/*/*/rank*.out") if p.stat().st_size]) >= count, "ranks to write")
+        until(
+            lambda: (
+                process.poll() is not None
+                or len([p for p in folder.glob("runs/*/*/rank*.out") if p.stat().st_size]) >= count
+            ),
+            "ranks to write",
+        )
         return process
 
     def heal(self, *hosts: str) -> None:
@@ -115,7 +123,7 @@ class Ground:
 
     def owners(self, host: str) -> tuple[str, str]:
         """The pids, as the host sees them, of a run's supervisor and guardian."""
-        supervisor, guardian = self.lab.sh(host, f"python3 -c \"{WHO}\" ~/.fleet/runs/{self.run().name}").split()
+        supervisor, guardian = self.lab.sh(host, f'python3 -c "{WHO}" ~/.fleet/runs/{self.run().name}').split()
         return supervisor, guardian
 
     def rank_pid(self, host: str, rank: int) -> str:
@@ -158,8 +166,11 @@ class Ground:
 
     def processes(self, host: str) -> set[str]:
         lines = {line.strip() for line in self.lab.sh(host, PROCESSES, check=False).splitlines() if line.strip()}
-        return {line for line in lines if "for p in /proc/" not in line and not line.startswith(("tr ", "cut "))
-                and "[listener]" not in line}  # sshd itself
+        return {
+            line
+            for line in lines
+            if "for p in /proc/" not in line and not line.startswith(("tr ", "cut ")) and "[listener]" not in line
+        }  # sshd itself
 
     def paths(self, host: str) -> set[str]:
         return set(self.lab.sh(host, f"({PATHS}) 2>/dev/null", check=False).splitlines())

@@ -68,8 +68,9 @@ def deaf_terminal(ground: Ground) -> Seen:
     head, terminal = os.openpty()
     ground.undo.callback(os.close, head)
     ground.undo.callback(os.close, terminal)
-    process = ground.start(*COMMON, "./ranks.py", "forever", stdin=terminal, stdout=terminal, stderr=terminal,
-                           start_new_session=True)
+    process = ground.start(
+        *COMMON, "./ranks.py", "forever", stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    )
     until(lambda: list(ground.folder.glob("runs/*/*/rank7.out")), "the ranks")
     until(lambda: not select.select([], [terminal], [], 0)[1], "a full terminal")
     time.sleep(1)
@@ -80,18 +81,28 @@ def deaf_terminal(ground: Ground) -> Seen:
 
 
 STOPPED = "^stopped: interrupted"
-LEASE = "^4 hosts went on; then .*\"cause\": \"lease\""
+LEASE = '^4 hosts went on; then .*"cause": "lease"'
 SLEEP = ("./ranks.py", "sleep")
 FAULTS = (
     Fault("Ctrl-C", interrupted(*SLEEP), 130, STOPPED, LOGS),
-    Fault("Ctrl-C twice, ranks ignore SIGTERM", interrupted("./ranks.py", "stubborn", times=2, grace="60"), 130,
-          STOPPED, LOGS),
+    Fault(
+        "Ctrl-C twice, ranks ignore SIGTERM",
+        interrupted("./ranks.py", "stubborn", times=2, grace="60"),
+        130,
+        STOPPED,
+        LOGS,
+    ),
     Fault("SIGTERM to the head", interrupted(*SLEEP, signum=signal.SIGTERM), 130, STOPPED, LOGS),
     Fault("SIGHUP to the head", by_lease(signal.SIGHUP), 129, LEASE, LOGS),
     Fault("the head is killed -9", by_lease(signal.SIGKILL), -9, LEASE, LOGS),
     Fault("the head is stopped for 5 s", survived(pause_5), 0, "^all well", WHOLE),
-    Fault("the head is stopped beyond the lease", paused_beyond_lease, 124,
-          "^lease on lab0.: .*nothing of this machine for 3 s", LOGS),
+    Fault(
+        "the head is stopped beyond the lease",
+        paused_beyond_lease,
+        124,
+        "^lease on lab0.: .*nothing of this machine for 3 s",
+        LOGS,
+    ),
     Fault("the head's disk is full, then freed", full_disk, 0, "^all well blocked unblocked", LOGS),
     Fault("nobody drains the terminal, Ctrl-C", deaf_terminal, 130, STOPPED, LOGS),
 )

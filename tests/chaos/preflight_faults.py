@@ -15,8 +15,11 @@ def refused(ground: Ground, *args: str) -> Seen:
     done = ground.fleet(*COMMON, *args, "./ranks.py", "sleep")
     ran = [host for host in ground.names if any("ranks.py" in line for line in ground.processes(host))]
     words = [line for line in done.stderr.splitlines() if "hint:" not in line]
-    return Seen(done.returncode, " ".join(words),
-                "nothing started" if not ran and not list(ground.folder.glob("runs/*-*")) else f"started on {ran}")
+    return Seen(
+        done.returncode,
+        " ".join(words),
+        "nothing started" if not ran and not list(ground.folder.glob("runs/*-*")) else f"started on {ran}",
+    )
 
 
 def after(node: int, line: str, undo: str, *args: str) -> Callable[[Ground], Seen]:
@@ -68,14 +71,24 @@ def wrong_key(ground: Ground) -> Seen:
 NOTHING = "nothing started"
 HERE = "cd ~/work && "
 FAULTS = (
-    Fault("the script is missing on a node", after(1, f"{HERE}mv ranks.py gone.py", f"{HERE}mv gone.py ranks.py"),
-          123, "lab02: the script /root/work/./ranks.py does not exist", NOTHING),
-    Fault("the script differs on a node",
-          after(3, f"{HERE}cp -p ranks.py x && echo >>ranks.py", f"{HERE}mv x ranks.py"), 123,
-          "lab04: the script's content differs", NOTHING),
+    Fault(
+        "the script is missing on a node",
+        after(1, f"{HERE}mv ranks.py gone.py", f"{HERE}mv gone.py ranks.py"),
+        123,
+        "lab02: the script /root/work/./ranks.py does not exist",
+        NOTHING,
+    ),
+    Fault(
+        "the script differs on a node",
+        after(3, f"{HERE}cp -p ranks.py x && echo >>ranks.py", f"{HERE}mv x ranks.py"),
+        123,
+        "lab04: the script's content differs",
+        NOTHING,
+    ),
     Fault("the master port is busy", port_busy, 123, r"lab01: port 29500.* pid \d+", NOTHING),
-    Fault("a host refuses the connection", unreachable, 122, "lab03.*refused the connection.*nothing was started",
-          NOTHING),
+    Fault(
+        "a host refuses the connection", unreachable, 122, "lab03.*refused the connection.*nothing was started", NOTHING
+    ),
     Fault("a host is cut off before the launch", cut_off, 122, "lab02.*(reached|answer).*nothing was started", NOTHING),
     Fault("a host has another key", wrong_key, 122, "lab03.*SHA256:.*SHA256:.*nothing was started", NOTHING),
 )

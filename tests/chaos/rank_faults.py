@@ -81,8 +81,11 @@ def two_runs(ground: Ground) -> Seen:
     other.send_signal(signal.SIGINT)
     stopped = wait(other)
     seen = ended(ground, wait(process))
-    return Seen(seen.code, f"the stopped one {stopped}; the other {seen.cause}",
-                f"{ground.ticks(300)}; {ground.log_digests(ground.folder / 'other')}")
+    return Seen(
+        seen.code,
+        f"the stopped one {stopped}; the other {seen.cause}",
+        f"{ground.ticks(300)}; {ground.log_digests(ground.folder / 'other')}",
+    )
 
 
 FAULTS = (
@@ -91,16 +94,41 @@ FAULTS = (
     Fault("a rank segfaults", befalls("segfault"), 139, "^rank on lab03 rank 5: .*(signal 11|SIGSEGV)", "logs equal"),
     Fault("a rank is killed -9", signalled("KILL"), 137, "^rank on lab03 rank 5: .*(signal 9|SIGKILL)", "logs equal"),
     Fault("a rank is sent TERM", signalled("TERM"), 143, "^rank on lab03 rank 5: .*(signal 15|SIGTERM)", "logs equal"),
-    Fault("a rank leaves early with 0", befalls("early", 0), 9,
-          "^rank on lab02 rank 3: .*rank 0 on lab01 had ended with exit code 0", "logs equal"),
+    Fault(
+        "a rank leaves early with 0",
+        befalls("early", 0),
+        9,
+        "^rank on lab02 rank 3: .*rank 0 on lab01 had ended with exit code 0",
+        "logs equal",
+    ),
     Fault("a rank leaves a daemon", befalls("daemon"), 4, "^rank on lab03 rank 5: .*exit code 4", "logs equal"),
-    Fault("a rank's child cleared its environment", befalls("bare"), 5, "^rank on lab03 rank 5: .*exit code 5",
-          "logs equal"),
-    Fault("ranks cleared their environment, Ctrl-C",
-          interrupted("sh", "-c", "echo up; exec env -i /bin/sleep 1000"), 130, "^stopped: interrupted", "logs equal"),
-    Fault("ranks ignore SIGTERM, Ctrl-C", interrupted("./ranks.py", "stubborn"), 130, "^stopped: interrupted",
-          "logs equal"),
+    Fault(
+        "a rank's child cleared its environment",
+        befalls("bare"),
+        5,
+        "^rank on lab03 rank 5: .*exit code 5",
+        "logs equal",
+    ),
+    Fault(
+        "ranks cleared their environment, Ctrl-C",
+        interrupted("sh", "-c", "echo up; exec env -i /bin/sleep 1000"),
+        130,
+        "^stopped: interrupted",
+        "logs equal",
+    ),
+    Fault(
+        "ranks ignore SIGTERM, Ctrl-C",
+        interrupted("./ranks.py", "stubborn"),
+        130,
+        "^stopped: interrupted",
+        "logs equal",
+    ),
     Fault("ranks save through a child, Ctrl-C", saves, 130, "^stopped: interrupted", "8 saved, logs equal"),
-    Fault("two runs, one is stopped", two_runs, 0, "^the stopped one 130; the other all well",
-          "logs equal, whole; logs equal"),
+    Fault(
+        "two runs, one is stopped",
+        two_runs,
+        0,
+        "^the stopped one 130; the other all well",
+        "logs equal, whole; logs equal",
+    ),
 )

@@ -30,7 +30,7 @@ if how == "flood":
     block = b"".join(b"rank %d line %d\n" % (rank, i) for i in range(who))
     while block:
         try:
-            block = block[os.write(1, block):]
+            block = block[os.write(1, block) :]
         except OSError:  # no room for its log
             os._exit(7)
     sys.exit(0)

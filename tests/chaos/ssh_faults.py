@@ -17,8 +17,10 @@ def newcomer(ground: Ground) -> dict[str, str]:
     """The environment of a head that no host knows yet."""
     home = ground.folder / "home"
     home.mkdir()
-    (home / "lab.yaml").write_text("defaults: {user: root}\nhosts:\n" + "".join(
-        f"  {name}: {{address: {ground.lab.address(name)}}}\n" for name in ground.names))
+    (home / "lab.yaml").write_text(
+        "defaults: {user: root}\nhosts:\n"
+        + "".join(f"  {name}: {{address: {ground.lab.address(name)}}}\n" for name in ground.names)
+    )
     return {"HOME": str(home)}
 
 
@@ -37,8 +39,11 @@ def killed(ground: Ground) -> Seen:
     again = ground.fleet(*setup(ground.lab.password_file), env=env)
     undone = ground.fleet("-i", "home/lab.yaml", "setup-ssh", "--undo", env=env)
     same = before == [ground.lab.sh(h, AUTHORIZED) for h in ground.names]
-    return Seen(code, f"again {again.returncode}, undo {undone.returncode} {errors(again.stderr + undone.stderr)}",
-                "keys as before" if same else "OTHER KEYS")
+    return Seen(
+        code,
+        f"again {again.returncode}, undo {undone.returncode} {errors(again.stderr + undone.stderr)}",
+        "keys as before" if same else "OTHER KEYS",
+    )
 
 
 def wrong_password(ground: Ground) -> Seen:
@@ -51,12 +56,18 @@ def wrong_password(ground: Ground) -> Seen:
     code = wait(process)
     same = before == [ground.lab.sh(h, AUTHORIZED) for h in ground.names]
     words = said(process)
-    return Seen(code, "ITS PASSWORD SHOWS " * ("not-it" in words) + errors(words),
-                "keys as before" if same else "OTHER KEYS")
+    return Seen(
+        code, "ITS PASSWORD SHOWS " * ("not-it" in words) + errors(words), "keys as before" if same else "OTHER KEYS"
+    )
 
 
 FAULTS = (
     Fault("setup-ssh: killed -9", killed, -9, "^again 0, undo 0", "keys as before"),
-    Fault("setup-ssh: a wrong password", wrong_password, 122,
-          "error: host lab.*: not authenticated as root: tried .*password", "keys as before"),
+    Fault(
+        "setup-ssh: a wrong password",
+        wrong_password,
+        122,
+        "error: host lab.*: not authenticated as root: tried .*password",
+        "keys as before",
+    ),
 )

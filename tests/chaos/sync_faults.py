@@ -110,8 +110,9 @@ def interrupt_head(ground: Ground) -> None:
 def full_disk(ground: Ground) -> Seen:
     """No room on one host, then room: the tree is all old until the next sync brings all of the new one."""
     trees, victim = Trees(ground), ground.names[1]
-    ground.lab.sh(victim, "mkdir /mnt/was; cp -a /srv/. /mnt/was; mount -t tmpfs -o size=5m tmpfs /srv; "
-                          "cp -a /mnt/was/. /srv")
+    ground.lab.sh(
+        victim, "mkdir /mnt/was; cp -a /srv/. /mnt/was; mount -t tmpfs -o size=5m tmpfs /srv; cp -a /mnt/was/. /srv"
+    )
     ground.undo.callback(ground.lab.sh, victim, "umount -l /srv; rm -rf /mnt/was")
     process = ground.start(*SYNC)
     code = wait(process)
@@ -166,14 +167,20 @@ def links(ground: Ground) -> Seen:
     trees, host = Trees(ground), ground.names[1]
     ground.made.append("/mnt/victim")
     look = "cd /mnt/victim && find . -printf '%p %m %u %s\\n' | sort; sha256sum f*"
-    ground.lab.sh(host, "mkdir -m 700 /mnt/victim && echo mine >/mnt/victim/f000 && chmod 600 /mnt/victim/f000; "
-                        f"chown 12345 {DEST} {DEST}/pkg")
+    ground.lab.sh(
+        host,
+        "mkdir -m 700 /mnt/victim && echo mine >/mnt/victim/f000 && chmod 600 /mnt/victim/f000; "
+        f"chown 12345 {DEST} {DEST}/pkg",
+    )
     before = ground.lab.sh(host, look)
-    ground.lab.inside(host, "sh", "-c", "setsid python3 -c \"$0\" >/dev/null 2>&1 & echo $! >/mnt/swapper", SWAP % DEST)
+    ground.lab.inside(host, "sh", "-c", 'setsid python3 -c "$0" >/dev/null 2>&1 & echo $! >/mnt/swapper', SWAP % DEST)
     done = [ground.fleet(*SYNC) for _ in range(3)]
-    ground.lab.sh(host, "p=$(cat /mnt/swapper); kill -9 $p; while [ -e /proc/$p/exe ]; do sleep 0.1; done; "
-                        f"rm /mnt/swapper; cd {DEST}; test -L pkg && rm pkg; test -d aside && mv aside pkg; "
-                        f"chown -R root {DEST}")
+    ground.lab.sh(
+        host,
+        "p=$(cat /mnt/swapper); kill -9 $p; while [ -e /proc/$p/exe ]; do sleep 0.1; done; "
+        f"rm /mnt/swapper; cd {DEST}; test -L pkg && rm pkg; test -d aside && mv aside pkg; "
+        f"chown -R root {DEST}",
+    )
     untouched = "untouched outside" if ground.lab.sh(host, look) == before else "TOUCHED OUTSIDE"
     seen = trees.healed(max(d.returncode for d in done), errors(done[-1].stderr))
     return Seen(seen.code, seen.cause, f"{untouched}; {seen.digests}")
@@ -185,16 +192,36 @@ FAULTS = (
     Fault("sync: the head is killed -9", amid(kill_head), -9, "", BACK),
     Fault("sync: Ctrl-C", amid(interrupt_head), 130, "interrupted", BACK),
     Fault("sync: a node's program is killed -9", amid(killed_node_program), 1, "host lab03: .*exit status 137", PART),
-    Fault("sync: a node is powered off", amid(lambda g: g.power_off(g.names[2])), 122, "host lab03: ",
-          "new at the others, empty at lab03; then all new"),  # it comes back without its disk
+    Fault(
+        "sync: a node is powered off",
+        amid(lambda g: g.power_off(g.names[2])),
+        122,
+        "host lab03: ",
+        "new at the others, empty at lab03; then all new",
+    ),  # it comes back without its disk
     Fault("sync: a node is frozen", amid(lambda g: g.lame("freeze", g.names[2])), 122, "host lab03: ", PART),
     Fault("sync: a node is cut", amid(lambda g: g.lame("cut", g.names[2])), 122, "host lab03: ", PART),
-    Fault("sync: a disk is full, then freed", full_disk, 1, "host lab02: .*are to be written",
-          "new at the others, old at lab02; then all new"),
+    Fault(
+        "sync: a disk is full, then freed",
+        full_disk,
+        1,
+        "host lab02: .*are to be written",
+        "new at the others, old at lab02; then all new",
+    ),
     Fault("sync: two at once", two_at_once, 0, r"codes \[0, 0\]", "all new; then all new"),
-    Fault("sync: two trees to one place", two_sources, 123, r"codes \[0, 123\].*files would be deleted",
-          "all new; then all new"),
+    Fault(
+        "sync: two trees to one place",
+        two_sources,
+        123,
+        r"codes \[0, 123\].*files would be deleted",
+        "all new; then all new",
+    ),
     Fault("sync: the source changes", source_changes, 1, "large.*chang", BACK),
-    Fault("sync: a neighbour swaps links", links, 1, "lab02", "untouched outside; new at the others, old at lab02; "
-          "then all new"),
+    Fault(
+        "sync: a neighbour swaps links",
+        links,
+        1,
+        "lab02",
+        "untouched outside; new at the others, old at lab02; then all new",
+    ),
 )

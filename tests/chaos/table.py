@@ -47,14 +47,25 @@ class Row:
     @property
     def ok(self) -> bool:
         fault, seen = self.fault, self.seen
-        return (seen.code == fault.code and bool(re.search(fault.cause, seen.cause, re.S)) and not self.leftovers
-                and seen.digests == fault.digests)
+        return (
+            seen.code == fault.code
+            and bool(re.search(fault.cause, seen.cause, re.S))
+            and not self.leftovers
+            and seen.digests == fault.digests
+        )
 
     def __str__(self) -> str:
         fault, seen = self.fault, self.seen
-        cells = (fault.name, fault.cause, seen.cause if self.ok else seen.cause[:1500], f"{self.seconds:.1f}",
-                 both(str(fault.code), str(seen.code)), both(fault.digests, seen.digests),
-                 "; ".join(self.leftovers) or "none", "ok" if self.ok else "NOT OK")
+        cells = (
+            fault.name,
+            fault.cause,
+            seen.cause if self.ok else seen.cause[:1500],
+            f"{self.seconds:.1f}",
+            both(str(fault.code), str(seen.code)),
+            both(fault.digests, seen.digests),
+            "; ".join(self.leftovers) or "none",
+            "ok" if self.ok else "NOT OK",
+        )
         return line(shorten(cell, 150 if self.ok else 1500) for cell in cells)
 
 
@@ -64,7 +75,7 @@ def both(expected: str, seen: str) -> str:
 
 def shorten(text: str, limit: int) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[:limit - 3]}..."
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def line(cells: object) -> str:
@@ -96,8 +107,9 @@ def head_now(ground: Ground) -> tuple[set[str], set[str]]:
     return ground.head_processes(), ground.head_paths()
 
 
-def leftovers(fault: Fault, ground: Ground, before: dict[str, tuple[set[str], set[str]]],
-              here: tuple[set[str], set[str]]) -> tuple[str, ...]:
+def leftovers(
+    fault: Fault, ground: Ground, before: dict[str, tuple[set[str], set[str]]], here: tuple[set[str], set[str]]
+) -> tuple[str, ...]:
     """What is there now and was not before, once everything had its time to end; files that are no leftovers go."""
     found: list[str] = []
 

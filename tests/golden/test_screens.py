@@ -56,8 +56,14 @@ class Stream(io.TextIOWrapper):
 def seen(monkeypatch: pytest.MonkeyPatch, columns: int | None, **env: str) -> Iterator[Stream]:
     with monkeypatch.context() as patch:
         out = Stream(columns)
-        for name, value in {"NO_COLOR": None, "CI": None, "LINES": "50", "TERM": "xterm",
-                            "COLUMNS": str(columns or 80), **env}.items():
+        for name, value in {
+            "NO_COLOR": None,
+            "CI": None,
+            "LINES": "50",
+            "TERM": "xterm",
+            "COLUMNS": str(columns or 80),
+            **env,
+        }.items():
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
         patch.setattr("sys.stdout", out)
         patch.setattr("sys.stderr", out)
@@ -122,30 +128,69 @@ def setup_ssh_asks_and_tells() -> None:
         fingerprint: str
 
     print_ = [f"SHA256:{letter * 43}" for letter in "abcd"]
-    keys = [NewKey(f"rented{n}.example.org", f"root@203.0.113.{n}:33022", Key("ssh-ed25519", print_[n]),  # type: ignore[arg-type]
-                   (print_[0],) if n == 2 else ()) for n in (1, 2, 3)]
+    keys = [
+        NewKey(
+            f"rented{n}.example.org",
+            f"root@203.0.113.{n}:33022",
+            Key("ssh-ed25519", print_[n]),  # type: ignore[arg-type]
+            (print_[0],) if n == 2 else (),
+        )
+        for n in (1, 2, 3)
+    ]
     click.echo("\n".join(setup_ssh.table(keys, terminal.width(sys.stdout))))
     changed = ["made .ssh", "made id_ed25519", "authorized_keys", "known_hosts", "config"]
-    results = tuple(Result(name, True, data={"changed": changed, "host_key": {
-        "how": "trusted on first use", "type": "ssh-ed25519", "fingerprint": print_[1]}}) for name in GPUS[:4])
-    setup_ssh.show(Report("setup-ssh", results, 0, {
-        "changed": True, "head": {"changed": ["known_hosts", "made key /root/.ssh/id_ed25519", "config"]},
-        "pairs": {"verified": 16, "from_head": 4, "failed": []}}))
+    results = tuple(
+        Result(
+            name,
+            True,
+            data={
+                "changed": changed,
+                "host_key": {"how": "trusted on first use", "type": "ssh-ed25519", "fingerprint": print_[1]},
+            },
+        )
+        for name in GPUS[:4]
+    )
+    setup_ssh.show(
+        Report(
+            "setup-ssh",
+            results,
+            0,
+            {
+                "changed": True,
+                "head": {"changed": ["known_hosts", "made key /root/.ssh/id_ed25519", "config"]},
+                "pairs": {"verified": 16, "from_head": 4, "failed": []},
+            },
+        )
+    )
 
 
 def sync_and_wheels() -> None:
     def result(name: str, **given: Any) -> Result:
-        return Result(name, True, data={"to": "/root/work", "entries": 812, "changed": 7, "sent": 4, "bytes": 8100,
-                                        "deleted": 0, **given})
+        return Result(
+            name,
+            True,
+            data={"to": "/root/work", "entries": 812, "changed": 7, "sent": 4, "bytes": 8100, "deleted": 0, **given},
+        )
 
-    results = [*map(result, GPUS[:4]), result(GPUS[4], deleted=2, kept=["train/configs/experiment-2026-11-21.yaml"]),
-               result(GPUS[5], changed=0, sent=0)]
+    results = [
+        *map(result, GPUS[:4]),
+        result(GPUS[4], deleted=2, kept=["train/configs/experiment-2026-11-21.yaml"]),
+        result(GPUS[5], changed=0, sent=0),
+    ]
     whole = {"entries": 812, "source": "/home/me/proj", "skipped": ["run/agent.sock"]}
     finish(Report("sync", tuple(results), 0, whole), sync.show)
     there = dict.fromkeys(("einops", "flash-attn", "numpy", "triton", "transformers", "accelerate", "x"), "installed")
-    finish(Report("sync", tuple(Result(n, True, data={"wheels": there, "python": "/opt/conda/envs/train/bin/python"})
-                                for n in GPUS[:4]), 0,
-                  {"wheels": [{"name": n, "version": "1.2.3"} for n in there]}), wheels.show_wheels)
+    finish(
+        Report(
+            "sync",
+            tuple(
+                Result(n, True, data={"wheels": there, "python": "/opt/conda/envs/train/bin/python"}) for n in GPUS[:4]
+            ),
+            0,
+            {"wheels": [{"name": n, "version": "1.2.3"} for n in there]},
+        ),
+        wheels.show_wheels,
+    )
     line = data.DataLine("receiving")
     line.feed(Round("", tuple(GPUS[:4])))
     for name, state, done in zip(GPUS, ("receiving", "receiving", "away", "receiving"), (50, 48, 9, 31), strict=False):
@@ -156,11 +201,29 @@ def sync_and_wheels() -> None:
 
 def kill_port_shows() -> None:
     command = "/opt/conda/envs/train/bin/python -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 train.py"
-    facts = {"port": 29500, "address": "0.0.0.0", "pid": 11800, "user": "root", "uid": 0, "own": True, "age": 7260.0,
-             "command": command, "run_id": RUN, "refused": None, "protocol": "tcp", "also": []}
+    facts = {
+        "port": 29500,
+        "address": "0.0.0.0",
+        "pid": 11800,
+        "user": "root",
+        "uid": 0,
+        "own": True,
+        "age": 7260.0,
+        "command": command,
+        "run_id": RUN,
+        "refused": None,
+        "protocol": "tcp",
+        "also": [],
+    }
     kill_port.show(tuple(Listener(name, {**facts, "pid": 11800 + n}) for n, name in enumerate(GPUS[:3])))
-    others = {**facts, "address": "::", "user": "anna", "run_id": None, "command": "計算 サーバー --port 29500",
-              "also": ["8080", "8443"]}
+    others = {
+        **facts,
+        "address": "::",
+        "user": "anna",
+        "run_id": None,
+        "command": "計算 サーバー --port 29500",
+        "also": ["8080", "8443"],
+    }
     kill_port.show((Listener("gpu01", facts), Listener("gpu02", others, FOREIGN.format(user="anna"))))
     kill_port.show(())
 
@@ -199,22 +262,51 @@ def launch_from_its_first_words() -> None:
     happens(Round("comparing files", tuple(names)), *(Started(n, "comparing files") for n in names), seconds=0.3)
     happens(*(Progress(n, "sending", 1 << 20, 4 << 20) for n in names), seconds=2.0)
     happens(Round("", ()), step("sync: 4 hosts, 3.1 s"))
-    happens(Round("preflight", tuple(names)), *(Started(n, "preflight") for n in names),
-            *(Finished(Result(n, True)) for n in names[:3]), seconds=4.0)
-    happens(Round("", ()), step("preflight: 4 hosts, 5.0 s"), step("start: 4 hosts, 0.6 s"),
-            step(f"run {RUN}: 32 ranks on 4 nodes, logs in runs/{RUN}", "running"),
-            seconds=7.0)
-    happens(Output("gpu01", "stdout", b"epoch 1\nloss 0.25 \x1b[31m\n", 0), Output("gpu02", "stderr", b"5%\r10%\r", 8),
-            Notice("warning", "gpu03: silent for 5 s; trying again", "gpu03"), seconds=9.0)
+    happens(
+        Round("preflight", tuple(names)),
+        *(Started(n, "preflight") for n in names),
+        *(Finished(Result(n, True)) for n in names[:3]),
+        seconds=4.0,
+    )
+    happens(
+        Round("", ()),
+        step("preflight: 4 hosts, 5.0 s"),
+        step("start: 4 hosts, 0.6 s"),
+        step(f"run {RUN}: 32 ranks on 4 nodes, logs in runs/{RUN}", "running"),
+        seconds=7.0,
+    )
+    happens(
+        Output("gpu01", "stdout", b"epoch 1\nloss 0.25 \x1b[31m\n", 0),
+        Output("gpu02", "stderr", b"5%\r10%\r", 8),
+        Notice("warning", "gpu03: silent for 5 s; trying again", "gpu03"),
+        seconds=9.0,
+    )
     why = "ValueError: learning rate is negative, and this is a message that goes on for longer than a line of eighty"
-    launch._show_summary(Report("launch", (Result("gpu03", False, 1, data={"left": []}),), 1, {
-        "run": "train-20261121-200244-065c", "logs": "runs/train-20261121-200244-065c", "seconds": 61.23,
-        "incomplete_logs": [],
-        "tracebacks": [{"ranks": [*range(16, 24)], "hosts": ["gpu03"], "exception": why, "log": "rank17.err"}],
-        "first_failure": {
-            "host": "gpu03", "rank": 17, "message": "rank 17 on gpu03 (node rank 2) failed: exit code 1", "tail": None,
-            "traceback": f'Traceback (most recent call last):\n  File "/root/work/t.py", line 3, in <module>\n{why}',
-            "hint": "see what is given as --lr", "log": "runs/train-20261121-200244-065c/gpu03/rank17.err"}}), view)
+    launch._show_summary(
+        Report(
+            "launch",
+            (Result("gpu03", False, 1, data={"left": []}),),
+            1,
+            {
+                "run": "train-20261121-200244-065c",
+                "logs": "runs/train-20261121-200244-065c",
+                "seconds": 61.23,
+                "incomplete_logs": [],
+                "tracebacks": [{"ranks": [*range(16, 24)], "hosts": ["gpu03"], "exception": why, "log": "rank17.err"}],
+                "first_failure": {
+                    "host": "gpu03",
+                    "rank": 17,
+                    "message": "rank 17 on gpu03 (node rank 2) failed: exit code 1",
+                    "tail": None,
+                    "traceback": "Traceback (most recent call last):\n"
+                    f'  File "/root/work/t.py", line 3, in <module>\n{why}',
+                    "hint": "see what is given as --lr",
+                    "log": "runs/train-20261121-200244-065c/gpu03/rank17.err",
+                },
+            },
+        ),
+        view,
+    )
 
 
 def step(text: str, event: str = "step") -> Notice:
@@ -222,8 +314,13 @@ def step(text: str, event: str = "step") -> Notice:
 
 
 CASES: list[Callable[[], None]] = [
-    exec_folds_and_differs, progress_names_who_is_late, setup_ssh_asks_and_tells, sync_and_wheels, kill_port_shows,
-    hosts_tables, launch_from_its_first_words,
+    exec_folds_and_differs,
+    progress_names_who_is_late,
+    setup_ssh_asks_and_tells,
+    sync_and_wheels,
+    kill_port_shows,
+    hosts_tables,
+    launch_from_its_first_words,
 ]
 
 

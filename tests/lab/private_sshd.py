@@ -34,8 +34,14 @@ class Sshd:
     """One sshd; `log()` is what it wrote, at level VERBOSE."""
 
     def __init__(
-        self, folder: Path, *, addresses: Sequence[str] = ("127.0.0.1",), port: int | None = None,
-        key_types: Sequence[str] = ("ed25519",), settings: Sequence[str] = (), keys_of: Sshd | None = None,
+        self,
+        folder: Path,
+        *,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        port: int | None = None,
+        key_types: Sequence[str] = ("ed25519",),
+        settings: Sequence[str] = (),
+        keys_of: Sshd | None = None,
     ) -> None:
         self.folder, self.addresses, self.port = folder, tuple(addresses), port or free_port(addresses[0])
         folder.mkdir(parents=True)
@@ -47,10 +53,17 @@ class Sshd:
                 make_key(folder / f"host_{kind}", kind)
         lines = [f"ListenAddress {address}:{self.port}" for address in addresses]
         lines += [f"HostKey {folder}/host_{kind}" for kind in key_types]
-        lines += ["UsePAM no", "PidFile none", "PermitRootLogin yes", "StrictModes no", "LogLevel VERBOSE",
-                  f"AuthorizedKeysFile {folder}/authorized_keys", *settings,
-                  # keeps bash from reading a ~/.bashrc that may take its time
-                  "SetEnv SHLVL=3"]
+        lines += [
+            "UsePAM no",
+            "PidFile none",
+            "PermitRootLogin yes",
+            "StrictModes no",
+            "LogLevel VERBOSE",
+            f"AuthorizedKeysFile {folder}/authorized_keys",
+            *settings,
+            # keeps bash from reading a ~/.bashrc that may take its time
+            "SetEnv SHLVL=3",
+        ]
         (folder / "sshd_config").write_text("\n".join(lines) + "\n")
         (folder / "authorized_keys").touch()
         Path("/run/sshd").mkdir(exist_ok=True)
@@ -61,7 +74,8 @@ class Sshd:
         assert binary, "these tests need an sshd (Debian: openssh-server)"
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [binary, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log, start_new_session=True)
+                [binary, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + 10
         while "Server listening" not in self.log():
             assert self.process.poll() is None, self.log()

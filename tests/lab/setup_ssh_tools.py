@@ -35,9 +35,17 @@ class Head:
     def fleet(self, *args: str, timeout: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
         env = {"HOME": str(self.home), **options.pop("env", {})}
         # a session of its own: no terminal to ask on, whoever runs the tests
-        return subprocess.run([FLEET, "-i", str(self.inventory), *args], env={**self.lab.env, **env}, cwd=self.home,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-                              start_new_session=True, **options)
+        return subprocess.run(
+            [FLEET, "-i", str(self.inventory), *args],
+            env={**self.lab.env, **env},
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            start_new_session=True,
+            **options,
+        )
 
     def setup(self, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return self.fleet("setup-ssh", "--password-file", str(self.lab.password_file), *args, **options)
@@ -54,12 +62,18 @@ class Head:
     def write_inventory(self, hosts: dict[str, dict[str, Any]], **defaults: Any) -> None:
         """An inventory of these hosts of the lab, with these fields."""
         full = {name: {"address": self.lab.address(name), **fields} for name, fields in hosts.items()}
-        self.inventory.write_text(yaml.safe_dump({"defaults": {"user": "root", **defaults}, "hosts": full},
-                                                 sort_keys=False))
+        self.inventory.write_text(
+            yaml.safe_dump({"defaults": {"user": "root", **defaults}, "hosts": full}, sort_keys=False)
+        )
 
     def plain_ssh(self, host: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["ssh", "-F", str(self.ssh / "config"), "-o", "BatchMode=yes", host, *argv],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        return subprocess.run(
+            ["ssh", "-F", str(self.ssh / "config"), "-o", "BatchMode=yes", host, *argv],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """Every file under ~/.ssh and ~/.fleet: bytes, mode, time of change."""

@@ -155,8 +155,14 @@ def test_the_head_killed_leaves_parts_and_the_next_run_goes_on(fast: VirtualLab,
 
 def test_no_secret_is_seen_in_a_command_line_or_environment(fast: VirtualLab, big: Path) -> None:
     process = start(fast, big, "--json")
-    seen = "".join(fast.sh(name, "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; "
-                                 "ls -R /dev/shm /data", check=False) for name in fast.names)
+    seen = "".join(
+        fast.sh(
+            name,
+            "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; ls -R /dev/shm /data",
+            check=False,
+        )
+        for name in fast.names
+    )
     assert end(process)[0] == 0
     assert "FLEET1" not in seen and "PRIVATE KEY" not in seen and "pem" not in seen and '"token"' not in seen
 
@@ -208,8 +214,12 @@ def test_behind_a_bastion_the_data_still_leaves_the_head_once(
 ) -> None:
     bastion, *inner = fast.names
     inventory = tmp_path / "fleet.yaml"
-    inventory.write_text("defaults: {user: root}\nhosts:\n" + "".join(
-        f"  {name}: {{address: {fast.address(name)}, proxy_jump: root@{fast.address(bastion)}}}\n" for name in inner))
+    inventory.write_text(
+        "defaults: {user: root}\nhosts:\n"
+        + "".join(
+            f"  {name}: {{address: {fast.address(name)}, proxy_jump: root@{fast.address(bastion)}}}\n" for name in inner
+        )
+    )
     said = fast.fleet("-i", "lab", "-w", bastion, "exec", "--shell", "echo $SSH_CONNECTION", check=True).stdout
     head = re.findall(r"198\.18\.[\d.]+", said)[0]
     for name in inner:

@@ -14,8 +14,10 @@ import pytest
 from virtual_lab import LabFactory, VirtualLab
 
 PYTHON = "/opt/train/bin/python3"
-SETUP = 'from setuptools import Extension, setup\nsetup(name="fleetext", version="0.1", ext_modules=[' \
-        'Extension("fleetext", ["fleetext.c"])])\n'
+SETUP = (
+    'from setuptools import Extension, setup\nsetup(name="fleetext", version="0.1", ext_modules=['
+    'Extension("fleetext", ["fleetext.c"])])\n'
+)
 CODE = """#include <Python.h>
 static PyObject *answer(PyObject *self, PyObject *args) { return PyLong_FromLong(ANSWER); }
 static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
@@ -39,8 +41,11 @@ def forge(lab_factory: LabFactory) -> VirtualLab:
     lab = lab_factory(4 if os.environ.get("FLEET_TEST_DEEPSPEED") else 2).enrol()
     site = sysconfig.get_path("purelib")
     for name in lab.names:
-        lab.sh(name, f"{sys.executable} -m venv --without-pip /opt/train && "
-                     f"echo {site} > $(echo /opt/train/lib/python3*/site-packages)/behind.pth")
+        lab.sh(
+            name,
+            f"{sys.executable} -m venv --without-pip /opt/train && "
+            f"echo {site} > $(echo /opt/train/lib/python3*/site-packages)/behind.pth",
+        )
     lines = [f"  {n}: {{address: {lab.address(n)}, python: {PYTHON}}}" for n in lab.names]
     (lab.home / "own.yaml").write_text("defaults: {user: root}\nhosts:\n" + "\n".join(lines) + "\n")
     return lab
@@ -56,8 +61,18 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_c_extension_is_built_on_one_host_and_works_on_all(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
-    done = forge.fleet("-i", "own.yaml", "--json", "build", str(tree), "--on", forge.names[1], "--builds-dir",
-                       str(tmp_path / "builds"), timeout=280)
+    done = forge.fleet(
+        "-i",
+        "own.yaml",
+        "--json",
+        "build",
+        str(tree),
+        "--on",
+        forge.names[1],
+        "--builds-dir",
+        str(tmp_path / "builds"),
+        timeout=280,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert document["on"] == forge.names[1] and document["arch"] == []
@@ -89,40 +104,72 @@ def test_no_compiler_is_said_before_anything_is_sent(forge: VirtualLab, tree: Pa
 
 
 def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
-    smi = ("#!/bin/sh\ncase \"$*\" in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field' ; exit 2;; "
-           "*query-gpu*) echo '0, NVIDIA GPU_NAME, 81559, GPU-1, 470.1, 0';; esac\n")
+    smi = (
+        '#!/bin/sh\ncase "$*" in *compute_cap*) echo \'Field "compute_cap" is not a valid field\' ; exit 2;; '
+        "*query-gpu*) echo '0, NVIDIA GPU_NAME, 81559, GPU-1, 470.1, 0';; esac\n"
+    )
     nvcc = "#!/bin/sh\necho 'Cuda compilation tools, release {0}, V{0}.1'\n"
     site = sysconfig.get_path("purelib")
     gpus = dict(zip(forge.names, ("H100 PCIe", "A100-SXM4-80GB"), strict=False))
     try:
         for name, gpu in gpus.items():
-            forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi",
-                         stdin=smi.replace("GPU_NAME", gpu).encode())
-            forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
-                         stdin=nvcc.format("9.0").encode())
+            forge.inside(
+                name,
+                "sh",
+                "-c",
+                "cat > /usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi",
+                stdin=smi.replace("GPU_NAME", gpu).encode(),
+            )
+            forge.inside(
+                name,
+                "sh",
+                "-c",
+                "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
+                stdin=nvcc.format("9.0").encode(),
+            )
         done = forge.fleet("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"))
         assert done.returncode == 123
         # which of the two is said depends on the torch that the tests run with
         assert "nvcc is 9.0, torch is" in done.stderr or "built without CUDA, which GPUs (8.0;9.0) need" in done.stderr
         (tree / "setup.py").write_text("import os; print('for', os.environ['TORCH_CUDA_ARCH_LIST'])\n" + SETUP)
         for name in forge.names:
-            forge.inside(name, "sh", "-c", "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
-                         stdin=nvcc.format("12.4").encode())
+            forge.inside(
+                name,
+                "sh",
+                "-c",
+                "cat > /usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc",
+                stdin=nvcc.format("12.4").encode(),
+            )
             # without torch: nothing to disagree with
-            forge.sh(name, "cd /opt/train/lib/python3*/site-packages; mkdir /opt/behind; for part in pip setuptools "
-                           f"wheel _distutils_hack pkg_resources; do ln -s {site}/$part* /opt/behind/; done; "
-                           "mv behind.pth /opt/behind.pth; echo /opt/behind > b2.pth")
-        built = forge.fleet("-i", "own.yaml", "--json", "build", str(tree), "--no-install", "--builds-dir",
-                            str(tmp_path / "c"), timeout=280)
+            forge.sh(
+                name,
+                "cd /opt/train/lib/python3*/site-packages; mkdir /opt/behind; for part in pip setuptools "
+                f"wheel _distutils_hack pkg_resources; do ln -s {site}/$part* /opt/behind/; done; "
+                "mv behind.pth /opt/behind.pth; echo /opt/behind > b2.pth",
+            )
+        built = forge.fleet(
+            "-i",
+            "own.yaml",
+            "--json",
+            "build",
+            str(tree),
+            "--no-install",
+            "--builds-dir",
+            str(tmp_path / "c"),
+            timeout=280,
+        )
         assert built.returncode == 0, built.stdout + built.stderr
         document = json.loads(built.stdout)
         assert document["arch"] == ["8.0", "9.0"]
         assert "for 8.0;9.0" in Path(document["log"]).read_text()
     finally:
         for name in forge.names:
-            forge.sh(name, "rm -f /usr/local/bin/nvidia-smi /usr/local/bin/nvcc; cd "
-                           "/opt/train/lib/python3*/site-packages && rm -f b2.pth && "
-                           "{ [ ! -e /opt/behind.pth ] || mv /opt/behind.pth behind.pth; }; rm -rf /opt/behind")
+            forge.sh(
+                name,
+                "rm -f /usr/local/bin/nvidia-smi /usr/local/bin/nvcc; cd "
+                "/opt/train/lib/python3*/site-packages && rm -f b2.pth && "
+                "{ [ ! -e /opt/behind.pth ] || mv /opt/behind.pth behind.pth; }; rm -rf /opt/behind",
+            )
 
 
 def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
@@ -146,16 +193,33 @@ def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_
 def test_the_real_deepspeed_with_its_cpu_adam(forge: VirtualLab, tmp_path: Path) -> None:
     quick: list[str] = []
     if not os.environ.get("FLEET_TEST_DEEPSPEED"):
-        forge.inside(forge.names[0], "sh", "-c", "cat > /opt/quick-g++; chmod +x /opt/quick-g++",
-                     stdin=b'#!/bin/sh\nexec g++ "$@" -O0 -g0\n')
+        forge.inside(
+            forge.names[0],
+            "sh",
+            "-c",
+            "cat > /opt/quick-g++; chmod +x /opt/quick-g++",
+            stdin=b'#!/bin/sh\nexec g++ "$@" -O0 -g0\n',
+        )
         quick = ["--env", "CXX=/opt/quick-g++"]
-    done = forge.fleet("-i", "own.yaml", "--json", "build", "deepspeed", "--ops", "cpu_adam", *quick, "--builds-dir",
-                       str(tmp_path / "b"), timeout=1700)
+    done = forge.fleet(
+        "-i",
+        "own.yaml",
+        "--json",
+        "build",
+        "deepspeed",
+        "--ops",
+        "cpu_adam",
+        *quick,
+        "--builds-dir",
+        str(tmp_path / "b"),
+        timeout=1700,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (tmp_path / "step").mkdir()
     (tmp_path / "step" / "step.py").write_text(STEP)
     forge.fleet("-i", "own.yaml", "sync", str(tmp_path / "step"), "--to", "~/step", check=True)
-    steps = forge.fleet("-i", "own.yaml", "exec", "--", "env", "DS_ACCELERATOR=cpu", PYTHON, "/root/step/step.py",
-                        timeout=280)
+    steps = forge.fleet(
+        "-i", "own.yaml", "exec", "--", "env", "DS_ACCELERATOR=cpu", PYTHON, "/root/step/step.py", timeout=280
+    )
     assert steps.returncode == 0, steps.stderr
     assert "stepped to 0.900" in steps.stdout

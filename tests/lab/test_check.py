@@ -48,9 +48,15 @@ def odd_inventory(ready_lab: VirtualLab, tmp_path: Path) -> Path:
     lines = ready_lab.inventory.read_text().splitlines()
     second = ready_lab.names[1]
     path = tmp_path / "odd.yaml"
-    path.write_text("\n".join(
-        line.replace("{address", "{python: /no/such/python, address") if line.strip().startswith(f"{second}:") else line
-        for line in lines) + "\n")
+    path.write_text(
+        "\n".join(
+            line.replace("{address", "{python: /no/such/python, address")
+            if line.strip().startswith(f"{second}:")
+            else line
+            for line in lines
+        )
+        + "\n"
+    )
     return path
 
 

@@ -35,9 +35,15 @@ def test_outputs_that_differ_in_a_line_show_the_difference(ready_lab: VirtualLab
     lines = f"seq 1 9; [ $(hostname) = {odd} ] && echo ten || echo 10; echo end"
     text = ready_lab.fleet("-i", "lab", "exec", "--shell", lines, check=True).stdout.splitlines()
     usual = text[0].split()[1]
-    assert text == [f"--- {usual} (3) ---", *map(str, range(1, 11)), "end",
-                    f"--- {odd}, where it differs from {usual} ---", "line 10:",
-                    f"  {usual}: 10", f"  {f'{odd}:':{len(usual) + 1}} ten"]
+    assert text == [
+        f"--- {usual} (3) ---",
+        *map(str, range(1, 11)),
+        "end",
+        f"--- {odd}, where it differs from {usual} ---",
+        "line 10:",
+        f"  {usual}: 10",
+        f"  {f'{odd}:':{len(usual) + 1}} ten",
+    ]
 
 
 def test_the_largest_status_and_the_nodes_shell(ready_lab: VirtualLab) -> None:
@@ -82,10 +88,22 @@ def test_timeout_is_124_and_leaves_nothing_behind(ready_lab: VirtualLab) -> None
 def test_64_open_files_are_enough_for_one_host_at_a_time(ready_lab: VirtualLab, tmp_path: Path) -> None:
     (tmp_path / "t.sh").write_text("#!/bin/sh\ntrue\n")
     (tmp_path / "t.sh").chmod(0o755)
-    for verb in (["exec", "--", "true"], ["sync", "--to", "~/few"], ["sync", "--data", "t.sh:/root/few-data/"],
-                 ["kill-port", "29999"], ["launch", "--engine", "command", "--workdir", "~/few", "./t.sh"]):
-        process = ready_lab.popen("-i", "lab", "--fanout", "1", *verb, cwd=tmp_path,
-                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    for verb in (
+        ["exec", "--", "true"],
+        ["sync", "--to", "~/few"],
+        ["sync", "--data", "t.sh:/root/few-data/"],
+        ["kill-port", "29999"],
+        ["launch", "--engine", "command", "--workdir", "~/few", "./t.sh"],
+    ):
+        process = ready_lab.popen(
+            "-i",
+            "lab",
+            "--fanout",
+            "1",
+            *verb,
+            cwd=tmp_path,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+        )
         said = process.communicate(timeout=120)
         assert process.returncode == 0, (verb, said)
 
@@ -109,8 +127,10 @@ def neighbours(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory
     lab.fleet("lab", "cut", cut, check=True)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         lines = [f"  {name}: {{address: {lab.address(name)}}}" for name in lab.names]
-        lines += ["  nowhere: {address: no-such-host.invalid}",
-                  f"  silent: {{address: 127.0.0.1, port: {silent.getsockname()[1]}}}"]
+        lines += [
+            "  nowhere: {address: no-such-host.invalid}",
+            f"  silent: {{address: 127.0.0.1, port: {silent.getsockname()[1]}}}",
+        ]
         path = tmp_path_factory.mktemp("inv") / "fleet.yaml"
         path.write_text("defaults: {user: root, workdir: ~/work}\nhosts:\n" + "\n".join(lines) + "\n")
         yield lab, path
@@ -142,8 +162,18 @@ def test_launch_starts_nothing_beside_bad_neighbours(neighbours: tuple[VirtualLa
     lab, inventory = neighbours
     good = lab.names[0]
     lab.sh(good, "mkdir -p /root/work")
-    done = lab.fleet("-i", str(inventory), "--connect-timeout", str(TIMEOUT), "launch", "--engine", "command",
-                     "touch", "/root/started", cwd=tmp_path)
+    done = lab.fleet(
+        "-i",
+        str(inventory),
+        "--connect-timeout",
+        str(TIMEOUT),
+        "launch",
+        "--engine",
+        "command",
+        "touch",
+        "/root/started",
+        cwd=tmp_path,
+    )
     assert done.returncode == 122
     assert lab.sh(good, "ls /root/started", check=False) == ""
     for name in (*lab.names[1:], "nowhere", "silent"):
@@ -153,8 +183,14 @@ def test_launch_starts_nothing_beside_bad_neighbours(neighbours: tuple[VirtualLa
 def test_a_swapped_key_is_refused_by_every_verb(neighbours: tuple[VirtualLab, Path]) -> None:
     lab, inventory = neighbours
     swapped = lab.names[2]
-    for verb in (["exec", "--", "true"], ["sync"], ["check"], ["launch", "x.py"], ["kill-port", "1", "-y"],
-                 ["setup-ssh", "--tofu", "--password-file", str(lab.password_file)]):
+    for verb in (
+        ["exec", "--", "true"],
+        ["sync"],
+        ["check"],
+        ["launch", "x.py"],
+        ["kill-port", "1", "-y"],
+        ["setup-ssh", "--tofu", "--password-file", str(lab.password_file)],
+    ):
         done = lab.fleet("-i", str(inventory), "-w", swapped, *verb)
         assert done.returncode == 122, (verb, done.stdout, done.stderr)
         assert (done.stdout + done.stderr).count("SHA256:") >= 2, (verb, done.stdout, done.stderr)
@@ -180,26 +216,38 @@ def test_hosts_that_fail_are_told_of_by_cause(ready_lab: VirtualLab, tmp_path: P
     first, second, third, fourth = ready_lab.names
     net = ready_lab.address(first).rpartition(".")[0]
     wrong = "SHA256:" + "A" * 43
-    hosts = {"ok1": {"address": ready_lab.address(first)},
-             "dead1": {"address": ready_lab.address(first), "port": 2},
-             "dead2": {"address": ready_lab.address(second), "port": 2},
-             "gone1": {"address": f"{net}.251"}, "gone2": {"address": f"{net}.252"},
-             "changed1": {"address": ready_lab.address(second), "host_key": wrong},
-             "changed2": {"address": ready_lab.address(third), "host_key": wrong},
-             "locked1": {"address": ready_lab.address(fourth), "user": "nobody"}}
+    hosts = {
+        "ok1": {"address": ready_lab.address(first)},
+        "dead1": {"address": ready_lab.address(first), "port": 2},
+        "dead2": {"address": ready_lab.address(second), "port": 2},
+        "gone1": {"address": f"{net}.251"},
+        "gone2": {"address": f"{net}.252"},
+        "changed1": {"address": ready_lab.address(second), "host_key": wrong},
+        "changed2": {"address": ready_lab.address(third), "host_key": wrong},
+        "locked1": {"address": ready_lab.address(fourth), "user": "nobody"},
+    }
     inventory = tmp_path / "mixed.yaml"
     inventory.write_text(json.dumps({"hosts": hosts}))
     done = ready_lab.fleet("-i", str(inventory), "exec", "--", "hostname")
     assert done.returncode == 122 and done.stdout == f"--- ok1 ---\n{first}\n"
     errors = [line.removeprefix("error: host ") for line in done.stderr.splitlines() if line.startswith("error")]
-    assert [error.split(": ")[0] for error in errors] == [
-        "dead[1-2]", "gone[1-2]", "changed[1-2]", "locked1"], done.stderr
+    assert [error.split(": ")[0] for error in errors] == ["dead[1-2]", "gone[1-2]", "changed[1-2]", "locked1"], (
+        done.stderr
+    )
     addresses = fold([ready_lab.address(first), ready_lab.address(second)])
     assert errors[0] == f"dead[1-2]: {addresses} port 2 refused the connection"
     assert f"gone[1-2]: {net}.[251-252] port 22 cannot be reached" in errors[1]
     assert "--replace-key changed[1-2]" in done.stderr
     document = json.loads(ready_lab.fleet("-i", str(inventory), "--json", "exec", "--", "hostname").stdout)
     assert [document["hosts"][name]["error"]["kind"] for name in hosts if name != "ok1"] == [
-        "refused", "refused", "unreachable", "unreachable", "host-key", "host-key", "auth"]
+        "refused",
+        "refused",
+        "unreachable",
+        "unreachable",
+        "host-key",
+        "host-key",
+        "auth",
+    ]
     assert document["hosts"]["dead2"]["error"]["message"] == (
-        f"{ready_lab.address(second)} port 2 refused the connection")
+        f"{ready_lab.address(second)} port 2 refused the connection"
+    )

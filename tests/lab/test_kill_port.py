@@ -20,8 +20,10 @@ LISTEN = (
 
 def listen(lab: VirtualLab, host: str, address: str = "0.0.0.0", how: str = "", before: str = "") -> str:
     """Start a listener in a host; its pid there."""
-    line = (f"{before} setsid /usr/bin/python3 -c \"$0\" {address} {PORT} {how} >/run/up 2>&1 & "
-            "until grep -q up /run/up; do sleep 0.02; done")
+    line = (
+        f'{before} setsid /usr/bin/python3 -c "$0" {address} {PORT} {how} >/run/up 2>&1 & '
+        "until grep -q up /run/up; do sleep 0.02; done"
+    )
     lab.inside(host, "sh", "-c", line, LISTEN)
     return holders(lab, host)[0]
 
@@ -50,9 +52,11 @@ def tidy(ready_lab: VirtualLab) -> Any:
 
 def test_listeners_on_some_hosts_are_ended(ready_lab: VirtualLab) -> None:
     first, second, third, _ = ready_lab.names
-    pids = {first: listen(ready_lab, first, before="FLEET_RUN_ID=run-9"),
-            second: listen(ready_lab, second, "::1"),
-            third: listen(ready_lab, third, how="stubborn")}
+    pids = {
+        first: listen(ready_lab, first, before="FLEET_RUN_ID=run-9"),
+        second: listen(ready_lab, second, "::1"),
+        third: listen(ready_lab, third, how="stubborn"),
+    }
     hosts = kill_port(ready_lab, "-y", "--grace", "0.5", str(PORT), code=0)
     for name, pid in pids.items():
         (entry,) = hosts[name]["listeners"]

@@ -203,8 +203,16 @@ def test_cut_is_silent_and_heals(own: VirtualLab) -> None:
     """A connection through a cut is neither reset nor closed, and goes on afterwards."""
     host = own.names[0]
     talk = subprocess.Popen(
-        ["nsenter", "-t", str(own.hosts[host]["pid"]), "-a", "python3", "-c",
-         "import socket; s = socket.create_server(('', 7007)); c, _ = s.accept(); c.sendall(c.recv(9))"])
+        [
+            "nsenter",
+            "-t",
+            str(own.hosts[host]["pid"]),
+            "-a",
+            "python3",
+            "-c",
+            "import socket; s = socket.create_server(('', 7007)); c, _ = s.accept(); c.sendall(c.recv(9))",
+        ]
+    )
     try:
         deadline = time.monotonic() + 20
         while True:
@@ -288,8 +296,10 @@ def test_links_have_their_rate(own: VirtualLab) -> None:
     """10 Mbit/s both ways on one host, as measured by how long 1.25 MB take; and none again."""
     host = own.names[1]
     own.fleet("lab", "link", host, "10mbit", check=True)
-    server = ("import socket; s = socket.create_server(('', 7008)); c, _ = s.accept()\n"
-              "while c.recv(65536): pass\nc.sendall(b'x' * 1250000); c.close()")
+    server = (
+        "import socket; s = socket.create_server(('', 7008)); c, _ = s.accept()\n"
+        "while c.recv(65536): pass\nc.sendall(b'x' * 1250000); c.close()"
+    )
     argv = ["nsenter", "-t", str(own.hosts[host]["pid"]), "-a", "python3", "-c", server]
     with subprocess.Popen(argv) as node:
         try:
@@ -322,7 +332,9 @@ def test_errors_say_what_to_do(scratch: VirtualLab) -> None:
     refused = subprocess.run(argv, env=scratch.env, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert refused.stderr.splitlines() == [
-        "error: the lab needs root: it makes namespaces and mounts", "  hint: run it as root, or with sudo -H"]
+        "error: the lab needs root: it makes namespaces and mounts",
+        "  hint: run it as root, or with sudo -H",
+    ]
 
 
 def test_dry_run_does_nothing(scratch: VirtualLab, own: VirtualLab) -> None:
@@ -341,7 +353,8 @@ def test_down_leaves_nothing_and_twice_is_fine(scratch: VirtualLab) -> None:
     up = json.loads(scratch.fleet("lab", "up", "3", "--json", check=True).stdout)
     scratch.hosts = up["hosts"]
     outside = subprocess.Popen(  # a process that someone left in a host, in a session of its own
-        ["nsenter", "-t", str(scratch.hosts[scratch.names[0]]["pid"]), "-a", "setsid", "sleep", "1000"])
+        ["nsenter", "-t", str(scratch.hosts[scratch.names[0]]["pid"]), "-a", "setsid", "sleep", "1000"]
+    )
     scratch.fleet("lab", "freeze", scratch.names[1], check=True)
     scratch.fleet("lab", "cut", scratch.names[2], check=True)
     worlds = namespaces(processes_of(scratch)) - namespaces([os.getpid()])

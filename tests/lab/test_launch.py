@@ -154,8 +154,19 @@ def test_another_run_on_the_same_nodes_goes_on(
 def test_arguments_and_values_arrive_byte_for_byte(launch: Launch, tmp_path: Path) -> None:
     odd = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "$$", "-w", "--help", "é", "\udcff"]
     value = "".join(odd)
-    done = launch("--env", f"V={value}", "--env", "W", "--env-expand", "X=$HOME/${USER}x", "./s.py", "show", "-1", *odd,
-                  env={"W": "of the head", "HEAD_ONLY": "leak"})
+    done = launch(
+        "--env",
+        f"V={value}",
+        "--env",
+        "W",
+        "--env-expand",
+        "X=$HOME/${USER}x",
+        "./s.py",
+        "show",
+        "-1",
+        *odd,
+        env={"W": "of the head", "HEAD_ONLY": "leak"},
+    )
     assert done.returncode == 0, done.stderr
     for path in tmp_path.glob("runs/*/*/rank*.out"):
         args, env = json.loads(path.read_text())
@@ -198,7 +209,11 @@ def test_a_dropped_connection_costs_no_line(
 
 @pytest.mark.parametrize("how, times, limit", [("sleep", 1, 3.0), ("stubborn", 1, 5.0), ("stubborn", 2, 3.0)])
 def test_ctrl_c_ends_all(
-    how: str, times: int, limit: float, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab,
+    how: str,
+    times: int,
+    limit: float,
+    background: Callable[..., subprocess.Popen[bytes]],
+    ready: VirtualLab,
     tmp_path: Path,
 ) -> None:
     process = background("--grace", "3" if times == 1 else "60", "./s.py", how, "-1")
@@ -265,8 +280,13 @@ def test_preflight_names_everything_at_once_and_starts_nothing(
     finally:
         ready.sh(ready.names[1], "cd && mv work/gone.py work/s.py")
         ready.sh(ready.names[3], "cd && cp work/s.py x && head -c -1 x > work/s.py && rm x")
-    preflight_refuses(done, tmp_path, 123, f"{ready.names[1]}: the script /root/work/./s.py does not exist",
-                      f"{ready.names[3]}: the script's content differs")
+    preflight_refuses(
+        done,
+        tmp_path,
+        123,
+        f"{ready.names[1]}: the script /root/work/./s.py does not exist",
+        f"{ready.names[3]}: the script's content differs",
+    )
 
 
 def test_a_busy_port_is_named_with_its_holder(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:
@@ -315,8 +335,20 @@ def test_a_full_disk_on_the_head_pauses_logs_and_loses_none(
 
 
 def test_dry_run_asks_nobody(ready: VirtualLab, tmp_path: Path) -> None:
-    done = ready.fleet("-i", "lab", "launch", "--dry-run", "--json", "--env", "K=hunter2", "train.py", "--help", "-w",
-                       cwd=tmp_path, env={"SSH_AUTH_SOCK": os.devnull})
+    done = ready.fleet(
+        "-i",
+        "lab",
+        "launch",
+        "--dry-run",
+        "--json",
+        "--env",
+        "K=hunter2",
+        "train.py",
+        "--help",
+        "-w",
+        cwd=tmp_path,
+        env={"SSH_AUTH_SOCK": os.devnull},
+    )
     assert done.returncode == 0 and "hunter2" not in done.stdout
     plan = json.loads(done.stdout)["plan"]
     assert [n["command"][2:] for n in plan["hosts"].values()] == [["train.py", "--help", "-w"]] * 4

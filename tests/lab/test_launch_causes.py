@@ -30,7 +30,7 @@ WHO = "import json, sys; who = json.load(open(sys.argv[1] + '/pid')); print(who[
 def owners(lab: VirtualLab, host: str, folder: Path) -> tuple[str, str]:
     """The pids, as the host sees them, of a run's supervisor and guardian."""
     (run,) = [p.name for p in folder.glob("runs/*-*")]
-    supervisor, guardian = lab.sh(host, f"python3 -c \"{WHO}\" ~/.fleet/runs/{run}").split()
+    supervisor, guardian = lab.sh(host, f'python3 -c "{WHO}" ~/.fleet/runs/{run}').split()
     return supervisor, guardian
 
 

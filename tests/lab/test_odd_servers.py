@@ -42,9 +42,15 @@ def test_from_a_password_to_every_pair_and_every_verb(head: Head) -> None:
     source.mkdir()
     (source / "train.sh").write_text("cat big | wc -c; hostname\n")
     (source / "big").write_bytes(b"0123456789abcdef" * 100_000)  # large enough for rsync
-    for args in (["exec", "--", "cat", "/etc/hostname"], ["sync", str(source)], ["sync", str(source)],
-                 ["sync", "--data", f"{source}/big:/tmp/odd/big"], ["check"],
-                 ["sync", "--via", "rsync", "--data", f"{source}:/tmp/r"], ["kill-port", "1"]):
+    for args in (
+        ["exec", "--", "cat", "/etc/hostname"],
+        ["sync", str(source)],
+        ["sync", str(source)],
+        ["sync", "--data", f"{source}/big:/tmp/odd/big"],
+        ["check"],
+        ["sync", "--via", "rsync", "--data", f"{source}:/tmp/r"],
+        ["kill-port", "1"],
+    ):
         done = head.fleet(*args)
         assert done.returncode == 0, (args, done.stdout, done.stderr)
     done = head.fleet("launch", "--engine", "command", "--nproc-per-node", "1", "sh", "train.sh")

@@ -49,8 +49,15 @@ def heed_interrupts() -> None:
 def test_a_demo_that_is_interrupted_takes_its_lab_down(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as output:
         env = {**os.environ, "TMPDIR": str(tmp_path)}
-        demo = subprocess.Popen([ROOT / "tools/demo"], env=env, stdin=subprocess.DEVNULL, stdout=output,
-                                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=heed_interrupts)
+        demo = subprocess.Popen(
+            [ROOT / "tools/demo"],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=heed_interrupts,
+        )
 
         def said() -> str:
             output.seek(0)

@@ -61,8 +61,15 @@ def test_each_node_has_its_own_key_and_no_private_key_travelled(head: Head) -> N
     for name in head.lab.names:
         assert head.lab.sh(name, "grep -l PRIVATE /root/.ssh/* | wc -l") == "1"
         assert head.lab.sh(name, "stat -c %a /root/.ssh /root/.ssh/*").split() == [
-            "700", *{"authorized_keys": "600", "config": "600", "id_ed25519": "600", "id_ed25519.pub": "600",
-                     "known_hosts": "600"}.values()]
+            "700",
+            *{
+                "authorized_keys": "600",
+                "config": "600",
+                "id_ed25519": "600",
+                "id_ed25519.pub": "600",
+                "known_hosts": "600",
+            }.values(),
+        ]
 
 
 def test_the_head_may_be_one_of_the_hosts(head: Head) -> None:
@@ -179,8 +186,10 @@ def test_replace_key_shows_both_and_replaces_everywhere(swapped: tuple[Head, str
     assert report["hosts"][host]["host_key"] == {"type": "ssh-ed25519", "fingerprint": new, "how": "replaced"}
     assert report["pairs"]["verified"] == 9
     assert head.fleet("setup-ssh", "--replace-key", host).stdout.startswith("nothing to change")
-    for text in [(head.ssh / "known_hosts").read_text(),
-                 *(head.lab.sh(name, "cat /root/.ssh/known_hosts") for name in head.lab.names)]:
+    for text in [
+        (head.ssh / "known_hosts").read_text(),
+        *(head.lab.sh(name, "cat /root/.ssh/known_hosts") for name in head.lab.names),
+    ]:
         assert len([line for line in text.splitlines() if head.lab.address(host) in line]) == 1
 
 

@@ -13,8 +13,10 @@ import pytest
 from setup_ssh_tools import Head, fingerprint, forget_all, logged
 from virtual_lab import FLEET, LabFactory, VirtualLab
 
-THEIRS = (b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'
-          b'\xff\xfe not utf-8\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPATzJKM0OFNKaZLZ3SvWoHxagl5ZZLLS1lM8nzZW last')
+THEIRS = (
+    b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'
+    b"\xff\xfe not utf-8\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPATzJKM0OFNKaZLZ3SvWoHxagl5ZZLLS1lM8nzZW last"
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +35,16 @@ def head(hosts: VirtualLab, tmp_path: Path) -> Head:
 
 
 def write(lab: VirtualLab, host: str, name: str, data: bytes, mode: str = "600") -> None:
-    lab.inside(host, "sh", "-c", 'mkdir -p -m 700 /root/.ssh && cat > "/root/.ssh/$1" && chmod "$2" "/root/.ssh/$1"',
-               "sh", name, mode, stdin=data)
+    lab.inside(
+        host,
+        "sh",
+        "-c",
+        'mkdir -p -m 700 /root/.ssh && cat > "/root/.ssh/$1" && chmod "$2" "/root/.ssh/$1"',
+        "sh",
+        name,
+        mode,
+        stdin=data,
+    )
 
 
 def read(lab: VirtualLab, host: str, name: str) -> bytes:
@@ -150,8 +160,11 @@ def behind(head: Head) -> Iterator[Head]:
         head.lab.sh(host, "id alice >/dev/null 2>&1 || useradd -m -s /bin/bash alice; rm -rf /home/alice/.ssh")
         head.lab.inside(host, "chpasswd", stdin=f"alice:{head.lab.password}\n".encode())
         head.lab.stop_sshd(host)
-        head.lab.sh(host, "/usr/sbin/sshd -p 2222 -o AllowUsers=alice -E /var/log/sshd.log; "
-                          "while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
+        head.lab.sh(
+            host,
+            "/usr/sbin/sshd -p 2222 -o AllowUsers=alice -E /var/log/sshd.log; "
+            "while [ ! -e /run/sshd.pid ]; do sleep 0.02; done",
+        )
     fields = {"user": "alice", "port": 2222, "proxy_jump": one}
     head.write_inventory({others[0]: fields, others[1]: fields, one: {}})
     yield head
@@ -210,8 +223,12 @@ def test_interrupted_leaves_nothing_half_and_goes_on_later(head: Head) -> None:
     lab = head.lab
     process = subprocess.Popen(
         [FLEET, "-i", str(head.inventory), "setup-ssh", "--tofu", "--password-file", str(lab.password_file)],
-        env={**lab.env, "HOME": str(head.home)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True)
+        env={**lab.env, "HOME": str(head.home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     deadline = time.monotonic() + 60
     while not (head.ssh / "id_ed25519.pub").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -251,9 +268,12 @@ def test_two_inventories_each_have_their_block(head: Head) -> None:
 def test_ipv6_and_a_name_in_capitals(head: Head) -> None:
     """In a host's own network, where ::1 is nobody else's; plain ssh lower-cases names before it looks them up."""
     lab, host = head.lab, head.lab.names[0]
-    lab.sh(host, "rm -rf /root/six; mkdir /root/six; printf 'hosts: {GPU-Six: {address: \"::1\"}, self: "
-                 "{address: 127.0.0.1}}\\n' > /root/six/fleet.yaml; umask 077; cat > /root/six/pw <<EOF\n"
-                 f"{lab.password}\nEOF")
+    lab.sh(
+        host,
+        'rm -rf /root/six; mkdir /root/six; printf \'hosts: {GPU-Six: {address: "::1"}, self: '
+        "{address: 127.0.0.1}}\\n' > /root/six/fleet.yaml; umask 077; cat > /root/six/pw <<EOF\n"
+        f"{lab.password}\nEOF",
+    )
     run = ["setsid", "-w", "sh", "-c", 'cd /root/six && exec "$@" </dev/null', "sh", FLEET, "setup-ssh"]
     done = lab.inside(host, *run, "--tofu", "--password-file", "pw", check=False)
     assert done.returncode == 0 and b"they reach each other in 4 ways" in done.stdout, done.stderr.decode()
@@ -276,8 +296,9 @@ def test_a_damaged_block_on_one_node_is_that_nodes_problem(head: Head) -> None:
 def test_an_sshd_that_looks_for_keys_elsewhere_is_explained(head: Head) -> None:
     one = head.lab.names[0]
     head.lab.stop_sshd(one)
-    head.lab.sh(one, "/usr/sbin/sshd -o AuthorizedKeysFile=/etc/ssh/keys/%u; "
-                     "while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
+    head.lab.sh(
+        one, "/usr/sbin/sshd -o AuthorizedKeysFile=/etc/ssh/keys/%u; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done"
+    )
     try:
         report = head.report("--tofu", code=122)
     finally:
@@ -297,8 +318,10 @@ def test_an_inventory_does_not_pass_one_host_off_as_another(pinned: bool, head: 
     known = f"github.example {theirs}\n"
     (head.ssh / "known_hosts").write_text(known)
     pin = {"host_key": fingerprint(head.lab, two)} if pinned else {}
-    lines = {one: {"address": head.lab.address(one), "data_address": "bank.example"},
-             "github.example": {"address": head.lab.address(two), **pin}}
+    lines = {
+        one: {"address": head.lab.address(one), "data_address": "bank.example"},
+        "github.example": {"address": head.lab.address(two), **pin},
+    }
     head.inventory.write_text(json.dumps({"defaults": {"user": "root"}, "hosts": lines}))
     hosts = head.report("--tofu", "--no-mesh", code=122)["hosts"]
     error = hosts["github.example"]["error"]

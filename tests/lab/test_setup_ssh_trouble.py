@@ -84,8 +84,13 @@ def test_a_home_that_its_group_can_write_to(head: Head, open_home: str) -> None:
 @pytest.mark.parametrize("room", ["none", "for the key"])
 def test_a_full_disk_below_ssh_is_named_and_the_others_go_on(head: Head, room: str) -> None:
     one, two, three = head.lab.names
-    fill = "cat /dev/zero >/root/.ssh/filler 2>/dev/null" if room == "none" else (
-        "head -c 8192 /dev/zero >/root/.ssh/filler; for i in 1 2; do ln /root/.ssh/filler /root/.ssh/filler$i; done")
+    fill = (
+        "cat /dev/zero >/root/.ssh/filler 2>/dev/null"
+        if room == "none"
+        else (
+            "head -c 8192 /dev/zero >/root/.ssh/filler; for i in 1 2; do ln /root/.ssh/filler /root/.ssh/filler$i; done"
+        )
+    )
     mount = "mkdir -m 700 /root/.ssh && mount -t tmpfs -o size=16k,mode=700 none /root/.ssh; "
     head.lab.sh(two, mount + fill, check=False)
     try:
@@ -125,14 +130,19 @@ def test_a_node_without_ssh_keygen_is_reached_and_left_out_of_the_mesh(head: Hea
 def start(head: Head, *args: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [FLEET, "-i", str(head.inventory), "setup-ssh", "--password-file", str(head.lab.password_file), *args],
-        env={**head.lab.env, "HOME": str(head.home)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True)
+        env={**head.lab.env, "HOME": str(head.home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 STEPS = {
     "keys made": lambda head: (head.ssh / "id_ed25519.pub").exists(),
-    "on a node": lambda head: head.lab.sh(head.lab.names[0], "ls -d /root/.ssh/.fleet-key* /root/.ssh/id_ed25519* "
-                                                             "2>/dev/null || true"),
+    "on a node": lambda head: head.lab.sh(
+        head.lab.names[0], "ls -d /root/.ssh/.fleet-key* /root/.ssh/id_ed25519* 2>/dev/null || true"
+    ),
     "authorised": lambda head: head.lab.sh(head.lab.names[0], "cat /root/.ssh/authorized_keys 2>/dev/null || true"),
     "mesh": lambda head: head.lab.sh(head.lab.names[0], "cat /root/.ssh/config 2>/dev/null || true"),
     "block": lambda head: (head.ssh / "config").exists(),
@@ -161,9 +171,12 @@ def test_killed_at_any_step_it_leaves_nothing_that_misleads(head: Head, step: st
 
 def test_what_a_node_left_that_went_down_is_swept_out(head: Head) -> None:
     one = head.lab.names[0]
-    head.lab.sh(one, "mkdir -m 700 /root/.ssh; cd /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f id_ed25519; "
-                     "gone=.fleet-key.4000000.$(uname -n); ln id_ed25519 $gone; cp id_ed25519.pub $gone.pub; "
-                     "touch .fleet-key.$$.elsewhere .fleet.4000000.$(uname -n)")
+    head.lab.sh(
+        one,
+        "mkdir -m 700 /root/.ssh; cd /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f id_ed25519; "
+        "gone=.fleet-key.4000000.$(uname -n); ln id_ed25519 $gone; cp id_ed25519.pub $gone.pub; "
+        "touch .fleet-key.$$.elsewhere .fleet.4000000.$(uname -n)",
+    )
     assert head.setup("--tofu").returncode == 0
     left = head.lab.sh(one, "ls -A /root/.ssh | grep '^.fleet'").split()
     assert len(left) == 1 and left[0].endswith(".elsewhere")  # a shared home: that node may be at work

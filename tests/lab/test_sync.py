@@ -24,8 +24,11 @@ def source(tmp_path: Path) -> Path:
 
 def digest(lab: VirtualLab, host: str, folder: str) -> str:
     """Names, modes and contents of a folder on a host, as one number."""
-    return lab.sh(host, f"cd {folder} && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum; "
-                        f"cd {folder} && find . -printf '%P %m %y\\0' | sort -z | sha256sum")
+    return lab.sh(
+        host,
+        f"cd {folder} && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum; "
+        f"cd {folder} && find . -printf '%P %m %y\\0' | sort -z | sha256sum",
+    )
 
 
 def test_hosts_become_what_the_source_is(ready_lab: VirtualLab, source: Path) -> None:
@@ -53,8 +56,9 @@ def test_a_checkpoint_on_the_node_survives(ready_lab: VirtualLab, source: Path) 
 
 
 def test_launch_sync_brings_the_code_along(ready_lab: VirtualLab, source: Path) -> None:
-    done = ready_lab.fleet("-i", "lab", "launch", "--sync", "--workdir", "~/fresh", "--engine", "command", "./tool",
-                           cwd=source)
+    done = ready_lab.fleet(
+        "-i", "lab", "launch", "--sync", "--workdir", "~/fresh", "--engine", "command", "./tool", cwd=source
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ran") == 4
     # the logs that the launch left in ./runs stay on the head
@@ -140,8 +144,10 @@ def test_through_a_bastion(breakable: VirtualLab, source: Path, tmp_path: Path) 
     bastion, *inner = breakable.names
     lines = [f"  {n}: {{address: {breakable.address(n)}, proxy_jump: {bastion}}}" for n in inner]
     inventory = tmp_path / "fleet.yaml"
-    inventory.write_text("defaults: {user: root}\nhosts:\n"
-                         f"  {bastion}: {{address: {breakable.address(bastion)}}}\n" + "\n".join(lines) + "\n")
+    inventory.write_text(
+        "defaults: {user: root}\nhosts:\n"
+        f"  {bastion}: {{address: {breakable.address(bastion)}}}\n" + "\n".join(lines) + "\n"
+    )
     done = breakable.fleet("-i", str(inventory), "sync", str(source), "--to", "~/jumped")
     assert done.returncode == 0, done.stderr
     assert len({digest(breakable, n, "/root/jumped") for n in breakable.names}) == 1
@@ -163,7 +169,8 @@ def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_p
     assert ready_lab.sh(ready_lab.names[0], "ls /root/shared") == "pkg\ntool\ntrain.py"
     ready_lab.fleet("-i", "lab", "play", "fleet-steps.yaml", cwd=other, check=True)
     assert ready_lab.sh(ready_lab.names[1], "ls /root/shared") == "eval.py\nfleet-steps.yaml"
-    back = ready_lab.fleet("-i", "lab", "launch", "--sync", "--force", "--workdir", "~/shared", "--engine", "command",
-                           "./tool", cwd=source)
+    back = ready_lab.fleet(
+        "-i", "lab", "launch", "--sync", "--force", "--workdir", "~/shared", "--engine", "command", "./tool", cwd=source
+    )
     assert back.returncode == 0, back.stderr
     assert "eval.py" not in ready_lab.sh(ready_lab.names[0], "ls /root/shared")

@@ -141,8 +141,20 @@ def test_a_launch_and_a_second_sync_while_one_stages(
 
 def test_a_sync_waits_for_a_run_that_begins(ready_lab: VirtualLab, source: Path, tmp_path: Path) -> None:
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/begins", check=True)
-    run = ready_lab.popen("-i", "lab", "launch", "--engine", "command", "--workdir", "~/begins", "--name", "early",
-                          "./job", "5", cwd=tmp_path)
+    run = ready_lab.popen(
+        "-i",
+        "lab",
+        "launch",
+        "--engine",
+        "command",
+        "--workdir",
+        "~/begins",
+        "--name",
+        "early",
+        "./job",
+        "5",
+        cwd=tmp_path,
+    )
     seen = tmp_path / "runs"
     until = time.monotonic() + 60
     while not any(seen.glob("*/*/rank*.out")) and time.monotonic() < until:

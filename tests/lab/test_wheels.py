@@ -24,8 +24,11 @@ def lab3(lab_factory: LabFactory) -> VirtualLab:
     lab = lab_factory(3).enrol()
     site = sysconfig.get_path("purelib")
     for name in lab.names:
-        lab.sh(name, f"{sys.executable} -m venv --without-pip /opt/train && "
-                     f"echo {site} > $(echo /opt/train/lib/python3*/site-packages)/behind.pth")
+        lab.sh(
+            name,
+            f"{sys.executable} -m venv --without-pip /opt/train && "
+            f"echo {site} > $(echo /opt/train/lib/python3*/site-packages)/behind.pth",
+        )
     return lab
 
 
@@ -63,10 +66,13 @@ def test_all_hosts_have_them_then_nothing_is_to_do(lab3: VirtualLab, inventory: 
 def test_uneven_pythons_are_an_error_before_anything_is_sent(lab3: VirtualLab, tmp_path: Path) -> None:
     # an interpreter of another version, as far as anyone who asks it can tell
     odd = lab3.names[2]
-    lab3.sh(odd, "mkdir -p /opt/odd && cat > /opt/odd/sitecustomize.py <<'E'\n"
-                 "import sys\nsys.version_info = (3, 9, 1, 'final', 0)\nE\n"
-                 f"printf '#!/bin/sh\\nPYTHONPATH=/opt/odd exec {PYTHON} \"$@\"\\n' > /opt/odd/python && chmod +x "
-                 "/opt/odd/python")
+    lab3.sh(
+        odd,
+        "mkdir -p /opt/odd && cat > /opt/odd/sitecustomize.py <<'E'\n"
+        "import sys\nsys.version_info = (3, 9, 1, 'final', 0)\nE\n"
+        f"printf '#!/bin/sh\\nPYTHONPATH=/opt/odd exec {PYTHON} \"$@\"\\n' > /opt/odd/python && chmod +x "
+        "/opt/odd/python",
+    )
     inventory = write_inventory(lab3, tmp_path / "odd.yaml", **{odd: "/opt/odd/python"})
     make_wheel(tmp_path / "w", "evenpkg")
     done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"))
@@ -79,8 +85,9 @@ def test_uneven_pythons_are_an_error_before_anything_is_sent(lab3: VirtualLab, t
 
 def test_a_wheel_for_another_platform(lab3: VirtualLab, inventory: Path, tmp_path: Path) -> None:
     make_wheel(tmp_path, "armpkg", tag="cp311-cp311-manylinux_2_17_aarch64")
-    done = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "armpkg-1.0-cp311-cp311-manylinux_2_17_"
-                                                                            "aarch64.whl"))
+    done = lab3.fleet(
+        "-i", str(inventory), "sync", "--wheels", str(tmp_path / "armpkg-1.0-cp311-cp311-manylinux_2_17_aarch64.whl")
+    )
     assert done.returncode == 123
     assert "armpkg-1.0-cp311-cp311-manylinux_2_17_aarch64.whl does not fit" in done.stderr
 
@@ -160,8 +167,10 @@ def test_two_at_once(lab3: VirtualLab, inventory: Path, tmp_path: Path, second: 
         folders[1] = large_wheel(tmp_path / "v", "otherpkg", 2)
     # another user's head has another cache
     envs = [{"XDG_CACHE_HOME": str(tmp_path / ("c2" if n and second == "another head" else "c1"))} for n in (0, 1)]
-    both = [lab3.popen("-i", str(inventory), "--json", "sync", "--wheels", str(folder), env=env)
-            for folder, env in zip(folders, envs, strict=True)]
+    both = [
+        lab3.popen("-i", str(inventory), "--json", "sync", "--wheels", str(folder), env=env)
+        for folder, env in zip(folders, envs, strict=True)
+    ]
     said = [process.communicate(timeout=120) for process in both]
     hosts = [json.loads(out)["hosts"] for out, _err in said]
     assert [process.returncode for process in both] == [0, 0], said
@@ -184,8 +193,15 @@ def test_requirements_are_collected_for_the_hosts(lab3: VirtualLab, inventory: P
     assert done.returncode == 0, done.stdout + done.stderr
     assert {w["name"]: w["version"] for w in json.loads(done.stdout)["wheels"]} == {"toppkg": "1.0", "basepkg": "2.0"}
     # the second time pip is not even asked
-    again = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(requirements), check=True,
-                       env={"PIP_FIND_LINKS": "/nowhere", "PIP_NO_INDEX": "1"})
+    again = lab3.fleet(
+        "-i",
+        str(inventory),
+        "sync",
+        "--wheels",
+        str(requirements),
+        check=True,
+        env={"PIP_FIND_LINKS": "/nowhere", "PIP_NO_INDEX": "1"},
+    )
     assert "nothing to do, all 2 are there" in again.stdout
     requirements.write_text("nosuchpkg==1.0\n")
     missing = lab3.fleet("-i", str(inventory), "sync", "--wheels", str(requirements), env=env)

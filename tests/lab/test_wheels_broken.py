@@ -32,8 +32,11 @@ def lab3(lab_factory: LabFactory) -> VirtualLab:
     lines = [f"  {n}: {{address: {lab.address(n)}, python: {PYTHON}}}" for n in lab.names]
     (lab.home / "own.yaml").write_text("defaults: {user: root}\nhosts:\n" + "\n".join(lines) + "\n")
     for name in lab.names:
-        lab.sh(name, f"{sys.executable} -m venv --without-pip /opt/train && "
-                     f"echo {sysconfig.get_path('purelib')} > $(echo {SITE})/behind.pth")
+        lab.sh(
+            name,
+            f"{sys.executable} -m venv --without-pip /opt/train && "
+            f"echo {sysconfig.get_path('purelib')} > $(echo {SITE})/behind.pth",
+        )
     return lab
 
 

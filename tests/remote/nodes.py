@@ -27,8 +27,12 @@ class Running:
     def __init__(self, name: str, spec: Mapping[str, Any], home: Path, env: Mapping[str, str] | None = None) -> None:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}
         self.process = subprocess.Popen(
-            [PYTHON, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**clean, "HOME": str(home), **(env or {})}, bufsize=0,
+            [PYTHON, "-I", "-S", "-c", BOOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**clean, "HOME": str(home), **(env or {})},
+            bufsize=0,
         )
         self.raw(packed(name, spec))
         self.buffer = bytearray()
@@ -107,19 +111,40 @@ def answer(name: str, spec: Mapping[str, Any], home: Path, **extra: Any) -> dict
 def supervise_spec(run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:
     """A spec as the head writes it."""
     return {
-        "run": run, "host": "n1", "node_rank": 0, "argv": argv, "env": {}, "env_expand": {}, "cwd": None,
-        "activate": None, "ranks": [0], "files": {"rank.py": RANK_TEXT}, "lease": None, "grace": 1.0,
-        "node_timeout": 15.0, "time": time.time(), **changes,
+        "run": run,
+        "host": "n1",
+        "node_rank": 0,
+        "argv": argv,
+        "env": {},
+        "env_expand": {},
+        "cwd": None,
+        "activate": None,
+        "ranks": [0],
+        "files": {"rank.py": RANK_TEXT},
+        "lease": None,
+        "grace": 1.0,
+        "node_timeout": 15.0,
+        "time": time.time(),
+        **changes,
     }
 
 
 def ranks_argv(*commands: str, first: int = 0) -> list[Any]:
     """An engine that starts one rank a command (a line for sh) and ends like the first of them that fails."""
-    line = "".join(
-        f'RANK={first + n} LOCAL_RANK={n} "$@" sh -c "$R{n}" & ' for n in range(len(commands))
-    ) + "s=0; for p in $(jobs -p); do wait $p || s=$?; done; exit $s"
-    return ["env", *(f"R{n}={command}" for n, command in enumerate(commands)), "bash", "-c", line, "engine",
-            {"python": True}, {"run_dir": "rank.py"}]
+    line = (
+        "".join(f'RANK={first + n} LOCAL_RANK={n} "$@" sh -c "$R{n}" & ' for n in range(len(commands)))
+        + "s=0; for p in $(jobs -p); do wait $p || s=$?; done; exit $s"
+    )
+    return [
+        "env",
+        *(f"R{n}={command}" for n, command in enumerate(commands)),
+        "bash",
+        "-c",
+        line,
+        "engine",
+        {"python": True},
+        {"run_dir": "rank.py"},
+    ]
 
 
 def folder_of(home: Path, run: str) -> Path:

@@ -90,14 +90,20 @@ def run(tmp_path: Path, source: Path, order: str, lie: tuple[str, str] | None = 
 LIES = {
     "garbage": ("return data + bytes(size - len(data))", "return bytes(size)"),
     "mute": ("self.at = begin\n", "self.at = begin\n                    time.sleep(600)\n"),
-    "accuses": ("link = self.dial_patiently(order)\n",
-                "link = None\n            raise Nonsense('it talks nonsense')\n"),
+    "accuses": (
+        "link = self.dial_patiently(order)\n",
+        "link = None\n            raise Nonsense('it talks nonsense')\n",
+    ),
     "odd-wants": ('link.send_line({"wants": wants})', 'link.send_line({"wants": [["x", 1 << 70]]})'),
     "huge-wants": ('link.send_line({"wants": wants})', 'link.sock.sendall(b"[0,1]," * 10000000)'),
-    "false-done": ("    count = len(store.files)\n", "    count = len(store.files)\n"
-                   "    send_json({'event': 'done', 'files': 9, 'bytes': 9, 'problems': []})\n"),
-    "far-ahead": ('{"event": "at", "position": store.position(), "received": store.received',
-                  '{"event": "at", "position": 1 << 60, "received": 1 << 60'),
+    "false-done": (
+        "    count = len(store.files)\n",
+        "    count = len(store.files)\n    send_json({'event': 'done', 'files': 9, 'bytes': 9, 'problems': []})\n",
+    ),
+    "far-ahead": (
+        '{"event": "at", "position": store.position(), "received": store.received',
+        '{"event": "at", "position": 1 << 60, "received": 1 << 60',
+    ),
     "elsewhere": ('{"address": address, "port"', '{"address": "198.51.100.7", "port"'),
     "complains": ("        if os.fstat(fd).st_size == f.size and", "        if os.fstat(fd).st_size == f.size + 1 and"),
 }
@@ -139,6 +145,7 @@ def test_lists_longer_than_a_message_arrive_in_parts(tmp_path: Path) -> None:
     (result,) = run(tmp_path, source, "a")[0].results
     assert result.ok and result.data["files"] == 1203 and len(os.listdir(tmp_path / "a" / "d")) == 1203
     inventory = Inventory((Host("a", "127.0.0.1"),))
-    mirrored = sync.execute(inventory, sync.make_plan(inventory, source, str(tmp_path / "m")),
-                            Runtime(LocalTransport()))
+    mirrored = sync.execute(
+        inventory, sync.make_plan(inventory, source, str(tmp_path / "m")), Runtime(LocalTransport())
+    )
     assert mirrored.results[0].data["sent"] == 1203 and len(os.listdir(tmp_path / "m")) == 1203

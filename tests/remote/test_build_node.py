@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from nodes import Running, answer, until
 
+from fleet.ops.build.node import FACTS
+from fleet.ops.shape import fits
+
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 
 
@@ -25,8 +28,16 @@ def spec(tmp_path: Path) -> dict[str, Any]:
     (tree / "tinyext.py").write_text("")
     (tmp_path / ".tree.fleet-sync").mkdir()
     (tmp_path / ".tree.fleet-sync/lock").write_text(json.dumps({"sync": "s", "host": "n1", "head": "desk"}))
-    return {"python": sys.executable, "activate": None, "env": {}, "source": str(tree), "id": "b1", "mark": "build-b1",
-            "grace": 0.0, "wait": 0.3}
+    return {
+        "python": sys.executable,
+        "activate": None,
+        "env": {},
+        "source": str(tree),
+        "id": "b1",
+        "mark": "build-b1",
+        "grace": 0.0,
+        "wait": 0.3,
+    }
 
 
 def test_what_makes_wheels_there(home: Path, tmp_path: Path) -> None:
@@ -44,6 +55,17 @@ def test_what_makes_wheels_there(home: Path, tmp_path: Path) -> None:
     assert backends() == {"pip": False, "setuptools": True, "wheel": False}
     (package / "command/bdist_wheel.py").touch()
     assert backends() == {"pip": False, "setuptools": True, "wheel": True}
+
+
+@pytest.mark.parametrize("said", ["1.13.0.git.kitware.jobserver-pipe-1", "1.11.1"])
+def test_the_version_of_a_tool_is_what_the_head_takes(home: Path, tmp_path: Path, said: str) -> None:
+    """PyPI's ninja adds words behind a dot."""
+    (tmp_path / "ninja").write_text(f"#!/bin/sh\necho {said}\n")
+    (tmp_path / "ninja").chmod(0o755)
+    spec = {"python": None, "activate": None, "env": {"PATH": f"{tmp_path}:/usr/bin:/bin"}, "deadline": 60}
+    ninja = answer("toolchain", spec, home)["facts"]["ninja"]
+    assert ninja == {"path": str(tmp_path / "ninja"), "version": said.partition(".git")[0]}
+    assert fits(ninja, FACTS["ninja"])
 
 
 def test_builds_do_not_wait_for_each_other(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:

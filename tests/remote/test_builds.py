@@ -56,8 +56,9 @@ def test_a_lock_that_nobody_holds_is_found_before_a_run(builder: tuple[subproces
 
 
 def start(home: Path, run: str, folder: Path) -> None:
-    spec = supervise_spec(run, [sys.executable, "-c", BUILD, str(folder)],
-                          env={"TORCH_EXTENSIONS_DIR": str(folder.parent)})
+    spec = supervise_spec(
+        run, [sys.executable, "-c", BUILD, str(folder)], env={"TORCH_EXTENSIONS_DIR": str(folder.parent)}
+    )
     assert answer("supervise", spec, home)["event"] == "started"
 
 
@@ -97,6 +98,8 @@ def test_the_end_of_a_run_takes_its_own_away(home: Path, run: str, how: str) -> 
 
 
 def test_what_a_build_that_was_cut_short_lacks_is_hinted_at() -> None:
-    hint = hint_for("ImportError: /root/.cache/torch_extensions/py311_cpu/cpu_adam/cpu_adam.so: cannot open shared "
-                    "object file: No such file or directory\n")
+    hint = hint_for(
+        "ImportError: /root/.cache/torch_extensions/py311_cpu/cpu_adam/cpu_adam.so: cannot open shared "
+        "object file: No such file or directory\n"
+    )
     assert hint and "rm -rf /root/.cache/torch_extensions/py311_cpu/cpu_adam'" in hint.remedy

@@ -184,8 +184,13 @@ def test_somebody_elses_folder_of_that_name_stops_no_run(home: Path, dest: Path)
 
 # -- a run that begins ------------------------------------------------------------------------------------------
 def begin(home: Path, run: str, dest: Path, digest: str | None, settle: float, *ranks: str) -> dict[str, Any]:
-    spec = supervise_spec(run, ranks_argv(*ranks), ranks=list(range(len(ranks))), cwd=str(dest),
-                          code={"state": str(state_of(dest)), "digest": digest, "settle": settle})
+    spec = supervise_spec(
+        run,
+        ranks_argv(*ranks),
+        ranks=list(range(len(ranks))),
+        cwd=str(dest),
+        code={"state": str(state_of(dest)), "digest": digest, "settle": settle},
+    )
     return answer("supervise", spec, home)
 
 
@@ -193,13 +198,14 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
     assert mirror(source, dest).ok
     digest = (code(home, dest) or {})["digest"]
     # it imports b.py late: what it finds there must be of the same tree as a.py
-    began = begin(home, run, dest, digest, 2.0, 'cat a.py; sleep 1; cat b.py; sleep 60')
+    began = begin(home, run, dest, digest, 2.0, "cat a.py; sleep 1; cat b.py; sleep 60")
     assert began["event"] == "started"
     fill(source, NEW)
     notices: list[Any] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    report = sync.execute(inventory, sync.make_plan(inventory, source, str(dest)),
-                          Runtime(LocalTransport(), emit=notices.append))
+    report = sync.execute(
+        inventory, sync.make_plan(inventory, source, str(dest)), Runtime(LocalTransport(), emit=notices.append)
+    )
     assert report.ok and content(dest) == NEW
     assert (home / ".fleet/runs" / run / "rank0.out").read_text() == "oldold"
     assert marked(run), "the run goes on, and did not have to end first"
@@ -250,8 +256,17 @@ def test_a_state_folder_that_has_gone_is_no_reason_not_to_train(home: Path, run:
 
 # -- locks and folders ------------------------------------------------------------------------------------------
 def mirror_spec(dest: Path, **changes: Any) -> dict[str, Any]:
-    return {"dest": str(dest), "sync": "mine", "host": "n1", "head": "here", "wait": 0.3, "patience": 30.0,
-            "source": {"host": "here", "path": "/src"}, "replaces": [], **changes}
+    return {
+        "dest": str(dest),
+        "sync": "mine",
+        "host": "n1",
+        "head": "here",
+        "wait": 0.3,
+        "patience": 30.0,
+        "source": {"host": "here", "path": "/src"},
+        "replaces": [],
+        **changes,
+    }
 
 
 def test_a_second_sync_is_refused_by_name(home: Path, source: Path, dest: Path) -> None:

@@ -137,14 +137,21 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     sudo = Path(shutil.copy(Path("/usr/bin/python3").resolve(), open_folder / "sudo"))
     sudo.chmod(0o4755)
     spec = {"argv": [str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], "mark": "m", "grace": 0.2, "timeout": 1.0}
-    node = subprocess.Popen([PYTHON, "-I", "-S", "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            user=65534, group=65534, extra_groups=[], cwd="/")
+    node = subprocess.Popen(
+        [PYTHON, "-I", "-S", "-c", BOOT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        cwd="/",
+    )
     try:
         assert node.stdin and node.stdout
         node.stdin.write(packed("execute", spec))
         node.stdin.flush()
         said = node.stdout.read()
-        assert b'"why": "timeout"' in said and f'{sudo} -I -S -c'.encode() in said
+        assert b'"why": "timeout"' in said and f"{sudo} -I -S -c".encode() in said
         found = [frame.json() for frame in Decoder("n1").feed(said) if frame.kind == "J"]
         error = _cut_short(found[0], ExecOptions(timeout=1.0), "n1")
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
@@ -188,9 +195,11 @@ def test_chatty_login_shell_is_skipped() -> None:
 
 @pytest.mark.parametrize(
     ("command", "kind", "text"),
-    [("echo 'This account is currently not available.'; exit 1", "protocol", "not available"),
-     ("echo no such thing >&2; exit 127", "no-python", "no python3"),
-     ("head -c 100000 /dev/zero", "protocol", "login shell")],
+    [
+        ("echo 'This account is currently not available.'; exit 1", "protocol", "not available"),
+        ("echo no such thing >&2; exit 127", "no-python", "no python3"),
+        ("head -c 100000 /dev/zero", "protocol", "login shell"),
+    ],
 )
 def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, text: str) -> None:
     session = LocalTransport().connect(HOST, Cancel())

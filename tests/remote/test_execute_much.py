@@ -39,7 +39,7 @@ def test_six_hosts_that_print_sixty_mib_each(hosts: str, more: Sequence[str]) ->
 
 
 def test_the_document_is_what_it_would_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [b"", b"same\n", "\u00e9\U0001f600\"\\\x00\x1b\n".encode() * 300_000, b"\xff\xc3" * 100_000, b"x" * 70_000]
+    said = [b"", b"same\n", '\u00e9\U0001f600"\\\x00\x1b\n'.encode() * 300_000, b"\xff\xc3" * 100_000, b"x" * 70_000]
     spool = Spool()
     kept = []
     for data in said:
@@ -54,8 +54,11 @@ def test_the_document_is_what_it_would_be_in_memory(monkeypatch: pytest.MonkeyPa
     output.write_json(Report("exec", results, 0, {"more": [Text(kept[2])]}).as_json())
     document = json.loads(out.getvalue())
     for i, data in enumerate(said):
-        assert document["hosts"][f"n{i}"]["stdout"] == document["hosts"][f"n{i}"]["stderr"] == data.decode(
-            "utf-8", "replace")
+        assert (
+            document["hosts"][f"n{i}"]["stdout"]
+            == document["hosts"][f"n{i}"]["stderr"]
+            == data.decode("utf-8", "replace")
+        )
     assert document["more"] == [said[2].decode()] and out.getvalue().endswith("}\n")
 
 

@@ -127,8 +127,18 @@ def test_a_failing_rank_is_told_soon_with_its_last_words_before(home: Path, run:
 def test_garbage_on_the_control_lines_changes_nothing(home: Path, run: str) -> None:
     start(home, run, ["sh", "-c", "sleep 1; echo fine"])
     with Running("follow", {"run": run, "offsets": {}}, home) as follow:
-        for line in (b"\xff\xfe\n", b"[1]\n", b"null\n", b'"stop"\n', b'{"op": "stop", "grace": []}\n', b"{\n", b"\n",
-                     b'{"op": "stop"}\n', b'{"op": "nonsense"}\n', b"x" * 100_000 + b"\n"):
+        for line in (
+            b"\xff\xfe\n",
+            b"[1]\n",
+            b"null\n",
+            b'"stop"\n',
+            b'{"op": "stop", "grace": []}\n',
+            b"{\n",
+            b"\n",
+            b'{"op": "stop"}\n',
+            b'{"op": "nonsense"}\n',
+            b"x" * 100_000 + b"\n",
+        ):
             follow.raw(line)
         frames = list(follow.frames())
     assert frames[-1].json() == {"exit_status": 0}

@@ -33,8 +33,14 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         clean = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR", "COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*FLEET, *argv], stdin=slave, stdout=slave, stderr=slave, cwd=home, start_new_session=True,
-            env={**clean, "HOME": str(home), "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **env})
+            [*FLEET, *argv],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=home,
+            start_new_session=True,
+            env={**clean, "HOME": str(home), "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **env},
+        )
         os.close(slave)
 
     def read(self, seconds: float) -> bool:
@@ -150,8 +156,18 @@ def test_a_question_stands_alone(terminal: Callable[..., Terminal]) -> None:
 def test_launch_tells_its_steps_then_shows_the_bars(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     bar = "import sys, time; sys.stderr.write('10%\\r50%\\r'); sys.stderr.flush(); time.sleep(3); print('done')"
     (tmp_path / "bar.py").write_text(bar)
-    screen = terminal("-w", "n1", "launch", "--no-preflight", "--engine", "command", "--workdir", str(tmp_path),
-                      sys.executable, "bar.py")
+    screen = terminal(
+        "-w",
+        "n1",
+        "launch",
+        "--no-preflight",
+        "--engine",
+        "command",
+        "--workdir",
+        str(tmp_path),
+        sys.executable,
+        "bar.py",
+    )
     screen.until(lambda lines: lines[-1:] == ["[n1:0] 50%"])
     shown = screen.end()
     assert shown[0] == f"launching {sys.executable} on n1"
@@ -163,8 +179,9 @@ def test_launch_tells_its_steps_then_shows_the_bars(terminal: Callable[..., Term
 @pytest.mark.parametrize("piped", [False, True])
 def test_launch_speaks_before_it_asks_anybody(piped: bool, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        (tmp_path / "fleet.yaml").write_text(json.dumps({"hosts": {
-            "mute": {"address": "127.0.0.1", "port": mute.getsockname()[1]}}}))
+        (tmp_path / "fleet.yaml").write_text(
+            json.dumps({"hosts": {"mute": {"address": "127.0.0.1", "port": mute.getsockname()[1]}}})
+        )
         words = ["--connect-timeout", "60", "launch", "train.py"]
         if piped:
             process = subprocess.Popen([*FLEET, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -181,16 +198,23 @@ def test_launch_speaks_before_it_asks_anybody(piped: bool, tmp_path: Path) -> No
 
 
 def test_the_first_words_wait_for_no_import() -> None:
-    code = ("import sys; from fleet.cli import launch\n"
-            "def talk(text):\n"
-            "    print(text, 'fleet.ops.launch' in sys.modules, 'paramiko' in sys.modules); sys.exit(0)\n"
-            "launch.talk = talk; from fleet.cli.main import run; run(['-i', 'h', 'launch', 'train.py'])")
+    code = (
+        "import sys; from fleet.cli import launch\n"
+        "def talk(text):\n"
+        "    print(text, 'fleet.ops.launch' in sys.modules, 'paramiko' in sys.modules); sys.exit(0)\n"
+        "launch.talk = talk; from fleet.cli.main import run; run(['-i', 'h', 'launch', 'train.py'])"
+    )
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "h").write_text("n1\nn2\n")
-        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
     assert done.stdout == "launching train.py on n[1-2] (2 hosts) False False\n", done.stderr
 
 

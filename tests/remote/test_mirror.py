@@ -159,8 +159,16 @@ def test_gitignore_and_fleetignore(source: Path, dest: Path) -> None:
     (source / "sub" / "a.ckpt").write_text("wanted here")
     ok(source, dest)
     assert set(snapshot(dest)) == {
-        b".gitignore", b".fleetignore", b"keep.ckpt", b"train.py", b"sub", b"sub/.gitignore", b"sub/a.ckpt",
-        b"sub/out", b"sub/out/f", b"sub/runs",
+        b".gitignore",
+        b".fleetignore",
+        b"keep.ckpt",
+        b"train.py",
+        b"sub",
+        b"sub/.gitignore",
+        b"sub/a.ckpt",
+        b"sub/out",
+        b"sub/out/f",
+        b"sub/runs",
     }
 
 

@@ -53,8 +53,17 @@ def become(path: Path, kind: str) -> None:
         path.write_text("a file")
 
 
-KINDS = [("file", "folder"), ("folder", "file"), ("folder", "link"), ("link", "folder"), ("file", "link"),
-         ("link", "file"), ("folder", "gone"), ("file", "gone"), ("link", "gone")]
+KINDS = [
+    ("file", "folder"),
+    ("folder", "file"),
+    ("folder", "link"),
+    ("link", "folder"),
+    ("file", "link"),
+    ("link", "file"),
+    ("folder", "gone"),
+    ("file", "gone"),
+    ("link", "gone"),
+]
 
 
 # -- a link that was delivered leads into the tree itself -------------------------------------------------------

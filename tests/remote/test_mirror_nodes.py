@@ -83,11 +83,14 @@ def test_what_fails_in_the_delivery_is_told_and_not_that_the_node_ended(
 def test_who_shares_a_folder_that_could_not_be_written_is_not_well(
     source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node_with(monkeypatch, """
+    node_with(
+        monkeypatch,
+        """
 def verify(*args):
     time.sleep(2.0)
     raise Refused("the disk broke", None)
-""")
+""",
+    )
     report = mirror(source, dest, ("n1", "n2"))
     messages = {r.host: r.error.message for r in report.results if r.error}
     assert report.exit_code == 1 and messages.keys() == {"n1", "n2"}
@@ -122,7 +125,8 @@ def test_a_node_that_waits_without_end_is_mentioned_once(
     plan = sync.make_plan(inventory, source, str(dest))
     sync.execute(inventory, plan, Runtime(LocalTransport(), emit=notices.append))
     assert [n.message for n in notices if isinstance(n, Notice)] == [
-        "waiting until run run-0 has begun, which uses the same folder"]
+        "waiting until run run-0 has begun, which uses the same folder"
+    ]
 
 
 @pytest.mark.parametrize("count", [3, 60])
@@ -132,7 +136,9 @@ def test_files_are_on_the_disk_before_the_state_says_so(
     for i in range(count - 1):
         (source / f"f{i}").write_text(str(i))
     log = tmp_path / "log"
-    node_with(monkeypatch, f"""
+    node_with(
+        monkeypatch,
+        f"""
 import ctypes
 names = []
 real_fsync, real_save, real_library = os.fsync, save_state, ctypes.CDLL
@@ -146,7 +152,8 @@ def save_state(*args):
     open({str(log)!r}, "w").write("\\n".join(names))
     real_save(*args)
 os.fsync, ctypes.CDLL = fsync, Library
-""")
+""",
+    )
     ok(source, dest)
     synced = set(log.read_text().splitlines())
     assert "all" in synced if count > 50 else {str(path) for path in dest.iterdir()} <= synced

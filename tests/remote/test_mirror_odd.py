@@ -49,9 +49,7 @@ def test_bad_sources(tmp_path: Path, dest: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_an_unreadable_part_of_the_source(
-    source: Path, dest: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_part_of_the_source(source: Path, dest: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = source / "secret"
     if what == "file":
         bad.touch()
@@ -119,13 +117,16 @@ def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
     assert not (dest / "a").exists()
 
 
-@pytest.mark.parametrize(("change", "says"), [
-    (lambda path: path.unlink(), "b.py vanished while it was sent"),
-    (lambda path: path.write_text("longer"), "b.py changed while it was read"),
-    (lambda path: path.write_text("c"), "b.py changed while it was read"),
-    (lambda path: (path.unlink(), path.symlink_to("a.py")), "b.py changed while it was read"),
-    (lambda path: (path.unlink(), path.mkdir()), "b.py changed while it was read"),
-])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda path: path.unlink(), "b.py vanished while it was sent"),
+        (lambda path: path.write_text("longer"), "b.py changed while it was read"),
+        (lambda path: path.write_text("c"), "b.py changed while it was read"),
+        (lambda path: (path.unlink(), path.symlink_to("a.py")), "b.py changed while it was read"),
+        (lambda path: (path.unlink(), path.mkdir()), "b.py changed while it was read"),
+    ],
+)
 def test_a_small_file_that_changes_before_it_is_sent(
     source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object], says: str
 ) -> None:
@@ -144,9 +145,7 @@ def test_a_small_file_that_changes_before_it_is_sent(
     assert snapshot(dest).keys() == {b"a.py"} and (dest / "a.py").read_text() == "a"
 
 
-def test_without_rsync_large_files_come_in_parcels(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rsync_large_files_come_in_parcels(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = os.urandom(3 * parcels.PARCEL_BYTES + 5)
     (source / "large").write_bytes(content)
     (source / "exactly").write_bytes(content[: parcels.PARCEL_BYTES])
@@ -196,9 +195,7 @@ def test_names_that_rsync_takes_for_something_else(source: Path, dest: Path, nam
     assert snapshot(dest) == snapshot(source)
 
 
-def test_an_interrupted_sync_goes_on_where_it_was(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_sync_goes_on_where_it_was(source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(40):
         (source / f"f{i:02}").write_bytes(os.urandom(100_000))
     pack, packed = parcels.Parcels._pack, []
@@ -264,7 +261,15 @@ def test_ignore_files_as_git_reads_them(source: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert {e[0] for e in scan(source).entries} == {
-        ".gitignore", ".fleetignore", "a.py", "keep.log", "sub", "sub/build", "sub/top", "sub/deep"}
+        ".gitignore",
+        ".fleetignore",
+        "a.py",
+        "keep.log",
+        "sub",
+        "sub/build",
+        "sub/top",
+        "sub/deep",
+    }
 
 
 # -- destinations -----------------------------------------------------------------------------------------------
@@ -293,12 +298,15 @@ def test_dots_in_the_destination_mean_what_they_mean(source: Path, dest: Path) -
     assert (dest / "y/a.py").read_text() == "a" and sorted(p.name for p in (dest / "x").iterdir()) == []
 
 
-@pytest.mark.parametrize("to, said", [
-    ("~nobody-of-that-name/x", "there is no user ~nobody-of-that-name"),
-    ("/proc/fleet", "cannot make /proc/fleet"),
-    ("/sys/kernel", "cannot make /sys/.kernel.fleet-sync"),
-    ("/dev/null/x", "/dev/null is a file, in the way of this folder"),
-])
+@pytest.mark.parametrize(
+    "to, said",
+    [
+        ("~nobody-of-that-name/x", "there is no user ~nobody-of-that-name"),
+        ("/proc/fleet", "cannot make /proc/fleet"),
+        ("/sys/kernel", "cannot make /sys/.kernel.fleet-sync"),
+        ("/dev/null/x", "/dev/null is a file, in the way of this folder"),
+    ],
+)
 def test_places_where_nothing_can_be_written(source: Path, to: str, said: str) -> None:
     error = error_of(source, Path(to))
     assert said in error.message and error.hint

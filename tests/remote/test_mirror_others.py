@@ -41,8 +41,9 @@ def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None =
         return says
 
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
-    report = sync.execute(inventory, sync.make_plan(inventory, source, str(dest), force),
-                          Runtime(LocalTransport(), ask=ask))
+    report = sync.execute(
+        inventory, sync.make_plan(inventory, source, str(dest), force), Runtime(LocalTransport(), ask=ask)
+    )
     assert len(questions) <= 1
     return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
 
@@ -108,8 +109,9 @@ def test_a_sync_that_changes_nothing_puts_its_name_to_what_an_older_fleet_left(t
 
     def forget() -> None:
         line, _, packed = state.read_bytes().partition(b"\n")
-        state.write_bytes(json.dumps({k: v for k, v in json.loads(line).items() if k != "source"}).encode() + b"\n"
-                          + packed)
+        state.write_bytes(
+            json.dumps({k: v for k, v in json.loads(line).items() if k != "source"}).encode() + b"\n" + packed
+        )
 
     forget()
     assert mirror(first, dest).ok
@@ -161,8 +163,16 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
     monkeypatch.setattr("fleet.ops.sync.code.LOCK_WAIT_SECONDS", 0.3)
     tree = project(tmp_path, "A", {"a.py": "1"})
     inventory = Inventory(tuple(Host(name, "127.0.0.1", workdir=str(tmp_path / name)) for name in ("n1", "n2", "n3")))
-    spec = {"dest": str(tmp_path / "n1"), "sync": "x", "host": "n1", "head": "desk (pid 7)", "wait": 0, "patience": 30,
-            "source": {"host": "desk", "path": "/b"}, "replaces": []}
+    spec = {
+        "dest": str(tmp_path / "n1"),
+        "sync": "x",
+        "host": "n1",
+        "head": "desk (pid 7)",
+        "wait": 0,
+        "patience": 30,
+        "source": {"host": "desk", "path": "/b"},
+        "replaces": [],
+    }
     with Running("mirror", spec, tmp_path) as other:
         next(other.frames())
         report = sync.execute(inventory, sync.make_plan(inventory, tree, None), Runtime(LocalTransport()))

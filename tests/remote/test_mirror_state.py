@@ -45,10 +45,27 @@ def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) 
     beginning.release()
 
 
-@pytest.mark.parametrize("entries", [
-    5, None, {}, {"a": 1}, "text", ["text"], [5], [None], [[]], [ENTRY[:5]], [ENTRY, [*ENTRY, 1]],
-    [[5, *ENTRY[1:]]], [[["a"], *ENTRY[1:]]], [[*ENTRY[:5], None]], [[*ENTRY[:3], "3", 7, ""]], [ENTRY, {"a": 1}],
-])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        5,
+        None,
+        {},
+        {"a": 1},
+        "text",
+        ["text"],
+        [5],
+        [None],
+        [[]],
+        [ENTRY[:5]],
+        [ENTRY, [*ENTRY, 1]],
+        [[5, *ENTRY[1:]]],
+        [[["a"], *ENTRY[1:]]],
+        [[*ENTRY[:5], None]],
+        [[*ENTRY[:3], "3", 7, ""]],
+        [ENTRY, {"a": 1}],
+    ],
+)
 @pytest.mark.parametrize("where", ["entries", "also"])
 def test_a_state_of_odd_shape_is_none(
     home: Path, source: Path, dest: Path, tmp_path: Path, entries: Any, where: str

@@ -36,8 +36,15 @@ while not select.select([0], [], [], 0)[0]:
 def swapping(name: Path, victim: Path) -> Iterator[None]:
     fd = os.open(name.parent, os.O_RDONLY)
     argv = ["/usr/bin/python3", "-I", "-S", "-c", SWAP, str(fd), name.name, str(victim)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[fd], user=NEIGHBOUR,
-                          group=NEIGHBOUR, extra_groups=[]) as process:
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=[fd],
+        user=NEIGHBOUR,
+        group=NEIGHBOUR,
+        extra_groups=[],
+    ) as process:
         os.close(fd)
         yield
         assert process.poll() is None
@@ -106,9 +113,7 @@ def test_code_never_goes_where_a_swapped_link_leads(source: Path, theirs: Path, 
     assert mirror(source, dest).ok and (dest / "shadow").read_text() == (source / "shadow").read_text()
 
 
-def test_data_never_goes_where_a_swapped_link_leads(
-    source: Path, theirs: Path, victim: Path
-) -> None:
+def test_data_never_goes_where_a_swapped_link_leads(source: Path, theirs: Path, victim: Path) -> None:
     fleet = Fleet(theirs.parent, 1)
     fleet.inventory = Inventory((Host("n1", "127.0.0.1", workdir=str(theirs)),))
     fleet.ok(source, to="data")

@@ -46,11 +46,21 @@ def listen() -> Iterator[Listen]:
     """listen(how, family, address, user) -> (pid, port) of a process that listens; all are killed afterwards."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(how: str = "plain", family: str = "AF_INET", address: str = "127.0.0.1", user: int | None = None,
-              env: Mapping[str, str] | None = None, port: int = 0) -> tuple[int, int]:
+    def start(
+        how: str = "plain",
+        family: str = "AF_INET",
+        address: str = "127.0.0.1",
+        user: int | None = None,
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
+    ) -> tuple[int, int]:
         process = subprocess.Popen(
-            ["/usr/bin/python3", "-c", LISTEN, family, address, str(port), how], stdout=subprocess.PIPE,
-            start_new_session=True, user=user, env={**os.environ, **(env or {})}, cwd="/",
+            ["/usr/bin/python3", "-c", LISTEN, family, address, str(port), how],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            user=user,
+            env={**os.environ, **(env or {})},
+            cwd="/",
         )
         started.append(process)
         assert process.stdout
@@ -89,8 +99,9 @@ def parts() -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize(("family", "address"), [("AF_INET", "127.0.0.1"), ("AF_INET", "0.0.0.0"),
-                                                 ("AF_INET6", "::1"), ("AF_INET6", "::")])
+@pytest.mark.parametrize(
+    ("family", "address"), [("AF_INET", "127.0.0.1"), ("AF_INET", "0.0.0.0"), ("AF_INET6", "::1"), ("AF_INET6", "::")]
+)
 def test_a_listener_is_shown_and_ended(home: Path, listen: Listen, family: str, address: str) -> None:
     pid, port = listen(family=family, address=address, env={"FLEET_RUN_ID": "run-7"})
     (entry,) = scan(home, port)
@@ -166,10 +177,18 @@ def test_another_users_listener_needs_force(home: Path, listen: Listen) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
 def test_as_another_user_what_cannot_be_seen_or_ended_is_said(listen: Listen, tmp_path: Path) -> None:
     pid, port = listen()
+
     def as_nobody(spec: str) -> bytes:
-        return subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", BOOT], user=65534, group=65534, extra_groups=[],
-                              input=packed("ports", json.loads(spec)), capture_output=True,
-                              cwd="/", check=True).stdout
+        return subprocess.run(
+            ["/usr/bin/python3", "-I", "-S", "-c", BOOT],
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            input=packed("ports", json.loads(spec)),
+            capture_output=True,
+            cwd="/",
+            check=True,
+        ).stdout
 
     assert b'"pid": null' in as_nobody(f'{{"op": "scan", "ports": [{port}]}}')
     born = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -221,8 +240,10 @@ def test_udp_is_looked_at_and_all_else_that_a_process_listens_on_is_named(home: 
 
 
 def test_a_process_that_also_holds_the_ssh_port_is_refused_on_any_port(home: Path, listen: Listen) -> None:
-    two = ("import socket,time; a=socket.create_server(('127.0.0.1',0)); b=socket.create_server(('127.0.0.1',0));"
-           "print(a.getsockname()[1], b.getsockname()[1], flush=True); time.sleep(600)")
+    two = (
+        "import socket,time; a=socket.create_server(('127.0.0.1',0)); b=socket.create_server(('127.0.0.1',0));"
+        "print(a.getsockname()[1], b.getsockname()[1], flush=True); time.sleep(600)"
+    )
     process = subprocess.Popen([sys.executable, "-c", two], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
@@ -242,15 +263,24 @@ def row(address: str, state: str = "0A", uid: str = "1000", inode: str = "4242")
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the texts below are a little-endian machine's")
-@pytest.mark.parametrize(("text", "wanted"), [
-    (row("0100007F:733C"), [(29500, "127.0.0.1", 1000, 4242)]),
-    (row("00000000:733C", uid="0"), [(29500, "0.0.0.0", 0, 4242)]),
-    (row("00000000000000000000000001000000:733C"), [(29500, "::1", 1000, 4242)]),
-    (row("0000000000000000FFFF00000100007F:733C"), [(29500, "::ffff:127.0.0.1", 1000, 4242)]),
-    (row("0100007F:733C", state="01"), []),  # an established connection
-    (row("0100007F:733D"), []),
-    (row("0100007F"), []), (row("zz:733C"), []), (row("0100:733C"), []), (row("0100007F:733C", uid="x"), []),
-    ("", []), ("garbage\n\n \x00\n", []), (HEADER, []), (row("0100007F:733C")[:40], []),
-])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (row("0100007F:733C"), [(29500, "127.0.0.1", 1000, 4242)]),
+        (row("00000000:733C", uid="0"), [(29500, "0.0.0.0", 0, 4242)]),
+        (row("00000000000000000000000001000000:733C"), [(29500, "::1", 1000, 4242)]),
+        (row("0000000000000000FFFF00000100007F:733C"), [(29500, "::ffff:127.0.0.1", 1000, 4242)]),
+        (row("0100007F:733C", state="01"), []),  # an established connection
+        (row("0100007F:733D"), []),
+        (row("0100007F"), []),
+        (row("zz:733C"), []),
+        (row("0100:733C"), []),
+        (row("0100007F:733C", uid="x"), []),
+        ("", []),
+        ("garbage\n\n \x00\n", []),
+        (HEADER, []),
+        (row("0100007F:733C")[:40], []),
+    ],
+)
 def test_socket_tables(parts: dict[str, Any], text: str, wanted: list[Any]) -> None:
     assert parts["parse_listeners"](HEADER + text, {29500}) == wanted

@@ -26,10 +26,21 @@ def free_port() -> int:
 
 def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.1", **changes: Any) -> dict[str, Any]:
     return {
-        "run": "r", "node_rank": node_rank, "script": None, "workdir": None, "python": sys.executable,
+        "run": "r",
+        "node_rank": node_rank,
+        "script": None,
+        "workdir": None,
+        "python": sys.executable,
         "master": {"address": address, "port": port, "token": TOKEN, "is_me": node_rank == 0, "peers": peers},
-        "activate": None, "env": {}, "engine": "torchrun", "modules": [], "devices": None, "slots": 1,
-        "deadline": 4.0, "peer_addresses": [], **changes,
+        "activate": None,
+        "env": {},
+        "engine": "torchrun",
+        "modules": [],
+        "devices": None,
+        "slots": 1,
+        "deadline": 4.0,
+        "peer_addresses": [],
+        **changes,
     }
 
 
@@ -84,6 +95,7 @@ def test_a_master_that_nobody_reaches(home: Path) -> None:
 
 def test_something_else_answers_at_the_masters_port(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
+
         def chatter() -> None:
             while True:
                 try:
@@ -160,15 +172,26 @@ def test_interpreter_modules_and_files(home: Path) -> None:
     assert found["modules"] == {"torch": torch, "pytest": pytest.__version__, "no-such-thing": None}
     assert found["workdir"]["path"] == str(home / "work") and found["workdir"]["exists"]
     assert found["script"] == {
-        "path": str(home / "work/train.py"), "exists": True, "size": 9, "executable": False,
-        "sha256": hashlib.sha256(b"print(1)\n").hexdigest()}
+        "path": str(home / "work/train.py"),
+        "exists": True,
+        "size": 9,
+        "executable": False,
+        "sha256": hashlib.sha256(b"print(1)\n").hexdigest(),
+    }
     assert (found["timed_out"], found["failed"]) == ([], {})
     assert abs(found["time"] - time.time()) < 5 and found["cpus"] >= 1 and found["arch"]
 
 
 def test_what_is_missing_is_said(home: Path) -> None:
-    found = facts(home, free_port(), workdir="/no/such", script="train.py", python="no-such-python", modules=["torch"],
-                  activate="source /no/such/activate")
+    found = facts(
+        home,
+        free_port(),
+        workdir="/no/such",
+        script="train.py",
+        python="no-such-python",
+        modules=["torch"],
+        activate="source /no/such/activate",
+    )
     assert "no such program" in found["python"]["error"]
     assert found["modules"] == {"torch": None}
     assert not found["workdir"]["exists"] and not found["script"]["exists"] and found["script"]["sha256"] is None

@@ -78,9 +78,11 @@ def test_torch_is_read_as_text_and_never_imported(home: Path, tmp_path: Path) ->
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "torch/version.py").write_text(
-        "from typing import Optional\n__version__ = '2.5.1+cu121'\ncuda: Optional[str] = '12.1'\nhip: str = None\n")
+        "from typing import Optional\n__version__ = '2.5.1+cu121'\ncuda: Optional[str] = '12.1'\nhip: str = None\n"
+    )
     (tmp_path / "deepspeed/git_version_info_installed.py").write_text(
-        "version='0.15.4'\ninstalled_ops={'cpu_adam': True, 'async_io': False, 'utils': True}\n")
+        "version='0.15.4'\ninstalled_ops={'cpu_adam': True, 'async_io': False, 'utils': True}\n"
+    )
     for entry in ("nvidia_nccl_cu12-2.21.5.dist-info", "Flash.Attn-2.7.0+cu12.dist-info", "old_egg-1.0-py3.9.egg-info"):
         (tmp_path / entry).mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
@@ -102,16 +104,21 @@ def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: 
     assert facts["python"]["version"] and facts["torch"] is None
 
 
-@pytest.mark.parametrize(("python", "said"), [
-    ("/nowhere/bin/python", "/nowhere/bin/python: no such program"),
-    ("no-such-python", "no-such-python: no such program"),
-    ("/etc", "/etc: no such program"),
-    ("{broken}", "{broken}: ImportError: libpython is gone"),
-    ("{mute}", "{mute}: said nothing, exit status 3"),
-])
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/nowhere/bin/python", "/nowhere/bin/python: no such program"),
+        ("no-such-python", "no-such-python: no such program"),
+        ("/etc", "/etc: no such program"),
+        ("{broken}", "{broken}: ImportError: libpython is gone"),
+        ("{mute}", "{mute}: said nothing, exit status 3"),
+    ],
+)
 def test_an_interpreter_that_does_not_work_is_a_fact(home: Path, tmp_path: Path, python: str, said: str) -> None:
-    names = {"broken": script(tmp_path, "broken", "echo ImportError: libpython is gone >&2; exit 1"),
-             "mute": script(tmp_path, "mute", "exit 3")}
+    names = {
+        "broken": script(tmp_path, "broken", "echo ImportError: libpython is gone >&2; exit 1"),
+        "mute": script(tmp_path, "mute", "exit 3"),
+    }
     facts = probe(home, python=python.format(**names))
     assert facts["python"]["version"] is None and facts["python"]["error"] == said.format(**names)
     assert facts["torch"] is None and facts["packages"] == {}
@@ -126,20 +133,23 @@ def test_tools_are_looked_for_behind_the_activate_line(home: Path, tmp_path: Pat
     assert facts["python"]["path"] == str(tmp_path / "python3") and facts["python"]["version"]
 
 
-@pytest.mark.parametrize(("line", "problem"), [
-    ("conda activate no-such-env-xyz || { echo no such env >&2; false; }", "no such env"),
-    ("exit 4", "exit status 4"),
-])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("conda activate no-such-env-xyz || { echo no such env >&2; false; }", "no such env"),
+        ("exit 4", "exit status 4"),
+    ],
+)
 def test_an_activate_line_that_fails_is_a_fact(home: Path, line: str, problem: str) -> None:
     assert probe(home, activate=line)["activate"] == problem
 
 
-SMI = r'''
+SMI = r"""
 case "$*" in
 *compute-apps*) echo "4711, GPU-aa, 1024"; echo "garbage"; echo "4712, GPU-bb, [N/A]" ;;
 *) echo "0, NVIDIA A100-SXM4-80GB, 81920, GPU-aa, 535.129.03, 0"
    echo "1, NVIDIA A100-SXM4-80GB, [N/A], GPU-bb, 535.129.03, [N/A]"; echo "not, a, gpu" ;;
-esac'''
+esac"""
 
 
 def test_gpus_as_nvidia_smi_tells(home: Path, tmp_path: Path) -> None:
@@ -147,8 +157,10 @@ def test_gpus_as_nvidia_smi_tells(home: Path, tmp_path: Path) -> None:
     facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert [(g["index"], g["memory"], g["ecc_errors"]) for g in facts["gpus"]] == [(0, 80 << 30, 0), (1, None, None)]
     assert facts["gpus"][0]["driver"] == "535.129.03" and facts["gpu_error"] is None
-    assert facts["gpu_processes"] == [{"pid": 4711, "gpu": "GPU-aa", "memory": 1 << 30},
-                                      {"pid": 4712, "gpu": "GPU-bb", "memory": None}]
+    assert facts["gpu_processes"] == [
+        {"pid": 4711, "gpu": "GPU-aa", "memory": 1 << 30},
+        {"pid": 4712, "gpu": "GPU-bb", "memory": None},
+    ]
 
 
 def test_an_nvidia_smi_that_fails_says_why(home: Path, tmp_path: Path) -> None:
@@ -201,21 +213,28 @@ def test_the_clock_answers_while_steps_run(home: Path) -> None:
 
 
 def test_a_step_that_fails_costs_only_itself(parts: dict[str, Any]) -> None:
-    facts = parts["gather"]([("a", lambda: {"x": 1}), ("b", lambda: [][0]), ("c", lambda: {"d": {"p": 1}}),
-                             ("e", lambda: {"d": {"q": 2}})], 5.0)
+    facts = parts["gather"](
+        [("a", lambda: {"x": 1}), ("b", lambda: [][0]), ("c", lambda: {"d": {"p": 1}}), ("e", lambda: {"d": {"q": 2}})],
+        5.0,
+    )
     assert facts["x"] == 1 and facts["d"] == {"p": 1, "q": 2} and facts["timed_out"] == []
     assert list(facts["failed"]) == ["b"] and "IndexError" in facts["failed"]["b"]
 
 
-@pytest.mark.parametrize(("path", "wanted"), [
-    ("/data/set/x", ("nfs4", "server:/export")),
-    ("/data", ("ext4", "/dev/sda1")),
-    ("/with space/x", ("xfs", "/dev/sdb")),
-    ("/dataset", ("ext4", "/dev/sda1")),
-])
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/data/set/x", ("nfs4", "server:/export")),
+        ("/data", ("ext4", "/dev/sda1")),
+        ("/with space/x", ("xfs", "/dev/sdb")),
+        ("/dataset", ("ext4", "/dev/sda1")),
+    ],
+)
 def test_file_systems_by_the_mount_table(parts: dict[str, Any], path: str, wanted: tuple[str, str]) -> None:
-    table = ("rootfs / rootfs rw 0 0\n/dev/sda1 / ext4 rw 0 0\nserver:/export /data/set nfs4 rw 0 0\n"
-             "/dev/sdb /with\\040space xfs rw 0 0\nbroken\n\n")
+    table = (
+        "rootfs / rootfs rw 0 0\n/dev/sda1 / ext4 rw 0 0\nserver:/export /data/set nfs4 rw 0 0\n"
+        "/dev/sdb /with\\040space xfs rw 0 0\nbroken\n\n"
+    )
     assert parts["filesystem"](path, table) == wanted
 
 
@@ -230,11 +249,15 @@ def test_netlink_answers_that_are_cut_or_odd(parts: dict[str, Any]) -> None:
     assert parse(b"\0" * 64) == [None], "a length of zero must not loop"
 
 
-@pytest.mark.parametrize(("text", "wanted"), [
-    ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 11\n", "535.129.03"),
-    ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
-    ("", None), ("no version here", None),
-])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 11\n", "535.129.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
+        ("", None),
+        ("no version here", None),
+    ],
+)
 def test_driver_version_texts(parts: dict[str, Any], text: str, wanted: str | None) -> None:
     before, parts["text"] = parts["text"], lambda path: text
     try:

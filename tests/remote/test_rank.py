@@ -21,9 +21,14 @@ RANK = Path(fleet.__file__).parent / "remote/rank.py"
 
 def start(folder: Path, *argv: str, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [PYTHON, "-I", "-S", str(RANK), *argv], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True, cwd=folder,
-        env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(folder), "RANK": "5", "LOCAL_RANK": "1", **env})
+        [PYTHON, "-I", "-S", str(RANK), *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(folder), "RANK": "5", "LOCAL_RANK": "1", **env},
+    )
 
 
 def outcome(folder: Path, *argv: str, **env: str) -> tuple[int, dict[str, Any]]:
@@ -32,10 +37,17 @@ def outcome(folder: Path, *argv: str, **env: str) -> tuple[int, dict[str, Any]]:
     return code, read_json(folder / "rank5.json")
 
 
-@pytest.mark.parametrize(("line", "seen", "status", "signum"), [
-    ("exit 0", 0, 0, None), ("exit 3", 3, 3, None), ("exit 255", 255, 255, None),
-    ("kill -9 $$", -9, None, 9), ("kill -SEGV $$", -11, None, 11), ("kill -TERM $$", -15, None, 15),
-])
+@pytest.mark.parametrize(
+    ("line", "seen", "status", "signum"),
+    [
+        ("exit 0", 0, 0, None),
+        ("exit 3", 3, 3, None),
+        ("exit 255", 255, 255, None),
+        ("kill -9 $$", -9, None, 9),
+        ("kill -SEGV $$", -11, None, 11),
+        ("kill -TERM $$", -15, None, 15),
+    ],
+)
 def test_it_ends_as_the_rank_ended(
     tmp_path: Path, line: str, seen: int, status: int | None, signum: int | None
 ) -> None:
@@ -43,7 +55,12 @@ def test_it_ends_as_the_rank_ended(
     code, record = outcome(tmp_path, "sh", "-c", line, TORCHELASTIC_RESTART_COUNT="2")
     assert code == seen
     assert {k: record[k] for k in ("rank", "local_rank", "status", "signal", "attempt")} == {
-        "rank": 5, "local_rank": 1, "status": status, "signal": signum, "attempt": 2}
+        "rank": 5,
+        "local_rank": 1,
+        "status": status,
+        "signal": signum,
+        "attempt": 2,
+    }
     assert before - 1 < record["started"] <= record["time"] < time.time() + 1
     assert not list(tmp_path.glob("core*")) and not list(tmp_path.glob("*.new"))
 
@@ -112,7 +129,9 @@ def test_a_killed_wrapper_takes_the_rank_with_it(tmp_path: Path) -> None:
 
 
 def test_rank_numbers_of_an_engine_that_gives_none(tmp_path: Path) -> None:
-    process = subprocess.Popen([PYTHON, "-I", "-S", str(RANK), "true"], env={
-        "PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path), "FLEET_FIRST_RANK": "6", "LOCAL_RANK": "1"})
+    process = subprocess.Popen(
+        [PYTHON, "-I", "-S", str(RANK), "true"],
+        env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path), "FLEET_FIRST_RANK": "6", "LOCAL_RANK": "1"},
+    )
     assert process.wait(20) == 0
     assert read_json(tmp_path / "rank7.json")["local_rank"] == 1

@@ -40,11 +40,14 @@ class Fleet:
     def send(self, source: Path, cancel: Cancel | None = None, to: str = "data/", **options: Any) -> Report:
         dests = {host.name: f"{host.workdir}/{to}" for host in self.inventory.hosts}
         plan = broadcast.make_plan(self.inventory, [f"{source}:X"], **options)
-        items = tuple(broadcast.plan.Item(item.source, {n: d + source.name if d.endswith("/") else d
-                                                        for n, d in dests.items()}) for item in plan.items)
+        items = tuple(
+            broadcast.plan.Item(item.source, {n: d + source.name if d.endswith("/") else d for n, d in dests.items()})
+            for item in plan.items
+        )
         plan = broadcast.BroadcastPlan(items, plan.limit, plan.via)
-        return broadcast.execute(self.inventory, plan, Runtime(LocalTransport(), emit=self.events.append,
-                                                               cancel=cancel or Cancel()))
+        return broadcast.execute(
+            self.inventory, plan, Runtime(LocalTransport(), emit=self.events.append, cancel=cancel or Cancel())
+        )
 
     def ok(self, source: Path, **options: Any) -> Report:
         report = self.send(source, **options)
@@ -61,8 +64,12 @@ class Fleet:
         self.events.clear()
         thread.start()
         try:
-            until(lambda: any(isinstance(e, Progress) and e.host == self.names[-1] and e.done > 6 * MB
-                              for e in list(self.events)), 30)
+            until(
+                lambda: any(
+                    isinstance(e, Progress) and e.host == self.names[-1] and e.done > 6 * MB for e in list(self.events)
+                ),
+                30,
+            )
             act()
         finally:
             thread.join(60)
@@ -212,10 +219,13 @@ def test_two_names_of_one_place_are_found_out_by_the_node(fleet: Fleet, tmp_path
     for name in fleet.names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "way").symlink_to(".")
-    items = tuple(broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / n / to) for n in fleet.names})
-                  for source, to in (("one", "x"), ("two", "way/x")))
-    report = broadcast.execute(fleet.inventory, broadcast.BroadcastPlan(items, None, "chain"),
-                               Runtime(LocalTransport()))
+    items = tuple(
+        broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / n / to) for n in fleet.names})
+        for source, to in (("one", "x"), ("two", "way/x"))
+    )
+    report = broadcast.execute(
+        fleet.inventory, broadcast.BroadcastPlan(items, None, "chain"), Runtime(LocalTransport())
+    )
     assert report.exit_code == 1 and "two sources go to" in str(report.results[0].error)
     assert not (tmp_path / "n1/x").exists()
 
@@ -272,8 +282,11 @@ def test_a_source_that_shrinks(fleet: Fleet, big: Path) -> None:
 def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, big: Path) -> None:
     def kill() -> None:
         holder = os.stat(fleet.path("n2", ".model.bin.fleet-data", "lock")).st_ino
-        pids = {int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines()
-                if line.split()[5].endswith(f":{holder}")}
+        pids = {
+            int(line.split()[4])
+            for line in Path("/proc/locks").read_text().splitlines()
+            if line.split()[5].endswith(f":{holder}")
+        }
         assert len(pids) == 1
         os.kill(pids.pop(), 9)
 
@@ -301,8 +314,9 @@ def test_some_destinations_shared_and_some_not(fleet: Fleet, tmp_path: Path) -> 
     for source, where in (("own", "{}/x"), ("common", "all/x")):
         (tmp_path / source).write_text(source)
         items.append(broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / where.format(n)) for n in fleet.names}))
-    report = broadcast.execute(fleet.inventory, broadcast.BroadcastPlan(tuple(items), None, "chain"),
-                               Runtime(LocalTransport()))
+    report = broadcast.execute(
+        fleet.inventory, broadcast.BroadcastPlan(tuple(items), None, "chain"), Runtime(LocalTransport())
+    )
     assert report.exit_code == 0, [r.error for r in report.results]
     assert (tmp_path / "all/x").read_text() == "common" and (tmp_path / "n3/x").read_text() == "own"
     assert report.data["sent"] == 9 and len(report.results[0].data["to"]) == 2

@@ -29,15 +29,30 @@ class Node:
     def __init__(self, home: Path, entries: list[list[Any]] | None = None, patience: float = 60.0) -> None:
         self.tls = make_certificate()
         self.final = home / "data" / "f"
-        spec = {"role": "node", "sync": "s1", "host": "n1", "head": "h", "wait": 0, "every": 0.1, "via": "chain",
-                "patience": patience, "listen": "127.0.0.1", "tls": self.tls, "token": "secret", "limit": None,
-                "targets": [[str(home / "data"), "d"]]}
+        spec = {
+            "role": "node",
+            "sync": "s1",
+            "host": "n1",
+            "head": "h",
+            "wait": 0,
+            "every": 0.1,
+            "via": "chain",
+            "patience": patience,
+            "listen": "127.0.0.1",
+            "tls": self.tls,
+            "token": "secret",
+            "limit": None,
+            "targets": [[str(home / "data"), "d"]],
+        }
         self.running = Running("relay", spec, home)
         self.frames = self.running.frames()
         self.wait("hello")
         packed = zlib.compress(json.dumps(entries or [[0, "f", "f", 0o640, len(DATA), 10**18 + 7, ""]]).encode())
-        self.running.raw(json.dumps({"op": "manifest", "size": len(packed),
-                                     "sha256": hashlib.sha256(packed).hexdigest()}).encode() + b"\n" + packed)
+        self.running.raw(
+            json.dumps({"op": "manifest", "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()}).encode()
+            + b"\n"
+            + packed
+        )
 
     def wait(self, event: str) -> dict[str, Any]:
         for frame in self.frames:
@@ -228,8 +243,9 @@ class Successor:
         context.load_cert_chain(pem)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(10)
-            node.running.send({"op": "next", "epoch": 1, "token": "other",
-                               "addresses": [["127.0.0.1", listener.getsockname()[1]]]})
+            node.running.send(
+                {"op": "next", "epoch": 1, "token": "other", "addresses": [["127.0.0.1", listener.getsockname()[1]]]}
+            )
             plain = listener.accept()[0]
             plain.settimeout(10)
             self.link = context.wrap_socket(plain, server_side=True)
@@ -269,12 +285,30 @@ def test_a_successor_that_takes_nothing_holds_nobody_up(node: Node) -> None:
 ALL = json.dumps({"wants": [[0, len(DATA)]]}).encode()
 
 
-@pytest.mark.parametrize("says", [
-    b'{"wants": [["0", "9"]]}', b'{"wants": [[0, 1e3]]}', b'{"wants": [[true, 9]]}', b'{"wants": [[0, 99999999999]]}',
-    b'{"wants": [[9, 3]]}', b'{"wants": [[0, 9], [5, 12]]}', b'{"wants": [[3, 3]]}', b'{"wants": [[-5, 9]]}',
-    b'{"wants": {}, "x": ' + b"9" * 900 + b"}", b'{"wants": 7}', b'{"wants": [0, 1]}', b"[]", b"{}", b"\xff",
-    b"[" * 1000, b'{"wants": [' + b"[0,1]," * 200_000 + b"[0,1]]}", b'{"wants": null}', b'{"wants": [[0, 1, 2]]}',
-], ids=lambda says: says[:24].decode("latin-1"))
+@pytest.mark.parametrize(
+    "says",
+    [
+        b'{"wants": [["0", "9"]]}',
+        b'{"wants": [[0, 1e3]]}',
+        b'{"wants": [[true, 9]]}',
+        b'{"wants": [[0, 99999999999]]}',
+        b'{"wants": [[9, 3]]}',
+        b'{"wants": [[0, 9], [5, 12]]}',
+        b'{"wants": [[3, 3]]}',
+        b'{"wants": [[-5, 9]]}',
+        b'{"wants": {}, "x": ' + b"9" * 900 + b"}",
+        b'{"wants": 7}',
+        b'{"wants": [0, 1]}',
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 1000,
+        b'{"wants": [' + b"[0,1]," * 200_000 + b"[0,1]]}",
+        b'{"wants": null}',
+        b'{"wants": [[0, 1, 2]]}',
+    ],
+    ids=lambda says: says[:24].decode("latin-1"),
+)
 def test_a_successor_that_asks_for_what_cannot_be_is_told_of_and_nobody_else_suffers(node: Node, says: bytes) -> None:
     successor = Successor(node, says)
     link = node.wait("link")

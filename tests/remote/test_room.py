@@ -73,8 +73,14 @@ def test_bytes_that_ran_out(source: Path, disk: Disk, monkeypatch: pytest.Monkey
 
 def holes(folder: Path) -> dict[str, bytes]:
     """Files with holes at their beginning, in their middle, at their end, and nothing but that."""
-    made = {"first": bytes(9 * MB) + b"x", "end": b"x" + bytes(9 * MB), "none": bytes(12 * MB),
-            "small": b"x" + bytes(700_000) + b"y", "tiny": bytes(3), "middle": b"x" * 5000 + bytes(11 * MB) + b"y" * 77}
+    made = {
+        "first": bytes(9 * MB) + b"x",
+        "end": b"x" + bytes(9 * MB),
+        "none": bytes(12 * MB),
+        "small": b"x" + bytes(700_000) + b"y",
+        "tiny": bytes(3),
+        "middle": b"x" * 5000 + bytes(11 * MB) + b"y" * 77,
+    }
     folder.mkdir(exist_ok=True)
     for name, data in made.items():
         with (folder / name).open("wb") as file:
@@ -121,7 +127,9 @@ def test_hard_links_are_told(source: Path, dest: Path) -> None:  # noqa: F811
 
 
 def test_a_large_file_that_changes_while_it_is_sent_is_named(
-    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    source: Path,  # noqa: F811
+    dest: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (source / "model.bin").write_bytes(bytes(range(256)) * 8192)
     real = code._rsync

@@ -20,8 +20,24 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 
 contents = st.binary(max_size=300).filter(lambda data: b"\0" not in data)
-TOOLS = ("sh", "cat", "ls", "rm", "mv", "cp", "ln", "mkdir", "rmdir", "chmod", "cksum", "tr", "readlink", "uname", "id",
-         "ssh-keygen")
+TOOLS = (
+    "sh",
+    "cat",
+    "ls",
+    "rm",
+    "mv",
+    "cp",
+    "ln",
+    "mkdir",
+    "rmdir",
+    "chmod",
+    "cksum",
+    "tr",
+    "readlink",
+    "uname",
+    "id",
+    "ssh-keygen",
+)
 
 
 @pytest.fixture(params=["dash", "bash"])
@@ -52,8 +68,10 @@ def mode(path: Path) -> int:
 
 
 def snapshot(home: Path) -> dict[str, tuple[int, int, bytes]]:
-    return {str(p): (p.lstat().st_mtime_ns, p.lstat().st_mode, p.read_bytes() if p.is_file() else b"")
-            for p in home.rglob("*")}
+    return {
+        str(p): (p.lstat().st_mtime_ns, p.lstat().st_mode, p.read_bytes() if p.is_file() else b"")
+        for p in home.rglob("*")
+    }
 
 
 def test_an_empty_home_gets_a_private_folder_and_a_key(session: Session, home: Path) -> None:

@@ -26,8 +26,12 @@ def test_told_to_end_while_ranks_end_by_themselves(tmp_path: Path) -> None:
     shutil.copy(SPAWN, tmp_path)
     (tmp_path / "command.json").write_text(json.dumps({"argv": []}))
     (tmp_path / "rank.py").write_text(RANK)
-    engine = subprocess.Popen([PYTHON, "-I", "-S", str(tmp_path / "spawn.py"), "0", "50"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True)
+    engine = subprocess.Popen(
+        [PYTHON, "-I", "-S", str(tmp_path / "spawn.py"), "0", "50"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert engine.stdout and engine.stdout.read(50)
     time.sleep(0.3)
     while engine.poll() is None:

@@ -56,8 +56,15 @@ def test_argv_and_env_arrive_byte_for_byte(home: Path, run: str, activate: str |
 
 def test_env_expand_cwd_and_activate(home: Path, run: str) -> None:
     (home / "work").mkdir()
-    start(home, run, ["sh", "-c", "echo $A $B $C; pwd; umask"], env={"A": "$HOME"}, cwd="~/work",
-          env_expand={"B": "${HOME}/x:$NOT_THERE", "C": "~/y"}, activate="export A=active")
+    start(
+        home,
+        run,
+        ["sh", "-c", "echo $A $B $C; pwd; umask"],
+        env={"A": "$HOME"},
+        cwd="~/work",
+        env_expand={"B": "${HOME}/x:$NOT_THERE", "C": "~/y"},
+        activate="export A=active",
+    )
     final(home, run)
     lines = (folder_of(home, run) / "node.log").read_text().splitlines()
     assert lines[:2] == [f"active {home}/x: {home}/y", f"{home}/work"]
@@ -114,6 +121,7 @@ def test_neither_supervisor_nor_foreground_carries_the_mark(home: Path, run: str
 def test_it_outlives_its_session(home: Path, run: str) -> None:
     start(home, run, ["sleep", "60"])
     for pid, own_pipes in zip(owners(home, run), (1, 0), strict=True):
+
         def pipes(of: int = pid) -> set[str]:
             return {os.readlink(link) for link in Path(f"/proc/{of}/fd").iterdir()} - {"/dev/null"}
 
@@ -180,7 +188,10 @@ def test_two_runs_never_touch_each_other(home: Path, run: str) -> None:
     try:
         until((home / "stubborn").exists)
         assert answer("stop", {"run": run, "grace": 0.3, "reason": "x"}, home) == {
-            "event": "stopped", "left": [], "was": "running"}
+            "event": "stopped",
+            "left": [],
+            "was": "running",
+        }
         assert len(marked(other)) == 1 and not marked(run)
         assert read_json(folder_of(home, other) / "status.json")["state"] == "running"
     finally:

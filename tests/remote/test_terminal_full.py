@@ -31,8 +31,15 @@ def test_one_signal_ends_it_and_what_it_started(what: str, signum: int, tmp_path
     (tmp_path / "hostfile").write_text("n1 slots=1\n")
     head, terminal = os.openpty()
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([*FLEET, *VERBS[what]], stdin=terminal, stdout=terminal, stderr=terminal, env=env,
-                               cwd=tmp_path, start_new_session=True)
+    process = subprocess.Popen(
+        [*FLEET, *VERBS[what]],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=env,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
     try:
         deadline = time.monotonic() + 60
         while select.select([], [terminal], [], 0)[1] and time.monotonic() < deadline:
@@ -63,10 +70,31 @@ main.main()
 def test_a_signal_handler_that_a_busy_machine_holds_up(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("n1 slots=1\n")
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    argv = [sys.executable, "-c", BUSY, "--transport", "local", "launch", "--no-preflight", "--engine", "command",
-            "--workdir", "/", "sh", "-c", "echo up; exec sleep 1000"]
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               env=env, cwd=tmp_path, start_new_session=True)
+    argv = [
+        sys.executable,
+        "-c",
+        BUSY,
+        "--transport",
+        "local",
+        "launch",
+        "--no-preflight",
+        "--engine",
+        "command",
+        "--workdir",
+        "/",
+        "sh",
+        "-c",
+        "echo up; exec sleep 1000",
+    ]
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
     try:
         deadline = time.monotonic() + 60
         while not any(p.stat().st_size for p in tmp_path.glob("runs/*/*/rank0.out")) and time.monotonic() < deadline:

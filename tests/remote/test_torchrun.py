@@ -31,9 +31,23 @@ def torchrun(home: Path, run: str, code: str, **changes: Any) -> Path:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--node-rank=0",
-        "--master-addr=127.0.0.1", f"--master-port={port}", f"--rdzv-id={run}", "--no-python", "--",
-        {"python": True}, {"run_dir": "rank.py"}, sys.executable, "-u", "train.py", code,
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "--node-rank=0",
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+        f"--rdzv-id={run}",
+        "--no-python",
+        "--",
+        {"python": True},
+        {"run_dir": "rank.py"},
+        sys.executable,
+        "-u",
+        "train.py",
+        code,
     ]
     spec = supervise_spec(run, argv, env={"PYTHONWARNINGS": "ignore"}, **changes)
     assert answer("supervise", spec, home)["event"] == "started"

@@ -98,8 +98,10 @@ A_MODULE = "mkdir -p tinypkg/__pycache__; echo y = 2 >tinypkg/new.py; : >tinypkg
 def cut_off(python: Path, folder: Path, put_in: str) -> None:
     """An install of the folder's wheels; its pip does no more than this line for sh, then the host goes down."""
     dies = python.with_name("dies")
-    dies.write_text(f'#!/bin/sh\ncase "$*" in "-m pip "*) cd {site(python)}; {put_in}; kill -9 $PPID; exit 1; esac\n'
-                    f'exec {python} "$@"\n')
+    dies.write_text(
+        f'#!/bin/sh\ncase "$*" in "-m pip "*) cd {site(python)}; {put_in}; kill -9 $PPID; exit 1; esac\n'
+        f'exec {python} "$@"\n'
+    )
     dies.chmod(0o755)
     assert not sync(folder, dies).ok
     assert list(site(python).glob("tinypkg/*")) and list((Path.home() / ".fleet/wheels").glob("adding-*"))

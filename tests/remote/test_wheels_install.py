@@ -95,8 +95,10 @@ def test_an_import_that_hangs_or_dies(python: Path, folder: Path) -> None:
 
 def test_ctrl_c_while_it_is_imported(python: Path, folder: Path, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    code = f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\nos.rename({str(begun)!r}, " \
-           f"{str(begun) + '2'!r})\ntime.sleep(100)\n"
+    code = (
+        f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\nos.rename({str(begun)!r}, "
+        f"{str(begun) + '2'!r})\ntime.sleep(100)\n"
+    )
     make_wheel(folder, "tinypkg", files={"tinypkg.py": code})
     runtime = Runtime(LocalTransport())
 
@@ -162,9 +164,16 @@ def test_a_lock_that_is_held_is_waited_for_and_said(
     monkeypatch.setattr("fleet.ops.wheels.node.LOCK_SECONDS", 1.0)
     make_wheel(folder)
     holder = subprocess.Popen(
-        ["python3", "-c", "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
-         "print('held', flush=True); sys.stdin.read()", str(site(python) / ".fleet-install.lock")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        [
+            "python3",
+            "-c",
+            "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
+            "print('held', flush=True); sys.stdin.read()",
+            str(site(python) / ".fleet-install.lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert holder.stdout and holder.stdout.readline() == b"held\n"
     assert "another install into" in error(sync(folder, python)).message
     holder.communicate()
@@ -192,6 +201,8 @@ def test_a_second_sync_of_the_same_wheels_waits_and_finds_them_there(python: Pat
 def test_ctrl_c_ends_the_waiting_for_another_sync(python: Path, folder: Path) -> None:
     path = make_wheel(folder)
     runtime = Runtime(LocalTransport(), emit=lambda event: runtime.cancel.set() if isinstance(event, Notice) else None)
-    with (turn(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())),
-          pytest.raises(Interrupted)):
+    with (
+        turn(digest_of_set((read_wheel(path),)), "another sync", Runtime(LocalTransport())),
+        pytest.raises(Interrupted),
+    ):
         sync(folder, python, runtime=runtime)

@@ -29,8 +29,15 @@ def start(clone: Path, play: str) -> subprocess.Popen[str]:
     fleet.write_text(FLEET.replace("CALLS", str(clone / "calls")).replace("PLAY", play))
     fleet.chmod(0o755)
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nowhere", "TMPDIR": str(clone.parent)}
-    return subprocess.Popen([clone / "tools/demo"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [clone / "tools/demo"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def is_cleared(clone: Path) -> bool:

@@ -71,8 +71,14 @@ class Machine:
 
     def popen(self, line: str, stdin: int = subprocess.DEVNULL, stderr: int = subprocess.PIPE) -> Popen[str]:
         argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ENTER, "enter"]
-        return Popen([*argv, str(self.folder), line], stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                     env={"HOME": str(self.folder), "TERM": "dumb"})
+        return Popen(
+            [*argv, str(self.folder), line],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={"HOME": str(self.folder), "TERM": "dumb"},
+        )
 
     def run(self, line: str, code: int = 0) -> tuple[str, str]:
         with self.popen(line) as process:
@@ -108,8 +114,10 @@ def test_an_sshd_that_is_enabled_stays_so(machine: Machine, state: str) -> None:
     machine.packages({"openssh-server": state})
     machine.stub("apt-get", POSTINST)
     wants = "/etc/systemd/system/multi-user.target.wants"
-    before = f"{FORGET}; rm /usr/sbin/sshd; mkdir -p {wants}; ln -s /lib/systemd/system/ssh.service {wants}/; " \
+    before = (
+        f"{FORGET}; rm /usr/sbin/sshd; mkdir -p {wants}; ln -s /lib/systemd/system/ssh.service {wants}/; "
         "update-rc.d ssh defaults; rm -f ../systemctl.log"
+    )
     out, _ = machine.run(f"{before}; {ENABLED}; echo --; {SERVER}; {ENABLED}")
     then, now = out.split("--\n")
     assert f"{wants}/ssh.service\n" in then and "/S01ssh\n" in then
@@ -159,13 +167,16 @@ def test_a_package_that_a_killed_dpkg_was_unpacking_comes_first(machine: Machine
     assert again.endswith(" --reinstall ucf") and "--reinstall" not in install
 
 
-@pytest.mark.parametrize(("policy", "aside", "healed"), [
-    (OURS, YOURS, YOURS),
-    (OURS, None, None),
-    (OURS, OURS, None),  # killed twice
-    (None, YOURS, YOURS),
-    (YOURS, OURS, YOURS),
-])
+@pytest.mark.parametrize(
+    ("policy", "aside", "healed"),
+    [
+        (OURS, YOURS, YOURS),
+        (OURS, None, None),
+        (OURS, OURS, None),  # killed twice
+        (None, YOURS, YOURS),
+        (YOURS, OURS, YOURS),
+    ],
+)
 def test_what_an_earlier_version_left_is_put_right(
     machine: Machine, policy: str | None, aside: str | None, healed: str | None
 ) -> None:
@@ -206,10 +217,13 @@ def pip(machine: Machine) -> Callable[[str], None]:
     """A python3 whose `-m venv` makes another like it, and whose pip does what it is told."""
 
     def stub(body: str) -> None:
-        machine.stub("python3", f"""case "$*" in
+        machine.stub(
+            "python3",
+            f"""case "$*" in
             *"-m venv"*) mkdir -p .venv/bin; cp {machine.folder}/bin/python3 .venv/bin/python ;;
             *"pip install"*) {body} ;;
-        esac""")
+        esac""",
+        )
 
     (machine.folder / "clone/setup.cfg").write_text("")
     return stub

@@ -64,10 +64,14 @@ COMMON: dict[str, tuple[str, tuple[str, ...]]] = {
     "include with match final": ("Include inc/final\nHost one\n IdentityFile ~/.ssh/first\n", ("one", "two")),
     "match final, and HostName again": (
         "Match final\n HostName other\n User me\n IdentityFile /k/b\nHost ONE\n HostName Real.%h\n IdentityFile /k/a\n"
-        "Host real*\n IdentityFile /k/c\n IdentityFile /k/a\n Port 33\nHost one\n Port 44\n", ("ONE", "one", "two")),
+        "Host real*\n IdentityFile /k/c\n IdentityFile /k/a\n Port 33\nHost one\n Port 44\n",
+        ("ONE", "one", "two"),
+    ),
     "a certificate, read twice": ("CertificateFile ~/c-cert.pub\nMatch final all\n Port 33\n", ("one",)),
     "match final in a file for others": (
-        "Host two\n Include inc/final\nHost one\n HostName three\nHost three\n Port 3\n", ("one", "two")),
+        "Host two\n Include inc/final\nHost one\n HostName three\nHost three\n Port 3\n",
+        ("one", "two"),
+    ),
     "include": ("Include inc/a\nPort 33\n", ("one", "two")),
     "include with a glob": ("Include inc/[ab]\n".replace("[ab]", "?") + "Port 33\n", ("one", "two")),
     "include, nothing there": ("Include inc/nothing inc/none/*\nPort 33\n", ("one",)),
@@ -78,16 +82,22 @@ COMMON: dict[str, tuple[str, tuple[str, ...]]] = {
     "settings of no concern": (
         "Host *\n ForwardAgent yes\n ServerAliveInterval 60\n ControlMaster auto\n ControlPersist 10m\n"
         " ControlPath ~/.ssh/cm-%r@%h:%p\n StrictHostKeyChecking no\n HashKnownHosts yes\n SendEnv LANG LC_*\n"
-        " Compression no\n LogLevel ERROR\n AddKeysToAgent yes\n UpdateHostKeys no\n Port 33\n", ("one",)),
+        " Compression no\n LogLevel ERROR\n AddKeysToAgent yes\n UpdateHostKeys no\n Port 33\n",
+        ("one",),
+    ),
     "a provider's block": (
         "Host i-*\n HostName 203.0.113.7\n User ubuntu\n IdentityFile ~/.ssh/id_rsa.pem\n IdentitiesOnly yes\n"
-        " StrictHostKeyChecking accept-new\n ServerAliveInterval 30\n", ("i-0abc", "one")),
+        " StrictHostKeyChecking accept-new\n ServerAliveInterval 30\n",
+        ("i-0abc", "one"),
+    ),
     "setup-ssh's block": (
         "# >>> fleet lab >>>\nHost one\n    HostName 198.18.0.1\n    User root\n    IdentityFile /k/id_ed25519\n"
         "Host two\n    HostName 198.18.0.2\n    IdentityFile /k/id_ed25519\nHost one two\n"
         "    UserKnownHostsFile /k/kh\n    StrictHostKeyChecking yes\n"
         "    UpdateHostKeys no\n    CheckHostIP no\n    IdentitiesOnly yes\nHost *\n"
-        "# <<< fleet lab <<<\nPort 33\n", ("one", "two", "three")),
+        "# <<< fleet lab <<<\nPort 33\n",
+        ("one", "two", "three"),
+    ),
 }
 
 # what fleet leaves to ssh
@@ -121,12 +131,18 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
     "match localnetwork": ("Match localnetwork 127.0.0.0/8\n Port 33\n", ("one",)),
     "match tagged": ("Tag here\nMatch tagged here\n Port 33\n", ("one",)),
     "match of nonsense": ("Match moon full\n Port 33\n", ("one",)),
-    "canonical names": ("CanonicalizeHostname yes\nCanonicalizeFallbackLocal yes\n"
-                        "Host localhost\n Port 33\n", ("localhost",)),
-    "canonical names, always": ("CanonicalizeHostname always\nCanonicalizeMaxDots 0\nMatch canonical\n Port 33\n",
-                                ("localhost",)),
+    "canonical names": (
+        "CanonicalizeHostname yes\nCanonicalizeFallbackLocal yes\nHost localhost\n Port 33\n",
+        ("localhost",),
+    ),
+    "canonical names, always": (
+        "CanonicalizeHostname always\nCanonicalizeMaxDots 0\nMatch canonical\n Port 33\n",
+        ("localhost",),
+    ),
     "tokens in an identity": (
-        "IdentityFile ~/.ssh/%r@%h:%p\nIdentityFile %d/%u-%n-%L-%i-%%\nUser me\n", ("one", "two")),
+        "IdentityFile ~/.ssh/%r@%h:%p\nIdentityFile %d/%u-%n-%L-%i-%%\nUser me\n",
+        ("one", "two"),
+    ),
     "%C and %k": ("IdentityFile /k/%C\nHost one\n HostKeyAlias shared\nHost *\n IdentityFile /k/%k\n", ("one", "two")),
     "variables in an identity": ("IdentityFile ${FLEET_TEST_KEYS}/id\n", ("one",)),
     "tokens in a jump": ("ProxyJump %h-gate,%r@gate:22\n User me\n", ("one", "two")),
@@ -138,7 +154,7 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
     "agent with variable inside": ("IdentityAgent ${FLEET_TEST_KEYS}/sock\n", ("one",)),
     "hostname with two tokens": ("HostName %h.%%example\n", ("one",)),
     "hostname with a bad token": ("HostName %z\n", ("one",)),
-    "certificates": ("CertificateFile ~/.ssh/id-cert.pub\nCertificateFile \"/k/a b-cert.pub\"\n", ("one",)),
+    "certificates": ('CertificateFile ~/.ssh/id-cert.pub\nCertificateFile "/k/a b-cert.pub"\n', ("one",)),
     "revoked keys": ("RevokedHostKeys ~/.ssh/revoked\n", ("one",)),
     "ipv6 jump": ("ProxyJump me@[fd00::1]:2200\n", ("one",)),
     "jump as a URI": ("ProxyJump ssh://me@gate:2200\n", ("one",)),
@@ -173,7 +189,7 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
     "flag of no sense": ("IdentitiesOnly perhaps\n", ("one",)),
     "strict of no sense": ("StrictHostKeyChecking sometimes\n", ("one",)),
     "host without a name": ("Host\n Port 33\n", ("one",)),
-    "odd line elsewhere": ("Host two\n IdentityFile \"/k/a b\"\nHost one\n Port 33\n", ("one", "two")),
+    "odd line elsewhere": ('Host two\n IdentityFile "/k/a b"\nHost one\n Port 33\n', ("one", "two")),
     "vertical tab": ("Port 33\vUser me\n", ("one",)),
     "next line and line separator": ("# x\u2028Port 33\n# y\x85User me\nHost one\u2028two\n HostName x\n", ("one",)),
     "carriage return inside": ("# x\rPort 33\nPort 44\n", ("one",)),

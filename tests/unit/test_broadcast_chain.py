@@ -34,8 +34,12 @@ class Story:
             for verdict in self.judge.tick(self.now):
                 self.verdicts.append(verdict)
                 self.told.append((verdict.name, verdict.action, verdict.kind))
-                change = {"aside": self.chain.set_aside, "last": self.chain.to_end, "out": self.chain.remove,
-                          "first": self.chain.to_front}
+                change = {
+                    "aside": self.chain.set_aside,
+                    "last": self.chain.to_end,
+                    "out": self.chain.remove,
+                    "first": self.chain.to_front,
+                }
                 change[verdict.action](verdict.name)
         return self
 
@@ -46,8 +50,11 @@ class Story:
             sender = self.chain.sender_of(name)
             rate = rates.get(name, 0.0) if isinstance(rates, Mapping) else rates(name, sender)
             room = self.chain.hops[sender].received if sender else hop.todo
-            at = min(hop.received + int(rate * pause), max(room, hop.received)) if name in self.chain.hops \
+            at = (
+                min(hop.received + int(rate * pause), max(room, hop.received))
+                if name in self.chain.hops
                 else hop.received
+            )
             self.chain.heard(name, at, at, self.now)
             if at >= hop.todo:
                 self.chain.done(name)
@@ -276,8 +283,16 @@ def walls(story: Story, shut: set[tuple[str, str]]) -> Story:
     """Links between these two fail, until there is none left."""
     change = {"last": story.chain.to_end, "out": story.chain.remove, "first": story.chain.to_front}
     for _ in range(200):
-        order = next((o for o in story.chain.links.values() if (o.sender, o.receiver) in shut
-                      and o.receiver in story.chain.hops and not story.chain.hops[o.receiver].done), None)
+        order = next(
+            (
+                o
+                for o in story.chain.links.values()
+                if (o.sender, o.receiver) in shut
+                and o.receiver in story.chain.hops
+                and not story.chain.hops[o.receiver].done
+            ),
+            None,
+        )
         if order is None:
             return story
         answer = story.judge.broken(order.sender, order.epoch, False, "no route")

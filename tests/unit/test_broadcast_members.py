@@ -17,14 +17,18 @@ from tests.unit.test_hostile_fuzz import AT, NEED, Outbox
 MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
 
 
-@pytest.mark.parametrize(("said", "reached", "data", "dialled"), [
-    ("10.0.0.5", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),  # a name that only this machine's ssh config knows
-    ("192.168.0.7", "10.0.0.5", "192.168.0.7", ["192.168.0.7", "10.0.0.5", "gpu1"]),
-    ("10.0.0.5", "10.0.0.5", "192.168.0.7", ["10.0.0.5", "192.168.0.7", "gpu1"]),
-    ("198.51.100.1", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),
-    ("198.51.100.1", None, "192.168.0.7", ["192.168.0.7", "gpu1"]),
-    ("127.0.0.1", None, None, ["gpu1"]), (None, None, None, ["gpu1"]),
-])
+@pytest.mark.parametrize(
+    ("said", "reached", "data", "dialled"),
+    [
+        ("10.0.0.5", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),  # a name that only this machine's ssh config knows
+        ("192.168.0.7", "10.0.0.5", "192.168.0.7", ["192.168.0.7", "10.0.0.5", "gpu1"]),
+        ("10.0.0.5", "10.0.0.5", "192.168.0.7", ["10.0.0.5", "192.168.0.7", "gpu1"]),
+        ("198.51.100.1", "10.0.0.5", None, ["10.0.0.5", "gpu1"]),
+        ("198.51.100.1", None, "192.168.0.7", ["192.168.0.7", "gpu1"]),
+        ("127.0.0.1", None, None, ["gpu1"]),
+        (None, None, None, ["gpu1"]),
+    ],
+)
 def test_of_a_nodes_own_word_only_the_port_is_taken(
     said: str | None, reached: str | None, data: str | None, dialled: list[str]
 ) -> None:
@@ -34,8 +38,9 @@ def test_of_a_nodes_own_word_only_the_port_is_taken(
     assert one.own_addresses[0] == [said, 9]
 
 
-@pytest.mark.parametrize("said", [[], [{"event": "hello"}], [{"event": "hello"}, NEED]],
-                         ids=["nothing", "hello", "all but done"])
+@pytest.mark.parametrize(
+    "said", [[], [{"event": "hello"}], [{"event": "hello"}, NEED]], ids=["nothing", "hello", "all but done"]
+)
 def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]) -> None:
     both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
     head = Coordinator(list(both.values()), MANIFEST, lambda event: None, lambda member: member.addresses)

@@ -57,8 +57,13 @@ def test_two_sources_for_one_place() -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("100MB", 100_000_000), ("200mbit", 25_000_000), ("1.5GiB/s", 1_610_612_736), ("5000", 5000),
-     ("1gbit", 125_000_000)],
+    [
+        ("100MB", 100_000_000),
+        ("200mbit", 25_000_000),
+        ("1.5GiB/s", 1_610_612_736),
+        ("5000", 5000),
+        ("1gbit", 125_000_000),
+    ],
 )
 def test_rates(text: str, rate: int) -> None:
     assert parse_rate(text) == rate

@@ -25,19 +25,45 @@ from fleet.transport.frames import Nonsense
 INVENTORY = Inventory((Host("gpu01", "a"), Host("gpu02", "b")))
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("NVIDIA A100-SXM4-80GB", "8.0"), ("NVIDIA A800-SXM4-80GB", "8.0"), ("NVIDIA A10", "8.6"), ("NVIDIA A10G", "8.6"),
-    ("NVIDIA H100 80GB HBM3", "9.0"), ("NVIDIA H800", "9.0"), ("NVIDIA H20", "9.0"), ("NVIDIA GH200 480GB", "9.0"),
-    ("NVIDIA B200", "10.0"), ("NVIDIA GB200", "10.0"), ("NVIDIA B300 SXM6 AC", "10.3"),
-    ("NVIDIA GeForce RTX 5090", "12.0"), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0"),
-    ("NVIDIA GeForce RTX 4090", "8.9"), ("NVIDIA GeForce RTX 4080 SUPER", "8.9"), ("NVIDIA L40S", "8.9"),
-    ("NVIDIA L4", "8.9"), ("NVIDIA RTX 6000 Ada Generation", "8.9"), ("NVIDIA RTX 4000 SFF Ada Generation", "8.9"),
-    ("NVIDIA GeForce RTX 3090", "8.6"), ("NVIDIA RTX A6000", "8.6"), ("NVIDIA A40", "8.6"),
-    ("Tesla T4", "7.5"), ("Quadro RTX 6000", "7.5"), ("GeForce GTX 1660 Ti", "7.5"), ("NVIDIA TITAN RTX", "7.5"),
-    ("Tesla V100-SXM2-32GB", "7.0"), ("NVIDIA TITAN V", "7.0"), ("Tesla P100-PCIE-16GB", "6.0"),
-    ("Tesla P40", "6.1"), ("GeForce GTX 1080 Ti", "6.1"), ("Tesla K80", "3.7"), ("NVIDIA Graphics Device", None),
-    ("AMD Instinct MI300X", None),
-])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "8.0"),
+        ("NVIDIA A800-SXM4-80GB", "8.0"),
+        ("NVIDIA A10", "8.6"),
+        ("NVIDIA A10G", "8.6"),
+        ("NVIDIA H100 80GB HBM3", "9.0"),
+        ("NVIDIA H800", "9.0"),
+        ("NVIDIA H20", "9.0"),
+        ("NVIDIA GH200 480GB", "9.0"),
+        ("NVIDIA B200", "10.0"),
+        ("NVIDIA GB200", "10.0"),
+        ("NVIDIA B300 SXM6 AC", "10.3"),
+        ("NVIDIA GeForce RTX 5090", "12.0"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0"),
+        ("NVIDIA GeForce RTX 4090", "8.9"),
+        ("NVIDIA GeForce RTX 4080 SUPER", "8.9"),
+        ("NVIDIA L40S", "8.9"),
+        ("NVIDIA L4", "8.9"),
+        ("NVIDIA RTX 6000 Ada Generation", "8.9"),
+        ("NVIDIA RTX 4000 SFF Ada Generation", "8.9"),
+        ("NVIDIA GeForce RTX 3090", "8.6"),
+        ("NVIDIA RTX A6000", "8.6"),
+        ("NVIDIA A40", "8.6"),
+        ("Tesla T4", "7.5"),
+        ("Quadro RTX 6000", "7.5"),
+        ("GeForce GTX 1660 Ti", "7.5"),
+        ("NVIDIA TITAN RTX", "7.5"),
+        ("Tesla V100-SXM2-32GB", "7.0"),
+        ("NVIDIA TITAN V", "7.0"),
+        ("Tesla P100-PCIE-16GB", "6.0"),
+        ("Tesla P40", "6.1"),
+        ("GeForce GTX 1080 Ti", "6.1"),
+        ("Tesla K80", "3.7"),
+        ("NVIDIA Graphics Device", None),
+        ("AMD Instinct MI300X", None),
+    ],
+)
 def test_the_table_of_gpus(name: str, value: str | None) -> None:
     assert capability(name) == value
 
@@ -61,24 +87,39 @@ def test_an_sdist_is_unpacked_by_a_python_whose_tarfile_has_no_filter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    good = sdist(tmp_path / "x-1.tar.gz", entry("x-1", tarfile.DIRTYPE, 0o755), entry("x-1/setup.py"),
-                 entry("x-1/bin/run", mode=0o4777), entry("x-1/empty", tarfile.DIRTYPE, 0))
+    good = sdist(
+        tmp_path / "x-1.tar.gz",
+        entry("x-1", tarfile.DIRTYPE, 0o755),
+        entry("x-1/setup.py"),
+        entry("x-1/bin/run", mode=0o4777),
+        entry("x-1/empty", tarfile.DIRTYPE, 0),
+    )
     inner = unpack(good, tmp_path / "to")
     assert inner == tmp_path / "to/x-1" and (inner / "setup.py").read_text() == "text\n"
     assert [stat.S_IMODE((inner / name).stat().st_mode) for name in ("setup.py", "bin/run")] == [0o644, 0o755]
     assert list((inner / "empty").iterdir()) == []
 
 
-@pytest.mark.parametrize("bad", [
-    entry("../out"), entry("x-1/../../out"), entry("/tmp/fleet-out"), entry("x-1/link", tarfile.SYMTYPE, link="/etc"),
-    entry("x-1/hard", tarfile.LNKTYPE, link="x-1/setup.py"), entry("x-1/dev", tarfile.CHRTYPE),
-    entry("x-1/pipe", tarfile.FIFOTYPE),
-], ids=lambda member: str(member.name))
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry("../out"),
+        entry("x-1/../../out"),
+        entry("/tmp/fleet-out"),
+        entry("x-1/link", tarfile.SYMTYPE, link="/etc"),
+        entry("x-1/hard", tarfile.LNKTYPE, link="x-1/setup.py"),
+        entry("x-1/dev", tarfile.CHRTYPE),
+        entry("x-1/pipe", tarfile.FIFOTYPE),
+    ],
+    ids=lambda member: str(member.name),
+)
 def test_an_sdist_writes_nothing_but_files_below_its_folder(bad: tarfile.TarInfo, tmp_path: Path) -> None:
     with pytest.raises(HostFailed, match="which no source has"):
         unpack(sdist(tmp_path / "x-1.tar.gz", entry("x-1/setup.py"), bad, entry("x-1/link/later")), tmp_path / "w/to")
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir()} == {
-        "x-1.tar.gz", "w/to/x-1/setup.py"}
+        "x-1.tar.gz",
+        "w/to/x-1/setup.py",
+    }
 
 
 def test_what_is_no_sdist_is_said(tmp_path: Path) -> None:
@@ -94,18 +135,27 @@ def node(*gpus: str, **changes: Any) -> dict[str, Any]:
     cuda = "12.4" if gpus else None
     compiler = {"path": "/usr/bin/gcc", "version": "12.2.0"}
     return {
-        "activate": None, "python": {"executable": "/opt/python", "version": "3.11.7", "error": None},
+        "activate": None,
+        "python": {"executable": "/opt/python", "version": "3.11.7", "error": None},
         "torch": {"version": "2.6.0", "cuda": cuda, "hip": None},
-        "gpus": [{"name": g, "capability": None} for g in gpus], "gpu_error": None,
-        "cc": compiler, "cxx": compiler, "nvcc": {"path": "/n", "version": cuda} if cuda else None,
-        "ninja": None, "headers": "/usr/include/Python.h", "glibc": "2.36",
-        "backends": {"pip": True, "setuptools": True, "wheel": True}, **changes,
+        "gpus": [{"name": g, "capability": None} for g in gpus],
+        "gpu_error": None,
+        "cc": compiler,
+        "cxx": compiler,
+        "nvcc": {"path": "/n", "version": cuda} if cuda else None,
+        "ninja": None,
+        "headers": "/usr/include/Python.h",
+        "glibc": "2.36",
+        "backends": {"pip": True, "setuptools": True, "wheel": True},
+        **changes,
     }
 
 
 def test_the_arch_list_is_of_all_gpus_of_all_hosts() -> None:
     assert fleet_arch({"a": node("NVIDIA H100 PCIe", "NVIDIA H100 PCIe"), "b": node("Tesla V100"), "c": node()}) == (
-        "7.0", "9.0")
+        "7.0",
+        "9.0",
+    )
     assert fleet_arch({"a": node(), "b": node()}) == ()
     # ascending as numbers, and the driver knows better than the table
     told = node("NVIDIA H100 PCIe", "NVIDIA B200")
@@ -130,24 +180,30 @@ GCC14 = {"path": "/usr/bin/gcc-14", "version": "14.1.0"}
 GCC7 = {"path": "/usr/bin/gcc", "version": "7.3.1"}
 
 
-@pytest.mark.parametrize(("changes", "arch", "says", "hint"), [
-    ({"cxx": None}, (), r"no g\+\+", "apt-get install g++"),
-    ({"cc": GCC7}, (), r"gcc 7\.3\.1 is too old for torch 2\.6\.0, which wants 9", "devtoolset-11"),
-    ({"cc": GCC14}, ("9.0",), r"gcc 14\.1\.0 is too new for nvcc 12\.4, which takes up to 13", "gcc-toolset-13"),
-    ({"nvcc": None}, ("9.0",), "no nvcc there", "CUDA toolkit 12.4"),
-    ({"nvcc": {"path": "n", "version": "13.0"}}, ("9.0",), r"nvcc is 13\.0, torch is built with CUDA 12\.4", "12.x"),
-    ({}, ("10.0",), r"nvcc 12\.4 does not know compute capability 10\.0", "CUDA 12.8"),
-    ({"torch": None}, (), "torch is not in", "fleet sync --wheels"),
-    ({"torch": {"version": "2.6.0+cpu", "cuda": None, "hip": None}}, ("9.0",), "built without CUDA", "--cpu"),
-    ({"headers": None}, (), r"Python\.h", "python3-dev"),
-    ({"backends": {"pip": True, "setuptools": False, "wheel": True}}, (), "lacks setuptools", "sync their wheels"),
-    ({"backends": {"pip": True, "setuptools": True, "wheel": False}}, (), "lacks wheel,", "sync their wheels"),
-    ({"activate": "no such file"}, (), "activate line failed", "bash"),
-    ({"python": {"executable": None, "error": "x: no such program"}}, (), "no such program", "'python'"),
-])
-def test_what_keeps_a_node_from_building(
-    changes: dict[str, Any], arch: tuple[str, ...], says: str, hint: str
-) -> None:
+@pytest.mark.parametrize(
+    ("changes", "arch", "says", "hint"),
+    [
+        ({"cxx": None}, (), r"no g\+\+", "apt-get install g++"),
+        ({"cc": GCC7}, (), r"gcc 7\.3\.1 is too old for torch 2\.6\.0, which wants 9", "devtoolset-11"),
+        ({"cc": GCC14}, ("9.0",), r"gcc 14\.1\.0 is too new for nvcc 12\.4, which takes up to 13", "gcc-toolset-13"),
+        ({"nvcc": None}, ("9.0",), "no nvcc there", "CUDA toolkit 12.4"),
+        (
+            {"nvcc": {"path": "n", "version": "13.0"}},
+            ("9.0",),
+            r"nvcc is 13\.0, torch is built with CUDA 12\.4",
+            "12.x",
+        ),
+        ({}, ("10.0",), r"nvcc 12\.4 does not know compute capability 10\.0", "CUDA 12.8"),
+        ({"torch": None}, (), "torch is not in", "fleet sync --wheels"),
+        ({"torch": {"version": "2.6.0+cpu", "cuda": None, "hip": None}}, ("9.0",), "built without CUDA", "--cpu"),
+        ({"headers": None}, (), r"Python\.h", "python3-dev"),
+        ({"backends": {"pip": True, "setuptools": False, "wheel": True}}, (), "lacks setuptools", "sync their wheels"),
+        ({"backends": {"pip": True, "setuptools": True, "wheel": False}}, (), "lacks wheel,", "sync their wheels"),
+        ({"activate": "no such file"}, (), "activate line failed", "bash"),
+        ({"python": {"executable": None, "error": "x: no such program"}}, (), "no such program", "'python'"),
+    ],
+)
+def test_what_keeps_a_node_from_building(changes: dict[str, Any], arch: tuple[str, ...], says: str, hint: str) -> None:
     facts = node(*(["NVIDIA H100"] if arch else []), **changes)
     errors = toolchain(facts, arch, needs_torch=True)
     with pytest.raises(PreflightError, match=says):
@@ -160,10 +216,18 @@ def test_an_old_gcc_is_no_matter_without_torch() -> None:
     assert toolchain(node(cc=GCC7, cxx=GCC7, torch=None), (), needs_torch=False) == []
 
 
-@pytest.mark.parametrize(("torch", "cuda", "bounds"), [
-    ("2.6.0+cu124", "12.4", (9, 13)), ("1.13.1", "11.7", (5, 11)), ("2.0.1", "11.8", (7, 11)), ("2.9", "13.1", (9, 15)),
-    (None, "10.2", (None, 8)), ("2.6.0", None, (9, None)), ("2.6.0", "8.0", (9, None)),
-])
+@pytest.mark.parametrize(
+    ("torch", "cuda", "bounds"),
+    [
+        ("2.6.0+cu124", "12.4", (9, 13)),
+        ("1.13.1", "11.7", (5, 11)),
+        ("2.0.1", "11.8", (7, 11)),
+        ("2.9", "13.1", (9, 15)),
+        (None, "10.2", (None, 8)),
+        ("2.6.0", None, (9, None)),
+        ("2.6.0", "8.0", (9, None)),
+    ],
+)
 def test_bounds_of_gcc(torch: str | None, cuda: str | None, bounds: tuple[int | None, int | None]) -> None:
     assert gcc_bounds(torch, cuda) == bounds
 
@@ -175,9 +239,15 @@ def test_a_newer_glibc_than_elsewhere_is_said() -> None:
     assert older_glibc({"a": node(glibc=None), "b": node()}, "a") is None
 
 
-@pytest.mark.parametrize(("text", "arch"), [
-    ("auto", ()), ("8.0;9.0", ("8.0", "9.0")), ("8.0,9.0a", ("8.0", "9.0a")), ("7.0 8.6+PTX", ("7.0", "8.6+PTX")),
-])
+@pytest.mark.parametrize(
+    ("text", "arch"),
+    [
+        ("auto", ()),
+        ("8.0;9.0", ("8.0", "9.0")),
+        ("8.0,9.0a", ("8.0", "9.0a")),
+        ("7.0 8.6+PTX", ("7.0", "8.6+PTX")),
+    ],
+)
 def test_arch_as_given(text: str, arch: tuple[str, ...]) -> None:
     assert given_arch(text) == arch
 
@@ -195,7 +265,8 @@ def test_the_environment_of_a_deepspeed_build() -> None:
     plan = make_plan(INVENTORY, BuildOptions("deepspeed", ops=("cpu_adam", "utils")))
     assert build_env(plan, (), {}) == (
         {"DS_BUILD_OPS": "0", "DS_BUILD_CPU_ADAM": "1", "DS_BUILD_UTILS": "1", "DS_ACCELERATOR": "cpu"},
-        ("cpu_adam", "utils"))
+        ("cpu_adam", "utils"),
+    )
     env, ops = build_env(make_plan(INVENTORY, BuildOptions("deepspeed")), ("8.0", "9.0"), {"MAX_JOBS": "4"})
     assert env["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0" and env["MAX_JOBS"] == "4" and "DS_ACCELERATOR" not in env
     assert "fused_adam" in ops
@@ -233,24 +304,49 @@ def test_the_plan_shows_what_would_be_run() -> None:
     assert told["env"]["TORCH_CUDA_ARCH_LIST"] == "8.0"
 
 
-@pytest.mark.parametrize(("log", "line", "help_"), [
-    ("  gcc -c x.c\n  x.c:1:10: fatal error: Python.h: No such file or directory\n  compilation terminated.\n"
-     "  error: command '/usr/bin/gcc' failed with exit code 1\n  error: subprocess-exited-with-error\n",
-     "x.c:1:10: fatal error: Python.h: No such file or directory", "python3-dev"),
-    ("g++ -Werror=format -c a.cpp\na.cpp:3:5: error: 'f' was not declared\n1 error generated.\n",
-     "a.cpp:3:5: error: 'f' was not declared", None),
-    ("error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!",
-     "error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!", "older one"),
-    ("Traceback (most recent call last):\n  File \"setup.py\", line 2\nModuleNotFoundError: No module named 'Cython'\n",
-     "ModuleNotFoundError: No module named 'Cython'", "fleet sync --wheels"),
-    ("nvcc fatal   : Unsupported gpu architecture 'compute_100'\n",
-     "nvcc fatal   : Unsupported gpu architecture 'compute_100'", "--arch"),
-    ("/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n",
-     "collect2: error: ld returned 1 exit status", "-dev package"),
-    ("LookupError: setuptools-scm was unable to detect version for /x\n",
-     "LookupError: setuptools-scm was unable to detect version for /x", "PRETEND_VERSION"),
-    ("x.h:5: warning: error in comment\ncopying error.py -> build\nall fine\n", None, None),
-])
+@pytest.mark.parametrize(
+    ("log", "line", "help_"),
+    [
+        (
+            "  gcc -c x.c\n  x.c:1:10: fatal error: Python.h: No such file or directory\n  compilation terminated.\n"
+            "  error: command '/usr/bin/gcc' failed with exit code 1\n  error: subprocess-exited-with-error\n",
+            "x.c:1:10: fatal error: Python.h: No such file or directory",
+            "python3-dev",
+        ),
+        (
+            "g++ -Werror=format -c a.cpp\na.cpp:3:5: error: 'f' was not declared\n1 error generated.\n",
+            "a.cpp:3:5: error: 'f' was not declared",
+            None,
+        ),
+        (
+            "error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!",
+            "error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!",
+            "older one",
+        ),
+        (
+            "Traceback (most recent call last):\n"
+            "  File \"setup.py\", line 2\nModuleNotFoundError: No module named 'Cython'\n",
+            "ModuleNotFoundError: No module named 'Cython'",
+            "fleet sync --wheels",
+        ),
+        (
+            "nvcc fatal   : Unsupported gpu architecture 'compute_100'\n",
+            "nvcc fatal   : Unsupported gpu architecture 'compute_100'",
+            "--arch",
+        ),
+        (
+            "/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n",
+            "collect2: error: ld returned 1 exit status",
+            "-dev package",
+        ),
+        (
+            "LookupError: setuptools-scm was unable to detect version for /x\n",
+            "LookupError: setuptools-scm was unable to detect version for /x",
+            "PRETEND_VERSION",
+        ),
+        ("x.h:5: warning: error in comment\ncopying error.py -> build\nall fine\n", None, None),
+    ],
+)
 def test_what_a_log_means(log: str, line: str | None, help_: str | None) -> None:
     assert first_error(log) == line
     found = remedy(log)
@@ -259,8 +355,11 @@ def test_what_a_log_means(log: str, line: str | None, help_: str | None) -> None
 
 @pytest.mark.parametrize("name", ["..", "../x-1-py3-none-any.whl", "build.log", 7, None, "a\nb-1-py3-none-any.whl"])
 def test_a_node_does_not_choose_where_the_wheel_goes(tmp_path: Path, name: object) -> None:
-    told = {"event": "built", "file": "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl",
-            "sha256": hashlib.sha256(b"w").hexdigest()}
+    told = {
+        "event": "built",
+        "file": "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl",
+        "sha256": hashlib.sha256(b"w").hexdigest(),
+    }
     wheel = _Incoming(tmp_path)
     with pytest.raises(Nonsense):
         wheel.begin({**told, "file": name})

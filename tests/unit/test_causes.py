@@ -48,16 +48,24 @@ def test_200_dead_hosts_are_one_line(capsys: pytest.CaptureFixture[str]) -> None
     errors = {f"gpu{i:03}": refused(i) for i in range(1, 201)}
     assert failures(errors, capsys) == [
         "error: host gpu[001-200]: 10.0.0.[1-200] port 22 refused the connection",
-        "  hint: is sshd running there, and on this port?"]
+        "  hint: is sshd running there, and on this port?",
+    ]
     assert errors["gpu007"].as_json()["message"] == "10.0.0.7 port 22 refused the connection"
     assert len(failures(errors, capsys, verbose=1)) == 400
 
 
 def test_each_kind_has_its_own_line_in_the_order_it_came(capsys: pytest.CaptureFixture[str]) -> None:
-    errors = {"a1": refused(1), "a2": os_error(OSError(errno.EHOSTUNREACH, ""), "10.0.0.2 port 22"), "a3": refused(3),
-              "a4": ConnectError("Port 'x' is not a port", where="/etc/ssh/ssh_config:3", kind="config")}
+    errors = {
+        "a1": refused(1),
+        "a2": os_error(OSError(errno.EHOSTUNREACH, ""), "10.0.0.2 port 22"),
+        "a3": refused(3),
+        "a4": ConnectError("Port 'x' is not a port", where="/etc/ssh/ssh_config:3", kind="config"),
+    }
     assert [line.split(":")[1] for line in failures(errors, capsys) if line.startswith("error")] == [
-        " host a[1,3]", " host a2", " host a4"]
+        " host a[1,3]",
+        " host a2",
+        " host a4",
+    ]
     assert failures(errors, capsys)[-1] == "error: host a4: /etc/ssh/ssh_config:3: Port 'x' is not a port"
 
 
@@ -67,12 +75,20 @@ def folded(*texts: str) -> str:
     return causes[0].message
 
 
-@pytest.mark.parametrize("values, said", [
-    (["x"] * 9, "x"), (["a1", "a2", "a3"], "a[1-3]"), (["7", "9"], "7, 9"), (["7", "9", "10", "3"], "3 to 10"),
-    (["1.5 GiB", "900 MiB"], "1.5 GiB, 900 MiB"), (["p q", "r"], "p q, r"),
-    ([f"SHA256:{c}+/" for c in "abcde"], "SHA256:a+/, SHA256:b+/, SHA256:c+/ and 2 more"),
-    (["/a b", "/a c", "/a d", "/a e"], "/a b,c,d,e"), (["{y}", "{x}"], "{y}, {x}"),
-])
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        (["x"] * 9, "x"),
+        (["a1", "a2", "a3"], "a[1-3]"),
+        (["7", "9"], "7, 9"),
+        (["7", "9", "10", "3"], "3 to 10"),
+        (["1.5 GiB", "900 MiB"], "1.5 GiB, 900 MiB"),
+        (["p q", "r"], "p q, r"),
+        ([f"SHA256:{c}+/" for c in "abcde"], "SHA256:a+/, SHA256:b+/, SHA256:c+/ and 2 more"),
+        (["/a b", "/a c", "/a d", "/a e"], "/a b,c,d,e"),
+        (["{y}", "{x}"], "{y}, {x}"),
+    ],
+)
 def test_what_differs_is_folded_as_what_it_is(values: list[str], said: str) -> None:
     assert folded(*(Reason("is {x}, no {more}", x=value) for value in values)) == f"is {said}, no {{more}}"
 
@@ -88,14 +104,16 @@ def test_numbers_that_a_node_says_are_details_and_names_paths_and_versions_are_n
 def test_a_hint_is_a_line_to_copy_for_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     errors: dict[str, FleetError] = {
         name: ConnectError(Reason("changed: {key}", key=name * 3), hint=Reason("--replace-key {host}", host=name))
-        for name in ("gpu1", "gpu2")}
+        for name in ("gpu1", "gpu2")
+    }
     assert failures(errors, capsys)[1] == "  hint: --replace-key gpu[1-2]"
 
 
 def test_a_hint_that_no_node_set_fits_is_that_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     errors: dict[str, FleetError] = {
         f"gpu{i}": HostFailed("open home", hint=Reason("{ssh} chmod go-w ~", ssh=f"ssh root@10.0.0.{i}"))
-        for i in range(1, 65)}
+        for i in range(1, 65)
+    }
     assert failures(errors, capsys) == ["error: host gpu[1-64]: open home", "  hint: ssh root@10.0.0.1 chmod go-w ~"]
 
 
@@ -125,11 +143,18 @@ def test_preflight_findings_of_one_cause_are_one() -> None:
     plan = make_plan(Inventory(hosts), Job("t.py", engine="command"), LaunchOptions(), "r")
     gpus = [{"index": 0, "uuid": "u"}]
     raw: dict[str, Any] = {
-        h.name: {"gpus": gpus, "gpu_processes": [{"pid": i, "gpu": "u", "command": "x"}],
-                 "workdir": {"path": f"/home/u{i}/w", "exists": False}} for i, h in enumerate(hosts)}
+        h.name: {
+            "gpus": gpus,
+            "gpu_processes": [{"pid": i, "gpu": "u", "command": "x"}],
+            "workdir": {"path": f"/home/u{i}/w", "exists": False},
+        }
+        for i, h in enumerate(hosts)
+    }
     said = [(severity, len(cause.whose), cause.message) for severity, cause in told(judge_launch(plan, raw, False))]
-    assert said == [("error", 4, "the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist"),
-                    ("error", 4, "n[0-3]: GPUs in use: x (pid 0 to 3)")]
+    assert said == [
+        ("error", 4, "the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist"),
+        ("error", 4, "n[0-3]: GPUs in use: x (pid 0 to 3)"),
+    ]
 
 
 def test_check_shows_one_cause_once_and_keeps_each_in_json() -> None:
@@ -163,8 +188,10 @@ def test_a_template_of_a_node_reaches_nothing_of_ours() -> None:
 
 def test_who_only_stands_by_comes_behind_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
     errors: dict[str, FleetError] = {
-        "a1": HostFailed("nothing was sent: a2 could not", kind="held"), "a2": refused(2),
-        "a3": HostFailed("nothing was sent: a2 could not", kind="held")}
+        "a1": HostFailed("nothing was sent: a2 could not", kind="held"),
+        "a2": refused(2),
+        "a3": HostFailed("nothing was sent: a2 could not", kind="held"),
+    }
     said = [line.split(":")[1] for line in failures(errors, capsys) if line.startswith("error")]
     assert said == [" host a2", " host a[1,3]"]
 
@@ -178,4 +205,6 @@ def test_remarks_about_many_hosts_are_told_of_together_at_the_end(capsys: pytest
     assert capsys.readouterr().err == ""
     remark(later)
     assert capsys.readouterr().err.splitlines() == [
-        "warning: host gpu[01-64]: its home /home/u1, /home/u2, /home/u3 and 61 more is open", "  hint: chmod go-w ~"]
+        "warning: host gpu[01-64]: its home /home/u1, /home/u2, /home/u3 and 61 more is open",
+        "  hint: chmod go-w ~",
+    ]

@@ -41,8 +41,13 @@ def hosts(*names: str, **fields: Any) -> Inventory:
 def test_the_plan_is_what_the_probe_is_fed() -> None:
     inventory = Inventory((Host("a", "a", workdir="~/w", env={"B": "2"}), Host("b", "b")), env={"A": "1"})
     plan = make_plan(inventory, CheckOptions(3.0, "/data"))
-    assert plan["a"] == {"python": None, "activate": None, "env": {"A": "1", "B": "2"}, "workdir": "~/w",
-                         "deadline": 3.0}
+    assert plan["a"] == {
+        "python": None,
+        "activate": None,
+        "env": {"A": "1", "B": "2"},
+        "workdir": "~/w",
+        "deadline": 3.0,
+    }
     assert plan["b"]["workdir"] == "/data"
 
 
@@ -118,7 +123,8 @@ def test_check_dry_run_shows_no_values(inventory: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "port", ["0", "65536", "x", "-1", "1-0", "5-", "-", "29500-99999", "1_0", " 80", "٣", "1e3", "", "9" * 5000])
+    "port", ["0", "65536", "x", "-1", "1-0", "5-", "-", "29500-99999", "1_0", " 80", "٣", "1e3", "", "9" * 5000]
+)
 def test_kill_port_refuses_what_is_no_port(inventory: Path, port: str) -> None:
     assert fleet("kill-port", "--", port) == 2
 
@@ -127,15 +133,22 @@ def test_kill_port_needs_a_port(inventory: Path) -> None:
     assert fleet("kill-port") == 2
 
 
-LISTEN = ("import socket,time; s=socket.create_server(('127.0.0.1',0)); u=socket.socket(type=socket.SOCK_DGRAM);"
-          "u.bind(('127.0.0.1',0)); print(s.getsockname()[1],flush=True);"
-          "time.sleep(600)")
+LISTEN = (
+    "import socket,time; s=socket.create_server(('127.0.0.1',0)); u=socket.socket(type=socket.SOCK_DGRAM);"
+    "u.bind(('127.0.0.1',0)); print(s.getsockname()[1],flush=True);"
+    "time.sleep(600)"
+)
 
 
 @pytest.fixture
 def listener() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = subprocess.Popen([sys.executable, "-c", LISTEN, "\x1b[2J\x07\u202e"], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "FLEET_RUN_ID": "run-42"}, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTEN, "\x1b[2J\x07\u202e"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FLEET_RUN_ID": "run-42"},
+        start_new_session=True,
+    )
     assert process.stdout
     yield process, int(process.stdout.readline())
     process.kill()
@@ -183,8 +196,13 @@ def test_kill_port_asks_on_a_terminal(inventory: Path, listener: Listener, answe
     head, terminal = os.openpty()
     fleet_bin = Path(sys.executable).with_name("fleet")
     try:
-        command = subprocess.Popen([fleet_bin, "--transport", "local", "kill-port", str(port)], stdin=terminal,
-                                   stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "dumb"})
+        command = subprocess.Popen(
+            [fleet_bin, "--transport", "local", "kill-port", str(port)],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env={**os.environ, "TERM": "dumb"},
+        )
         os.close(terminal)
         said = b""
         while b"[y/N]" not in said:
@@ -223,8 +241,9 @@ while True:
 
 def test_kill_port_says_who_took_the_port_over() -> None:
     """The restarted worker was never shown: it is left, and the port counts as held."""
-    master = subprocess.Popen([sys.executable, "-c", PHOENIX], stdout=subprocess.PIPE, text=True,
-                              start_new_session=True)
+    master = subprocess.Popen(
+        [sys.executable, "-c", PHOENIX], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         assert master.stdout
         port = int(master.stdout.readline())

@@ -57,16 +57,22 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environ(here: Path) -> dict[str, str]:
-    return {"PATH": f"{here / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(here), "TERM": "dumb", "PS1": "> ",
-            "LC_ALL": "C.UTF-8"}
+    return {
+        "PATH": f"{here / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(here),
+        "TERM": "dumb",
+        "PS1": "> ",
+        "LC_ALL": "C.UTF-8",
+    }
 
 
 def typed(here: Path, argv: list[str], setup: str, *lines: str) -> list[str]:
     """What an interactive shell on a terminal prints as "GOT:..." for each line; one is typed when the last is through,
     as typing ahead of a shell is another thing."""
     terminal, its_end = pty.openpty()
-    shell = subprocess.Popen(["setsid", "--ctty", *argv], cwd=here, env=environ(here), stdin=its_end, stdout=its_end,
-                             stderr=its_end)
+    shell = subprocess.Popen(
+        ["setsid", "--ctty", *argv], cwd=here, env=environ(here), stdin=its_end, stdout=its_end, stderr=its_end
+    )
     os.close(its_end)
     said, until = b"", time.monotonic() + 200
     try:
@@ -88,8 +94,10 @@ def typed(here: Path, argv: list[str], setup: str, *lines: str) -> list[str]:
 # to the beginning of the line, so that it is printed and not run
 ASK = "\t\x01args \x05"
 BASH = """set -f; args() { printf 'GOT:%s\\n' "$*"; }; eval "$(_FLEET_COMPLETE=bash_source fleet)\""""
-ZSH = ("setopt noglob nobeep; bindkey -e; autoload -Uz compinit; compinit -u -D; unset zle_bracketed_paste; "
-       """args() { print -r -- "GOT:$*" }; eval "$(_FLEET_COMPLETE=zsh_source fleet)\"""")
+ZSH = (
+    "setopt noglob nobeep; bindkey -e; autoload -Uz compinit; compinit -u -D; unset zle_bracketed_paste; "
+    """args() { print -r -- "GOT:$*" }; eval "$(_FLEET_COMPLETE=zsh_source fleet)\""""
+)
 
 
 def test_bash(here: Path) -> None:
@@ -98,11 +106,19 @@ def test_bash(here: Path) -> None:
 
 
 def test_bash_within_quotes_and_with_the_inventory_behind(here: Path) -> None:
-    got = typed(here, ["bash", "--norc", "--noprofile", "-i"], BASH,
-                'fleet -i inv exec -w "gpu[01-02],re' + ASK, "fleet exec -i inv -w re -- hostname" + "\x02" * 12 + ASK,
-                "fleet exec -w re -i inv" + "\x02" * 7 + ASK)
-    assert got == ["fleet -i inv exec -w gpu[01-02],rented1", "fleet exec -i inv -w rented1 -- hostname",
-                   "fleet exec -w rented1 -i inv"]
+    got = typed(
+        here,
+        ["bash", "--norc", "--noprofile", "-i"],
+        BASH,
+        'fleet -i inv exec -w "gpu[01-02],re' + ASK,
+        "fleet exec -i inv -w re -- hostname" + "\x02" * 12 + ASK,
+        "fleet exec -w re -i inv" + "\x02" * 7 + ASK,
+    )
+    assert got == [
+        "fleet -i inv exec -w gpu[01-02],rented1",
+        "fleet exec -i inv -w rented1 -- hostname",
+        "fleet exec -w rented1 -i inv",
+    ]
 
 
 def test_zsh(here: Path) -> None:
@@ -111,10 +127,17 @@ def test_zsh(here: Path) -> None:
 
 
 def test_fish(here: Path) -> None:
-    script = ("_FLEET_COMPLETE=fish_source fleet | source\n"
-              "for line in $argv; complete --do-complete $line; echo END; end")
-    done = subprocess.run(["fish", "--no-config", "-c", script, *LINES], cwd=here, env=environ(here), timeout=120,
-                          capture_output=True, text=True)
+    script = (
+        "_FLEET_COMPLETE=fish_source fleet | source\nfor line in $argv; complete --do-complete $line; echo END; end"
+    )
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script, *LINES],
+        cwd=here,
+        env=environ(here),
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert done.stderr == ""
     for (line, whole), offered in zip(LINES.items(), done.stdout.split("END\n"), strict=False):
         words = [row.partition("\t")[0] for row in offered.split("\n")]
@@ -123,15 +146,32 @@ def test_fish(here: Path) -> None:
 
 
 def test_a_shell_that_is_not_known_is_told(here: Path) -> None:
-    done = subprocess.run(["fleet"], cwd=here, env={**environ(here), "_FLEET_COMPLETE": "tcsh_source"}, timeout=60,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        ["fleet"],
+        cwd=here,
+        env={**environ(here), "_FLEET_COMPLETE": "tcsh_source"},
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and done.stdout == "" and "bash, zsh and fish" in done.stderr
 
 
 def test_an_inventory_that_would_hold_up_the_shell_is_left_alone(here: Path) -> None:
     os.mkfifo(here / "pipe")
     line = f"fleet -i {here / 'pipe'} exec -w "
-    done = subprocess.run(["fleet"], cwd=here, timeout=60, capture_output=True, env={
-        **environ(here), "_FLEET_COMPLETE": "bash_complete", "COMP_LINE": line, "COMP_HEAD": line, "COMP_WORD": "",
-        "COMP_BREAKS": ""})
+    done = subprocess.run(
+        ["fleet"],
+        cwd=here,
+        timeout=60,
+        capture_output=True,
+        env={
+            **environ(here),
+            "_FLEET_COMPLETE": "bash_complete",
+            "COMP_LINE": line,
+            "COMP_HEAD": line,
+            "COMP_WORD": "",
+            "COMP_BREAKS": "",
+        },
+    )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"", b"")

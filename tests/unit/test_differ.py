@@ -26,7 +26,8 @@ def shown(outputs: dict[str, bytes], capfdbinary: pytest.CaptureFixture[bytes]) 
 def test_one_odd_host_is_told_as_a_difference(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     odd = [*TEN[:2], "LINE 3", *TEN[3:6], *TEN[7:], "more"]
     assert shown({**{f"gpu{n:02}": text(*TEN) for n in range(1, 8)}, "gpu08": text(*odd)}, capfdbinary) == [
-        "--- gpu[01-07] (7) ---", *TEN,
+        "--- gpu[01-07] (7) ---",
+        *TEN,
         "--- gpu08, where it differs from gpu[01-07] ---",
         "line 3:",
         "  gpu[01-07]: line 3",
@@ -43,14 +44,24 @@ def test_one_odd_host_is_told_as_a_difference(capfdbinary: pytest.CaptureFixture
 def test_a_line_that_is_each_hosts_own_is_listed_by_host(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     outputs = {f"n{n}": text("a", "b", f"I am n{n}", "c", "d") for n in range(1, 9)}
     lines = shown(outputs, capfdbinary)
-    assert lines == ["--- n1 ---", "a", "b", "I am n1", "c", "d", "--- n[2-8] (7), where they differ from n1 ---",
-                     "line 3:", *(f"  n{n}: I am n{n}" for n in range(1, 9))]
+    assert lines == [
+        "--- n1 ---",
+        "a",
+        "b",
+        "I am n1",
+        "c",
+        "d",
+        "--- n[2-8] (7), where they differ from n1 ---",
+        "line 3:",
+        *(f"  n{n}: I am n{n}" for n in range(1, 9)),
+    ]
 
 
 def test_what_is_short_or_quite_different_is_shown_whole(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert shown({"a": b"a\n", "b": b"b\n"}, capfdbinary) == ["--- a ---", "a", "--- b ---", "b"]
-    lines = shown({"a": text(*TEN), "b": text(*TEN), "c": text(*map(str, range(10))), "d": text(*TEN[:9], "x")},
-                  capfdbinary)
+    lines = shown(
+        {"a": text(*TEN), "b": text(*TEN), "c": text(*map(str, range(10))), "d": text(*TEN[:9], "x")}, capfdbinary
+    )
     assert lines[0] == "--- a-b (2) ---" or lines[0] == "--- a,b (2) ---"
     assert lines[11:15] == ["--- d, where it differs from a,b ---", "line 10:", "  a,b: line 10", "  d:   x"]
     assert lines[15:] == ["--- c ---", *map(str, range(10))]
@@ -90,7 +101,7 @@ def test_the_difference_says_it_all() -> None:
 
 
 def test_outputs_too_large_to_compare_are_shown_whole() -> None:
-    size = int(WORK ** 0.5) + 10
+    size = int(WORK**0.5) + 10
     one, other = text(*map(str, range(size))), text(*(str(-n) for n in range(size)))
     assert compare([one, other]) == ([], [])
     assert compare([one, one + b"x\n"])[0] == [1], "a long output with one line more costs nothing"

@@ -45,7 +45,8 @@ def text(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_exec(capsys: pytest.CaptureFixture[str]) -> None:
     assert text("exec -- grep 'a b'", capsys) == (
         "gpu[01-02]: would run grep 'a b'\n  env: TOKEN\n"
-        "other: would run grep 'a b'\n  behind: source x\n  env: TOKEN\n")
+        "other: would run grep 'a b'\n  behind: source x\n  env: TOKEN\n"
+    )
     assert text("exec -w gpu01 --shell 'df | tail'", capsys).startswith("gpu01: would run, in its shell: df | tail\n")
 
 
@@ -57,8 +58,12 @@ def test_sync_names_the_files_with_their_sizes(capsys: pytest.CaptureFixture[str
     lines = text("sync src", capsys).splitlines()
     assert lines[0].endswith("/src, 32 files, 3.0 MiB; would be sent as far as a host does not have it:")
     assert lines[1:3] == ["     3.0 MiB  deep/large", "         0 B  f00"]
-    assert lines[21:] == ["  and 12 more; -v shows all", "gpu[01-02]: into ~/work", "other: into /srv",
-                          "deleted there: what an earlier sync brought and is gone here, nothing else"]
+    assert lines[21:] == [
+        "  and 12 more; -v shows all",
+        "gpu[01-02]: into ~/work",
+        "other: into /srv",
+        "deleted there: what an earlier sync brought and is gone here, nothing else",
+    ]
     everything = text("sync src -v", capsys)
     assert "more" not in everything and "        29 B  f29\n" in everything
 
@@ -99,14 +104,18 @@ def test_launch_tells_once_what_all_hosts_start(capsys: pytest.CaptureFixture[st
 
     lines = said("--engine", "deepspeed")
     assert [line.partition(",")[0] for line in lines[1:4]] == [
-        "gpu01: node rank 0", "gpu02: node rank 1", "other: node rank 2"]
+        "gpu01: node rank 0",
+        "gpu02: node rank 1",
+        "other: node rank 2",
+    ]
     assert lines[4] == "gpu[01-02]: starts" and "--node_rank=NODE_RANK " in lines[5] and lines[7] == "  env: TOKEN"
     assert lines[8] == "other: starts" and lines[11:] == ["  behind: source x", "  env: TOKEN"]
     assert any("--node_rank=1 " in line for line in said("-v", "--engine", "deepspeed"))
 
 
-@pytest.mark.parametrize("line", ["exec -- true", "check", "sync src", "sync --wheels wheels", "setup-ssh",
-                                  "build ./src"])
+@pytest.mark.parametrize(
+    "line", ["exec -- true", "check", "sync src", "sync --wheels wheels", "setup-ssh", "build ./src"]
+)
 def test_json_is_still_json(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--dry-run", "--json", *shlex.split(line)]) == 0
     document = json.loads(capsys.readouterr().out)

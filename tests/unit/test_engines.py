@@ -31,14 +31,22 @@ def words(name: str, node: Node = NODES[1], **job: object) -> list[str]:
 def test_the_scripts_arguments_travel_by_file_only(name: str) -> None:
     start = engine(name).start(Job("train.py", ARGS), WORLD, NODES[1], "/py")
     assert not {"train.py", *ARGS[:2], *ARGS[5:]} & {str(w) for w in start.argv}
-    assert json.loads(start.command_file())["argv"][-len(ARGS):] == list(ARGS)
+    assert json.loads(start.command_file())["argv"][-len(ARGS) :] == list(ARGS)
 
 
 def test_torchrun_is_static_and_ends_its_options() -> None:
     argv = words("torchrun")
     assert argv[:3] == ["/py", "-m", "torch.distributed.run"]
-    for option in ("--nnodes=2", "--node-rank=1", "--nproc-per-node=3", "--master-addr=10.0.0.1",
-                   "--master-port=20000", "--rdzv-id=run-1", "--local-addr=10.0.0.2", "--max-restarts=0"):
+    for option in (
+        "--nnodes=2",
+        "--node-rank=1",
+        "--nproc-per-node=3",
+        "--master-addr=10.0.0.1",
+        "--master-port=20000",
+        "--rdzv-id=run-1",
+        "--local-addr=10.0.0.2",
+        "--max-restarts=0",
+    ):
         assert option in argv
     assert argv[argv.index("--no-python") + 1 :] == ["--", "{python}", "{run_dir}/spawn.py"]
     env = engine("torchrun").start(Job("t"), WORLD, NODES[1], "/py").env
@@ -78,8 +86,12 @@ def spawn(
     for name in ("rank", "spawn"):
         (tmp_path / f"{name}.py").write_bytes((REMOTE / f"{name}.py").read_bytes())
     (tmp_path / "command.json").write_text(json.dumps({"argv": argv, "local_rank_at": at}))
-    return subprocess.run([sys.executable, "-I", "-S", tmp_path / "spawn.py", *words], capture_output=True, timeout=60,
-                          env={"PATH": "/usr/bin:/bin", "FLEET_RUN_DIR": str(tmp_path), **env})
+    return subprocess.run(
+        [sys.executable, "-I", "-S", tmp_path / "spawn.py", *words],
+        capture_output=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "FLEET_RUN_DIR": str(tmp_path), **env},
+    )
 
 
 def test_spawn_hands_a_rank_its_argv_byte_for_byte(tmp_path: Path) -> None:
@@ -114,19 +126,30 @@ def test_spawn_as_the_engine_passes_a_signal_on_as_128_plus_n(tmp_path: Path) ->
     assert spawn(tmp_path, ["sh", "-c", "kill -9 $$"], "0", "1").returncode == 137
 
 
-@pytest.mark.parametrize(("script", "args", "engine", "hint"), [
-    ("sft.sh", ("--lr", "1"), "torchrun", "fleet launch --engine command ./sft.sh --lr 1"),
-    ("bin/sft.sh", (), "deepspeed", "fleet launch --engine command bin/sft.sh"),
-    ("bash", ("run.sh",), "torchrun", "fleet launch --engine command bash run.sh"),
-    ("python", ("train.py", "--lr", "1 2"), "torchrun", "fleet launch train.py --lr '1 2'"),
-    ("/opt/bin/python3.11", ("-u", "train.py"), "torchrun", "fleet launch train.py"),
-    ("python", ("-m", "pkg.train"), "torchrun", "fleet launch --engine command python -m pkg.train"),
-    ("torchrun", ("--nnodes", "2", "--nproc_per_node=8", "train.py", "-n", "3"), "torchrun",
-     "fleet launch --nproc-per-node 8 train.py -n 3"),
-    ("deepspeed", ("--num_gpus", "4", "train.py"), "torchrun",
-     "fleet launch --engine deepspeed --nproc-per-node 4 train.py"),
-    ("accelerate", ("launch", "train.py"), "torchrun", "fleet launch train.py"),
-])
+@pytest.mark.parametrize(
+    ("script", "args", "engine", "hint"),
+    [
+        ("sft.sh", ("--lr", "1"), "torchrun", "fleet launch --engine command ./sft.sh --lr 1"),
+        ("bin/sft.sh", (), "deepspeed", "fleet launch --engine command bin/sft.sh"),
+        ("bash", ("run.sh",), "torchrun", "fleet launch --engine command bash run.sh"),
+        ("python", ("train.py", "--lr", "1 2"), "torchrun", "fleet launch train.py --lr '1 2'"),
+        ("/opt/bin/python3.11", ("-u", "train.py"), "torchrun", "fleet launch train.py"),
+        ("python", ("-m", "pkg.train"), "torchrun", "fleet launch --engine command python -m pkg.train"),
+        (
+            "torchrun",
+            ("--nnodes", "2", "--nproc_per_node=8", "train.py", "-n", "3"),
+            "torchrun",
+            "fleet launch --nproc-per-node 8 train.py -n 3",
+        ),
+        (
+            "deepspeed",
+            ("--num_gpus", "4", "train.py"),
+            "torchrun",
+            "fleet launch --engine deepspeed --nproc-per-node 4 train.py",
+        ),
+        ("accelerate", ("launch", "train.py"), "torchrun", "fleet launch train.py"),
+    ],
+)
 def test_what_python_cannot_start_is_told_what_to_write(
     script: str, args: tuple[str, ...], engine: str, hint: str
 ) -> None:

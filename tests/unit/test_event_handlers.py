@@ -74,17 +74,33 @@ def test_every_handler_is_known_here() -> None:
     found = {name for file in files for name in found_in(ast.parse(file.read_text("utf-8")), file.stem)}
     for file in files:  # and what inherits a handler
         module = importlib.import_module(f"fleet.cli.{file.stem}")
-        found |= {f"{file.stem}.{kind.__name__}" for kind in vars(module).values()
-                  if isinstance(kind, type) and kind.__module__ == module.__name__
-                  and issubclass(kind, ProgressLine) and "__call__" not in vars(kind)}
+        found |= {
+            f"{file.stem}.{kind.__name__}"
+            for kind in vars(module).values()
+            if isinstance(kind, type)
+            and kind.__module__ == module.__name__
+            and issubclass(kind, ProgressLine)
+            and "__call__" not in vars(kind)
+        }
     assert found == set(HANDLERS)
 
 
 def every_event() -> Iterator[Event]:
     """One of each kind there is, every field filled."""
-    values = {"host": "gpu01", "what": "asking", "stream": "stderr", "data": b"a line\n", "rank": 0, "done": 1.0,
-              "total": 2.0, "result": Result("gpu01", ok=True), "message": "a remark", "hint": "a hint",
-              "hosts": ("gpu01", "gpu02"), "unit": "count"}
+    values = {
+        "host": "gpu01",
+        "what": "asking",
+        "stream": "stderr",
+        "data": b"a line\n",
+        "rank": 0,
+        "done": 1.0,
+        "total": 2.0,
+        "result": Result("gpu01", ok=True),
+        "message": "a remark",
+        "hint": "a hint",
+        "hosts": ("gpu01", "gpu02"),
+        "unit": "count",
+    }
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
     for kind in kinds:
         names = [field.name for field in dataclasses.fields(kind) if field.name not in ("time", "level")]
@@ -113,4 +129,11 @@ def test_every_event_from_a_thread(name: str, capfdbinary: pytest.CaptureFixture
 
 def test_no_kind_of_event_is_left_out() -> None:
     assert {type(event).__name__ for event in every_event()} >= {
-        "Event", "Round", "Started", "Output", "Progress", "Finished", "Notice"}
+        "Event",
+        "Round",
+        "Started",
+        "Output",
+        "Progress",
+        "Finished",
+        "Notice",
+    }

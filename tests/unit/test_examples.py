@@ -22,7 +22,7 @@ def test_every_file_is_listed_with_what_it_is(capsys: pytest.CaptureFixture[str]
     assert sorted(line.split()[0] for line in lines) == NAMES
     assert [line for line in lines if line.startswith("hostfiles/mpich ")][0].endswith("  An MPICH machine file")
     assert run(["--json", "examples", "digits.py"]) == 0
-    (name, told), = json.loads(capsys.readouterr().out)["files"].items()
+    ((name, told),) = json.loads(capsys.readouterr().out)["files"].items()
     assert name == "examples/digits.py" and Path(told["path"]).read_text() == (ROOT / name).read_text()
 
 

@@ -191,8 +191,9 @@ def test_each_host_has_its_result_in_order_and_is_closed() -> None:
     assert sorted(transport.closed) == ["a", "b", "bug"]
     assert [e.hosts for e in events if isinstance(e, Round)] == [("b", "down", "a", "bug")]
     begun = sorted((e.host, e.what) for e in events if isinstance(e, Started))
-    assert begun == sorted([(name, "connecting") for name in ("a", "b", "bug", "down")]
-                           + [(name, "asking") for name in ("a", "b", "bug")])
+    assert begun == sorted(
+        [(name, "connecting") for name in ("a", "b", "bug", "down")] + [(name, "asking") for name in ("a", "b", "bug")]
+    )
     assert sorted(e.host for e in events if isinstance(e, Finished)) == ["a", "b", "bug", "down"]
 
 

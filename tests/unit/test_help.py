@@ -81,11 +81,14 @@ def test_verbs_and_options_are_grouped(capsys: pytest.CaptureFixture[str]) -> No
         assert text.index(own) < text.index("\nCommon options:\n") < text.index("  -w, --hosts")
 
 
-@pytest.mark.parametrize(("words", "absent"), [
-    (("hosts",), ("--fanout", "--transport", "--connect-timeout", "--dry-run")),
-    (("lab", "up"), ("--inventory", "--hosts", "--exclude", "--fanout", "--transport", "--connect-timeout")),
-    (("setup-ssh",), ("--transport",)),
-])
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (("hosts",), ("--fanout", "--transport", "--connect-timeout", "--dry-run")),
+        (("lab", "up"), ("--inventory", "--hosts", "--exclude", "--fanout", "--transport", "--connect-timeout")),
+        (("setup-ssh",), ("--transport",)),
+    ],
+)
 def test_no_option_is_offered_that_makes_no_sense(
     words: tuple[str, ...], absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,8 +96,9 @@ def test_no_option_is_offered_that_makes_no_sense(
     assert "--json" in text and not any(option in text for option in absent)
 
 
-def test_what_makes_no_sense_is_accepted_before_and_behind_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense_is_accepted_before_and_behind_the_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hostfile").write_text("a\n")
     assert run(["--fanout", "3", "hosts", "--connect-timeout", "3", "--dry-run", "--format", "names"]) == 0
@@ -106,14 +110,17 @@ def test_hosts_to_pick_are_refused_where_a_whole_lab_would_go(capsys: pytest.Cap
     assert "fleet lab down takes no -w/--hosts" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", [
-    "fleet exec --no_fold --connect_timeout 3 -- a_b --c_d",
-    "fleet --dry_run --connect_timeout=3 launch --nproc_per_node 8 --master_addr=h train.py --lr_x 1",
-    "fleet setup_ssh --password_file f --replace_key gpu_1",
-    "fleet lab up --dry_run",
-    "fleet hosts --format ssh_config",
-    "fleet help setup_ssh",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fleet exec --no_fold --connect_timeout 3 -- a_b --c_d",
+        "fleet --dry_run --connect_timeout=3 launch --nproc_per_node 8 --master_addr=h train.py --lr_x 1",
+        "fleet setup_ssh --password_file f --replace_key gpu_1",
+        "fleet lab up --dry_run",
+        "fleet hosts --format ssh_config",
+        "fleet help setup_ssh",
+    ],
+)
 def test_dashes_and_underscores_are_one(line: str) -> None:
     accept(line)
 
@@ -139,8 +146,10 @@ def test_an_unknown_word_is_told_the_nearest(capsys: pytest.CaptureFixture[str])
 
 
 def test_help_imports_no_verb() -> None:
-    program = ("import sys; from fleet.cli.main import run; run([]);"
-               "sys.exit(any(m in sys.modules for m in ('paramiko', 'rich', 'yaml', 'fleet.cli.launch')))")
+    program = (
+        "import sys; from fleet.cli.main import run; run([]);"
+        "sys.exit(any(m in sys.modules for m in ('paramiko', 'rich', 'yaml', 'fleet.cli.launch')))"
+    )
     environ = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, env=environ)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -19,16 +19,32 @@ from tests.command_lines import accept
 
 FLEET = Path(__file__).parents[2] / "fleet"
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
-FOREIGN = {"--deepspeed_config", "--local", "--bind_cores_to_rank", "--no_local_rank", "--local_rank", "--privileged",
-           "--no-index", "--no-deps", "--requirement", "--constraint", "--sort",
-           "--hostfile", "--include"}
+FOREIGN = {
+    "--deepspeed_config",
+    "--local",
+    "--bind_cores_to_rank",
+    "--no_local_rank",
+    "--local_rank",
+    "--privileged",
+    "--no-index",
+    "--no-deps",
+    "--requirement",
+    "--constraint",
+    "--sort",
+    "--hostfile",
+    "--include",
+}
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Every string but docstrings, with its line; what an f-string fills in reads X."""
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
-                  if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body
-                  and isinstance(node.body[0], ast.Expr)}
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
     inner = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -57,11 +73,14 @@ def wrong(text: str) -> list[str]:
         verb, rest = match[2], match[3].partition("'")[0]
         if verb not in VERBS:
             # a command to copy, and no sentence about fleet: it is quoted, or goes on as none does
-            quoted = text[match.start() - 1: match.start()] in ("'", "`")
+            quoted = text[match.start() - 1 : match.start()] in ("'", "`")
             found += [f"fleet {verb}"] if quoted or re.match(r"\s+(-|[A-Z]{2}|')", match[3]) else []
         else:
-            found += [f"fleet {verb} {word}" for word in re.findall(r"(?<!\S)--?[a-z][\w-]*", rest)
-                      if word not in OPTIONS[verb]]
+            found += [
+                f"fleet {verb} {word}"
+                for word in re.findall(r"(?<!\S)--?[a-z][\w-]*", rest)
+                if word not in OPTIONS[verb]
+            ]
     if " " in text.strip() and "%(complete_func)s" not in text:  # else it is a word of some argv, or a shell's script
         found += [word for word in re.findall(r"(?<![\w=/-])--[a-z][\w-]*", text) if word not in ALL | FOREIGN]
     return found
@@ -86,8 +105,9 @@ def test_no_help_names_one_either() -> None:
             assert wrong(text) == [], (verb, text)
 
 
-@pytest.mark.parametrize("text", ["'fleet check --network' tests it", "run 'fleet ps'", "fleet stop RUN ends it",
-                                  "give it --nodes"])
+@pytest.mark.parametrize(
+    "text", ["'fleet check --network' tests it", "run 'fleet ps'", "fleet stop RUN ends it", "give it --nodes"]
+)
 def test_the_test_would_find_one(text: str) -> None:
     assert wrong(text)
 
@@ -103,15 +123,25 @@ def typed() -> Iterator[Settings]:
 def test_a_hint_repeats_what_the_line_said(typed: Settings) -> None:
     typed.inventory, typed.hosts = "lab", "lab02"
     assert as_typed("compare them, then 'fleet setup-ssh'") == "compare them, then 'fleet -i lab -w lab02 setup-ssh'"
-    assert as_typed("fleet exec -- df -h; or fleet sync") == \
-        "fleet -i lab -w lab02 exec -- df -h; or fleet -i lab -w lab02 sync"
+    assert (
+        as_typed("fleet exec -- df -h; or fleet sync")
+        == "fleet -i lab -w lab02 exec -- df -h; or fleet -i lab -w lab02 sync"
+    )
     assert as_typed("fleet hosts", selection=False) == "fleet -i lab hosts"
 
 
-@pytest.mark.parametrize("text", [
-    "fleet lab up 4", "fleet help exec", "see fleet exec --help", "fleet sets it per node", "/opt/fleet exec", "",
-    "fleet -i other -w a exec -- true",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fleet lab up 4",
+        "fleet help exec",
+        "see fleet exec --help",
+        "fleet sets it per node",
+        "/opt/fleet exec",
+        "",
+        "fleet -i other -w a exec -- true",
+    ],
+)
 def test_what_is_no_command_over_hosts_stays(text: str, typed: Settings) -> None:
     typed.inventory, typed.hosts = "lab", "lab02"
     assert as_typed(text) == text
@@ -131,8 +161,9 @@ def test_what_is_repeated_is_read_back_by_a_shell(value: str, typed: Settings) -
     assert ctx.info_name == "check"
 
 
-def test_it_is_told_so_on_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_told_so_on_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my hosts").write_text("a\nb\n")
     assert run(["-i", "my hosts", "exec", "-w", "a", "--", ""]) == 2

@@ -28,13 +28,28 @@ from fleet.ops.runtime import Runtime
 from fleet.transport.frames import MISFITS
 from tests.unit.test_hostile_node import HOST, said
 
-steady = settings(max_examples=int(os.environ.get("FLEET_FUZZ", "200")), derandomize=True, database=None,
-                  deadline=None, suppress_health_check=list(HealthCheck))
-PARTS = st.one_of(st.none(), st.booleans(), st.integers(-2, 5), st.integers(), st.floats(), st.text(max_size=5),
-                  st.sampled_from(["/d", ":mod", "0", "e", "a", "x" * 5000, 1 << 62, 10**400, [], {}, [[0, 4]],
-                                   [["f", 1]]]))
-JUNK = st.one_of(PARTS, st.lists(PARTS, max_size=3), st.lists(st.lists(PARTS, max_size=3), max_size=3),
-                 st.dictionaries(st.text(max_size=3), PARTS, max_size=3))
+steady = settings(
+    max_examples=int(os.environ.get("FLEET_FUZZ", "200")),
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+PARTS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 5),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["/d", ":mod", "0", "e", "a", "x" * 5000, 1 << 62, 10**400, [], {}, [[0, 4]], [["f", 1]]]),
+)
+JUNK = st.one_of(
+    PARTS,
+    st.lists(PARTS, max_size=3),
+    st.lists(st.lists(PARTS, max_size=3), max_size=3),
+    st.dictionaries(st.text(max_size=3), PARTS, max_size=3),
+)
 Messages = list[dict[str, Any]]
 
 
@@ -60,16 +75,31 @@ def lies(draw: Callable[[Any], Any], known: Messages) -> Messages:
     return messages
 
 
-NEED = {"event": "need", "wants": [[0, 8]], "files": [[0, 2]], "unsure": {}, "bytes": 8, "address": "198.18.0.9",
-        "port": 9, "stages": ["/d/s"]}
+NEED = {
+    "event": "need",
+    "wants": [[0, 8]],
+    "files": [[0, 2]],
+    "unsure": {},
+    "bytes": 8,
+    "address": "198.18.0.9",
+    "port": 9,
+    "stages": ["/d/s"],
+}
 AT = {"event": "at", "position": 4, "received": 4, "placed": 1, "sent": 0}
 RELAY: Messages = [
-    {"event": "hello"}, {"event": "lacks", "unsure": {"1": "00"}}, NEED, AT,
-    {"event": "corrupt", "file": 1, "epoch": 1}, {"event": "corrupt", "file": 0, "epoch": None},
+    {"event": "hello"},
+    {"event": "lacks", "unsure": {"1": "00"}},
+    NEED,
+    AT,
+    {"event": "corrupt", "file": 1, "epoch": 1},
+    {"event": "corrupt", "file": 0, "epoch": None},
     {"event": "link", "epoch": 2, "connected": True, "nonsense": True, "why": "x"},
     {"event": "link", "epoch": 2, "connected": False, "nonsense": False, "why": "x"},
-    {"event": "served", "epoch": 2}, {**AT, "received": 8, "position": 8}, {"event": "shared", "with": "a"},
-    {"event": "failed", "message": "no", "hint": None}, {"event": "done", "files": 2, "bytes": 8, "problems": []},
+    {"event": "served", "epoch": 2},
+    {**AT, "received": 8, "position": 8},
+    {"event": "shared", "with": "a"},
+    {"event": "failed", "message": "no", "hint": None},
+    {"event": "done", "files": 2, "bytes": 8, "problems": []},
 ]
 
 
@@ -116,14 +146,22 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
         head.handle("", {"event": "digests", "files": [[0, "00"], [1, "00"]]})
         head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": []})
         assert members["a"].state == "done" and members["a"].error is None and head.over.is_set()
-    dialled = {address for box in boxes.values() for told in box.told if isinstance(told, dict) and told["op"] == "next"
-               for address, port, *_ in told["addresses"] if 0 < port < 1 << 16}
+    dialled = {
+        address
+        for box in boxes.values()
+        for told in box.told
+        if isinstance(told, dict) and told["op"] == "next"
+        for address, port, *_ in told["addresses"]
+        if 0 < port < 1 << 16
+    }
     assert dialled <= {"a", "e"}
 
 
 MIRROR: Messages = [
-    {"event": "hello", "dest": "/d", "known": None, "rsync": None}, {"event": "waiting", "run": "r"},
-    {"event": "lacks", "files": [["f", 1]]}, {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
+    {"event": "hello", "dest": "/d", "known": None, "rsync": None},
+    {"event": "waiting", "run": "r"},
+    {"event": "lacks", "files": [["f", 1]]},
+    {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
     {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, "changed": 0},
 ]
 
@@ -142,8 +180,18 @@ def test_a_mirror_that_says_anything(messages: Messages) -> None:
 
 RUN: Messages = [
     {"event": "rank", "rank": 0, "local_rank": 0, "status": 1, "signal": None, "time": 1.0, "attempt": 0},
-    {"event": "status", "state": "exited", "reason": "x", "cause": None, "engine_status": 0, "signal": None,
-     "left": [], "began": 1.0, "time": 2.0, "disk_full": True},
+    {
+        "event": "status",
+        "state": "exited",
+        "reason": "x",
+        "cause": None,
+        "engine_status": 0,
+        "signal": None,
+        "left": [],
+        "began": 1.0,
+        "time": 2.0,
+        "disk_full": True,
+    },
     {"event": "failed", "message": "no such run", "hint": None},
 ]
 

@@ -81,13 +81,27 @@ def said(*messages: Any) -> Node:
     return Node(PREAMBLE, *(frame(b"J", json.dumps(m).encode()) for m in messages), frame(b"X", b'{"exit_status": 0}'))
 
 
-@pytest.mark.parametrize("data", [
-    struct.pack(">cII", b"J", 0, 2**32 - 1), struct.pack(">cII", b"O", 0, 2**31), struct.pack(">cII", b"H", 0, 5000),
-    frame(b"?", b""), frame(b"J", b"[]"), frame(b"J", b"{"), frame(b"J", b"[" * 100_000), frame(b"J", b"\xff"),
-    frame(b"J", b'{"a": NaN}'), frame(b"J", b'{"a": [-Infinity]}'), frame(b"J", b'{"a": 1e999}'),
-    frame(b"X", b"{}"), frame(b"X", b'{"exit_status": [1]}'), frame(b"X", b'{"exit_status": 256}'),
-    frame(b"X", b'{"exit_status": -1}'), frame(b"X", b'{"exit_status": true}'),
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">cII", b"J", 0, 2**32 - 1),
+        struct.pack(">cII", b"O", 0, 2**31),
+        struct.pack(">cII", b"H", 0, 5000),
+        frame(b"?", b""),
+        frame(b"J", b"[]"),
+        frame(b"J", b"{"),
+        frame(b"J", b"[" * 100_000),
+        frame(b"J", b"\xff"),
+        frame(b"J", b'{"a": NaN}'),
+        frame(b"J", b'{"a": [-Infinity]}'),
+        frame(b"J", b'{"a": 1e999}'),
+        frame(b"X", b"{}"),
+        frame(b"X", b'{"exit_status": [1]}'),
+        frame(b"X", b'{"exit_status": 256}'),
+        frame(b"X", b'{"exit_status": -1}'),
+        frame(b"X", b'{"exit_status": true}'),
+    ],
+)
 def test_frames_that_no_program_sends(data: bytes) -> None:
     with pytest.raises(Nonsense) as caught:
         call(Node(PREAMBLE + data), "probe", {})
@@ -139,17 +153,42 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     assert isinstance(report.results[0].error, Nonsense), report.results[0].error
 
 
-NEED = {"event": "need", "wants": [[0, 4]], "files": [[0, 1]], "unsure": {}, "bytes": 4, "address": "198.18.0.9",
-        "port": 9, "stages": ["/d/s"]}
+NEED = {
+    "event": "need",
+    "wants": [[0, 4]],
+    "files": [[0, 1]],
+    "unsure": {},
+    "bytes": 4,
+    "address": "198.18.0.9",
+    "port": 9,
+    "stages": ["/d/s"],
+}
 
 
-@pytest.mark.parametrize("change", [
-    {"unsure": {"7": "00"}}, {"unsure": {"-1": "00"}}, {"unsure": []}, {"wants": [[0, 5]]}, {"wants": [[3, 1]]},
-    {"files": [[0, 1], [0, 1]]}, {"wants": [[0, 0]]}, {"wants": [[False, 4]]}, {"files": [[0, 1 << 70]]},
-    {"files": 7}, {"bytes": float("inf")}, {"port": "22"},
-    {"port": 1 << 16}, {"port": None}, {"bytes": 10**400}, {"bytes": -1}, {"address": 5}, {"stages": []},
-    {"stages": [None]},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unsure": {"7": "00"}},
+        {"unsure": {"-1": "00"}},
+        {"unsure": []},
+        {"wants": [[0, 5]]},
+        {"wants": [[3, 1]]},
+        {"files": [[0, 1], [0, 1]]},
+        {"wants": [[0, 0]]},
+        {"wants": [[False, 4]]},
+        {"files": [[0, 1 << 70]]},
+        {"files": 7},
+        {"bytes": float("inf")},
+        {"port": "22"},
+        {"port": 1 << 16},
+        {"port": None},
+        {"bytes": 10**400},
+        {"bytes": -1},
+        {"address": 5},
+        {"stages": []},
+        {"stages": [None]},
+    ],
+)
 def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "x").write_bytes(b"data")
     inventory = Inventory((HOST,))
@@ -159,21 +198,44 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
     assert isinstance(error, Nonsense) and error.host == "gpu1", error
 
 
-@pytest.mark.parametrize("facts", [
-    {"gpus": 7}, {"memory": {"total": "1 GiB"}}, {"disks": {"workdir": {}}}, {"python": "3"}, {"clock": 1},
-    {"interfaces": [1]}, {"boot_id": ["x"]}, {"pci_gpus": 10**400}, {"packages": {"numpy": None}}, [], 7,
-])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"gpus": 7},
+        {"memory": {"total": "1 GiB"}},
+        {"disks": {"workdir": {}}},
+        {"python": "3"},
+        {"clock": 1},
+        {"interfaces": [1]},
+        {"boot_id": ["x"]},
+        {"pci_gpus": 10**400},
+        {"packages": {"numpy": None}},
+        [],
+        7,
+    ],
+)
 def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
     checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said({"facts": facts})))
     assert isinstance(checked.report.results[0].error, Nonsense) and checked.report.exit_code == 122
 
 
-@pytest.mark.parametrize("field", [
-    {"rank": "0"}, {"rank": None}, {"rank": 0, "status": []}, {"rank": 0, "signal": 10**400}, {"rank": 0, "time": "x"},
-    {"rank": 0, "time": float("nan")}, {"rank": True},
-    {"event": "status", "reason": "x" * 5000}, {"event": "status", "disk_full": "x"},
-    {"event": "status", "engine_status": "1"}, {"event": "status", "left": 5}, {"event": "status", "state": {}},
-])
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"rank": "0"},
+        {"rank": None},
+        {"rank": 0, "status": []},
+        {"rank": 0, "signal": 10**400},
+        {"rank": 0, "time": "x"},
+        {"rank": 0, "time": float("nan")},
+        {"rank": True},
+        {"event": "status", "reason": "x" * 5000},
+        {"event": "status", "disk_full": "x"},
+        {"event": "status", "engine_status": "1"},
+        {"event": "status", "left": 5},
+        {"event": "status", "state": {}},
+    ],
+)
 def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         gang.checked({"event": "rank", **field})
@@ -262,25 +324,61 @@ def test_programs_end_with_their_host_in_the_error() -> None:
     assert caught.value.host == "gpu1"
 
 
-LISTENER = {"port": 80, "protocol": "tcp", "also": [], "address": "::", "pid": 7, "start": 1, "uid": 0, "user": "root",
-            "own": True, "command": "x", "run_id": None, "age": 1.5, "refused": None}
+LISTENER = {
+    "port": 80,
+    "protocol": "tcp",
+    "also": [],
+    "address": "::",
+    "pid": 7,
+    "start": 1,
+    "uid": 0,
+    "user": "root",
+    "own": True,
+    "command": "x",
+    "run_id": None,
+    "age": 1.5,
+    "refused": None,
+}
 
 
-@pytest.mark.parametrize("change", [
-    {}, {"port": "80"}, {"address": None}, {"user": ["root"]}, {"command": 1}, {"refused": {}}, {"age": "old"},
-    {"also": [7]}, {"protocol": 6},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"port": "80"},
+        {"address": None},
+        {"user": ["root"]},
+        {"command": 1},
+        {"refused": {}},
+        {"age": "old"},
+        {"also": [7]},
+        {"protocol": 6},
+    ],
+)
 def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -> None:
     scanned = kill_port.scan(Inventory((HOST,)), [80], False, Runtime(said({"listeners": [{**LISTENER, **change}]})))
     assert isinstance(scanned.results[0].error, Nonsense) is bool(change)
 
 
-@pytest.mark.parametrize("which, change", [
-    ("done", {}), ("done", {"sent": "1"}), ("done", {"deleted": None}), ("done", {"kept": [1]}),
-    ("done", {"bytes": True}), ("hello", {"event": []}), ("hello", {"known": 5}), ("hello", {"dest": None}),
-    ("need", {"files": None}), ("need", {"files": [7]}), ("need", {"files": [["f", "1"]]}), ("need", {"stage": 0}),
-    ("done", {"event": "failed", "message": "no", "hint": {}}), ("hello", {"event": "failed", "message": ["no"]}),
-])
+@pytest.mark.parametrize(
+    "which, change",
+    [
+        ("done", {}),
+        ("done", {"sent": "1"}),
+        ("done", {"deleted": None}),
+        ("done", {"kept": [1]}),
+        ("done", {"bytes": True}),
+        ("hello", {"event": []}),
+        ("hello", {"known": 5}),
+        ("hello", {"dest": None}),
+        ("need", {"files": None}),
+        ("need", {"files": [7]}),
+        ("need", {"files": [["f", "1"]]}),
+        ("need", {"stage": 0}),
+        ("done", {"event": "failed", "message": "no", "hint": {}}),
+        ("hello", {"event": "failed", "message": ["no"]}),
+    ],
+)
 def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, change: dict[str, Any]) -> None:
     inventory = Inventory((HOST,))
     messages: dict[str, dict[str, Any]] = {
@@ -308,9 +406,7 @@ def test_an_ssh_packet_of_4_gib_is_not_waited_for() -> None:
             packets.close()
 
 
-def test_the_janitor_finds_a_key_named_from_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_janitor_finds_a_key_named_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stored = janitor._as_json(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
     assert stored["identity_file"] == str(tmp_path / "keys/k") and stored["env"] == {}
@@ -361,10 +457,18 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
     assert len(channel._early) == 4096
 
 
-@pytest.mark.parametrize("parts", [
-    [{"wants": []}], [{"wants": [[0, 1]]}, {"wants": [[1, 2]]}], [{"unsure": {"0": "", "1": ""}}], [{"files": 7}],
-    [{"wants": [["0", "4"]]}], [{"unsure": {"9" * 5000: ""}}], [{}],
-])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"wants": []}],
+        [{"wants": [[0, 1]]}, {"wants": [[1, 2]]}],
+        [{"unsure": {"0": "", "1": ""}}],
+        [{"files": 7}],
+        [{"wants": [["0", "4"]]}],
+        [{"unsure": {"9" * 5000: ""}}],
+        [{}],
+    ],
+)
 def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[dict[str, Any]]) -> None:
     (tmp_path / "x").write_bytes(b"data")
     inventory = Inventory((HOST,))

@@ -29,7 +29,8 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir()
     (bin_ / "rsync").write_text(
         f"#!{sys.executable} -IS\nimport json, os, sys\n"
-        f"json.dump([sys.argv, dict(os.environ), os.listdir({str(tmp)!r})], open({str(note)!r}, 'w'))\n")
+        f"json.dump([sys.argv, dict(os.environ), os.listdir({str(tmp)!r})], open({str(note)!r}, 'w'))\n"
+    )
     (bin_ / "rsync").chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     monkeypatch.setenv("TMPDIR", str(tmp))
@@ -47,9 +48,17 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("change", [
-    {"stage": ":mod"}, {"stage": "stage"}, {"stage": ""}, {"basis": ":mod"}, {"basis": "../x"}, {"basis": "/x\0y"},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stage": ":mod"},
+        {"stage": "stage"},
+        {"stage": ""},
+        {"basis": ":mod"},
+        {"basis": "../x"},
+        {"basis": "/x\0y"},
+    ],
+)
 def test_a_folder_of_the_node_that_is_no_absolute_path(source: Path, seen: Path, change: dict[str, Any]) -> None:
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [["large", 1]], "stage": "/d/s", "basis": "/d", **change}

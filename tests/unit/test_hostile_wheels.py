@@ -28,9 +28,19 @@ from tests.wheelmaker import make_wheel
 EVIL, GOOD = Host("evil", "evil"), Host("good", "good")
 BOTH = Inventory((EVIL, GOOD))
 FACTS: dict[str, Any] = {
-    "event": "facts", "executable": "/p", "version": "3.11.7", "implementation": "cpython", "platform": "linux-x86_64",
-    "soabi": None, "prefix": "/", "target": "/site", "pip": "23.2", "managed": False, "free": 1 << 40,
-    "tags": ["cp311-cp311-linux_x86_64", "py3-none-any"], "states": [{"state": "absent", "verified": False}],
+    "event": "facts",
+    "executable": "/p",
+    "version": "3.11.7",
+    "implementation": "cpython",
+    "platform": "linux-x86_64",
+    "soabi": None,
+    "prefix": "/",
+    "target": "/site",
+    "pip": "23.2",
+    "managed": False,
+    "free": 1 << 40,
+    "tags": ["cp311-cp311-linux_x86_64", "py3-none-any"],
+    "states": [{"state": "absent", "verified": False}],
     "unmet": [],
 }
 
@@ -61,14 +71,37 @@ def errors(report: Report) -> list[str]:
     return [r.error.kind if r.error else "" for r in report.results]
 
 
-@pytest.mark.parametrize("change", [
-    {}, {"states": []}, {"states": [{"state": "there"}]}, {"states": [{"state": "\x1b[2J", "verified": True}]},
-    {"states": 3}, {"states": [None]}, {"states": [{"state": "there", "verified": True}] * 2},
-    {"target": None}, {"target": "x" * 10_000}, {"free": "1"}, {"free": None}, {"free": True}, {"tags": None},
-    {"tags": [["cp311", "cp311", "any"]]}, {"tags": ["cp311"]}, {"tags": ["--index-url=x-y-z"]}, {"managed": "no"},
-    {"unmet": [["a", "b", None]]}, {"unmet": [{"wheel": 1, "needs": "b", "has": None}]}, {"version": "3"},
-    {"version": 3.11}, {"version": "3.11.7; x"}, {"soabi": 1}, {"pip": 23}, {"executable": ["/p"]}, {"event": []},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"states": []},
+        {"states": [{"state": "there"}]},
+        {"states": [{"state": "\x1b[2J", "verified": True}]},
+        {"states": 3},
+        {"states": [None]},
+        {"states": [{"state": "there", "verified": True}] * 2},
+        {"target": None},
+        {"target": "x" * 10_000},
+        {"free": "1"},
+        {"free": None},
+        {"free": True},
+        {"tags": None},
+        {"tags": [["cp311", "cp311", "any"]]},
+        {"tags": ["cp311"]},
+        {"tags": ["--index-url=x-y-z"]},
+        {"managed": "no"},
+        {"unmet": [["a", "b", None]]},
+        {"unmet": [{"wheel": 1, "needs": "b", "has": None}]},
+        {"version": "3"},
+        {"version": 3.11},
+        {"version": "3.11.7; x"},
+        {"soabi": 1},
+        {"pip": 23},
+        {"executable": ["/p"]},
+        {"event": []},
+    ],
+)
 def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None:
     make_wheel(tmp_path / "w")
     there = {**FACTS, "states": [{"state": "there", "verified": True}]}
@@ -81,53 +114,87 @@ def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None
     assert not wrong or report.exit_code == 122
 
 
-@pytest.mark.parametrize(("answer", "kind"), [
-    ({"event": "failed", "message": "no", "hint": None}, "wheels"), ({"event": "failed"}, "protocol"),
-    ({"event": "failed", "message": 1, "hint": None}, "protocol"), ({"x": 1}, "protocol"),
-])
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"event": "failed", "message": "no", "hint": None}, "wheels"),
+        ({"event": "failed"}, "protocol"),
+        ({"event": "failed", "message": 1, "hint": None}, "protocol"),
+        ({"x": 1}, "protocol"),
+    ],
+)
 def test_refusals_are_read_with_care(answer: dict[str, Any], kind: str) -> None:
     (result,) = node.ask(Inventory((EVIL,)), (), Runtime(Fleet(evil=said(answer))))
     assert result.error and result.error.kind == kind
 
 
-@pytest.mark.parametrize(("answer", "kind", "state"), [
-    ({"event": "done", "executable": "/p", "wheels": {"tinypkg": "installed", "\x1b[2J": "installed"}}, "",
-     "installed"),
-    ({"event": "done", "executable": "/p", "wheels": {}}, "protocol", "unknown"),
-    ({"event": "done", "executable": "/p", "wheels": {"tinypkg": "rm -rf"}}, "protocol", "unknown"),
-    ({"event": "done", "executable": None, "wheels": {"tinypkg": "there"}}, "protocol", "unknown"),
-    ({"event": "done", "executable": "/p", "wheels": [["tinypkg", "there"]]}, "protocol", "unknown"),
-    ({"event": "failed", "message": "pip: no", "hint": None, "wheels": {"tinypkg": "broken"}}, "wheels", "broken"),
-    ({"event": "failed", "message": "pip: no", "hint": None, "wheels": {"other": "there"}}, "wheels", "unknown"),
-    ({"event": "failed", "message": "pip: no", "hint": None, "wheels": 7}, "wheels", "unknown"),
-    ({}, "protocol", "unknown"),
-])
-def test_an_install_that_ends_in_other_words(
-    tmp_path: Path, answer: dict[str, Any], kind: str, state: str
-) -> None:
+@pytest.mark.parametrize(
+    ("answer", "kind", "state"),
+    [
+        (
+            {"event": "done", "executable": "/p", "wheels": {"tinypkg": "installed", "\x1b[2J": "installed"}},
+            "",
+            "installed",
+        ),
+        ({"event": "done", "executable": "/p", "wheels": {}}, "protocol", "unknown"),
+        ({"event": "done", "executable": "/p", "wheels": {"tinypkg": "rm -rf"}}, "protocol", "unknown"),
+        ({"event": "done", "executable": None, "wheels": {"tinypkg": "there"}}, "protocol", "unknown"),
+        ({"event": "done", "executable": "/p", "wheels": [["tinypkg", "there"]]}, "protocol", "unknown"),
+        ({"event": "failed", "message": "pip: no", "hint": None, "wheels": {"tinypkg": "broken"}}, "wheels", "broken"),
+        ({"event": "failed", "message": "pip: no", "hint": None, "wheels": {"other": "there"}}, "wheels", "unknown"),
+        ({"event": "failed", "message": "pip: no", "hint": None, "wheels": 7}, "wheels", "unknown"),
+        ({}, "protocol", "unknown"),
+    ],
+)
+def test_an_install_that_ends_in_other_words(tmp_path: Path, answer: dict[str, Any], kind: str, state: str) -> None:
     wheel = read_wheel(make_wheel(tmp_path))
-    transport = Fleet(evil=said(answer), good=said({"event": "done", "executable": "/p",
-                                                    "wheels": {"tinypkg": "installed"}}))
+    transport = Fleet(
+        evil=said(answer), good=said({"event": "done", "executable": "/p", "wheels": {"tinypkg": "installed"}})
+    )
     evil, good = node.install(BOTH, (wheel,), {"evil": FACTS, "good": FACTS}, "~/w", Runtime(transport), 1.0)
     assert (evil.error.kind if evil.error else "") == kind and evil.data["wheels"] == {"tinypkg": state}
     assert good.ok and good.data["wheels"] == {"tinypkg": "installed"}
 
 
 TOOLCHAIN: dict[str, Any] = {
-    "activate": None, "python": {"executable": "/p", "version": "3.11.7", "error": None}, "torch": None,
-    "glibc": "2.36", "gpus": [], "gpu_error": None, "cc": {"path": "/cc", "version": "12.2.0"},
-    "cxx": {"path": "/cxx", "version": None}, "nvcc": None, "ninja": None, "headers": "/Python.h",
-    "backends": {"pip": True, "setuptools": True, "wheel": False}, "timed_out": [], "failed": {},
+    "activate": None,
+    "python": {"executable": "/p", "version": "3.11.7", "error": None},
+    "torch": None,
+    "glibc": "2.36",
+    "gpus": [],
+    "gpu_error": None,
+    "cc": {"path": "/cc", "version": "12.2.0"},
+    "cxx": {"path": "/cxx", "version": None},
+    "nvcc": None,
+    "ninja": None,
+    "headers": "/Python.h",
+    "backends": {"pip": True, "setuptools": True, "wheel": False},
+    "timed_out": [],
+    "failed": {},
 }
 
 
-@pytest.mark.parametrize("change", [
-    {"activate": ["x"]}, {"python": "3"}, {"python": {"error": None}}, {"torch": {"version": 2}}, {"glibc": 2.36},
-    {"gpus": 7}, {"gpus": [{"name": "A100"}]}, {"gpus": [{"name": None, "capability": None}]},
-    {"gpus": [{"name": "A100", "capability": "8.0;$(id)\x1b[2J"}]}, {"gpu_error": {}}, {"cc": "gcc"},
-    {"cc": {"path": "/cc", "version": "\x1b[31m12"}}, {"nvcc": {"version": "12"}}, {"headers": 1}, {"backends": []},
-    {"backends": {"pip": "yes", "setuptools": True, "wheel": True}},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"activate": ["x"]},
+        {"python": "3"},
+        {"python": {"error": None}},
+        {"torch": {"version": 2}},
+        {"glibc": 2.36},
+        {"gpus": 7},
+        {"gpus": [{"name": "A100"}]},
+        {"gpus": [{"name": None, "capability": None}]},
+        {"gpus": [{"name": "A100", "capability": "8.0;$(id)\x1b[2J"}]},
+        {"gpu_error": {}},
+        {"cc": "gcc"},
+        {"cc": {"path": "/cc", "version": "\x1b[31m12"}},
+        {"nvcc": {"version": "12"}},
+        {"headers": 1},
+        {"backends": []},
+        {"backends": {"pip": "yes", "setuptools": True, "wheel": True}},
+    ],
+)
 def test_a_toolchain_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "setup.py").write_text("")
     options = build.BuildOptions(str(tmp_path))
@@ -150,10 +217,19 @@ def test_facts_whose_step_failed_are_missing_and_no_lie() -> None:
 WHEEL = {"event": "built", "file": "x-1-py3-none-any.whl", "size": 1, "sha256": hashlib.sha256(b"w").hexdigest()}
 
 
-@pytest.mark.parametrize("messages", [
-    [{"x": 1}], [{"event": "built"}], [{**WHEEL, "sha256": 7}], [WHEEL, WHEEL], [WHEEL], [{"event": "started"}],
-    [{"event": "failed", "message": {}, "hint": None}], [{**WHEEL, "file": "/etc/passwd"}],
-])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"x": 1}],
+        [{"event": "built"}],
+        [{**WHEEL, "sha256": 7}],
+        [WHEEL, WHEEL],
+        [WHEEL],
+        [{"event": "started"}],
+        [{"event": "failed", "message": {}, "hint": None}],
+        [{**WHEEL, "file": "/etc/passwd"}],
+    ],
+)
 def test_a_build_that_ends_in_other_words(tmp_path: Path, messages: list[dict[str, Any]]) -> None:
     with pytest.raises(FleetError) as caught:
         build_there(Inventory((EVIL,)), "~/s", {}, tmp_path, "b", Runtime(Fleet(evil=said(*messages))))
@@ -192,11 +268,15 @@ def bomb(folder: Path, name: str, line: str, times: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "line", "times", "says"), [
-    ("RECORD", "x,,\n", 20_000_000, "RECORD is .* bytes long"), ("RECORD", ",,\n", 2_000_000, "names more files"),
-    ("METADATA", "Requires-Dist: x\n", 4_000_000, "METADATA is .* bytes long"),
-    ("__init__.py", "#" * 99 + "\n", 3_000_000, "unpack to"),
-])
+@pytest.mark.parametrize(
+    ("name", "line", "times", "says"),
+    [
+        ("RECORD", "x,,\n", 20_000_000, "RECORD is .* bytes long"),
+        ("RECORD", ",,\n", 2_000_000, "names more files"),
+        ("METADATA", "Requires-Dist: x\n", 4_000_000, "METADATA is .* bytes long"),
+        ("__init__.py", "#" * 99 + "\n", 3_000_000, "unpack to"),
+    ],
+)
 def test_a_wheel_that_unpacks_to_more_than_this_machine_holds(
     tmp_path: Path, name: str, line: str, times: int, says: str
 ) -> None:
@@ -204,16 +284,30 @@ def test_a_wheel_that_unpacks_to_more_than_this_machine_holds(
     assert path.stat().st_size < 2 << 20
     with pytest.raises(UsageError, match=f"damaged: .*{says}"):
         read_wheel(path)
-    code = ("import sys, contextlib, pathlib\nfrom fleet.errors import UsageError\n"
-            "from fleet.ops.wheels.wheel import read_wheel\n"
-            "with contextlib.suppress(UsageError):\n    read_wheel(pathlib.Path(sys.argv[1]))")
+    code = (
+        "import sys, contextlib, pathlib\nfrom fleet.errors import UsageError\n"
+        "from fleet.ops.wheels.wheel import read_wheel\n"
+        "with contextlib.suppress(UsageError):\n    read_wheel(pathlib.Path(sys.argv[1]))"
+    )
     assert peak_of(sys.executable, "-c", code, str(path)) < LIMIT_MIB
 
 
-@pytest.mark.parametrize(("value", "shape", "fitting"), [
-    (1, int, True), (True, int, False), (1.0, int, False), (None, None, True), (None, (str, None), True),
-    ("x" * 5000, str, False), ([1, 2], [int], True), ([1, "2"], [int], False), ({"a": 1, "b": 2}, {"a": int}, True),
-    ({}, {"a": int}, False), ([], {"a": int}, False), ("a", [str], False),
-])
+@pytest.mark.parametrize(
+    ("value", "shape", "fitting"),
+    [
+        (1, int, True),
+        (True, int, False),
+        (1.0, int, False),
+        (None, None, True),
+        (None, (str, None), True),
+        ("x" * 5000, str, False),
+        ([1, 2], [int], True),
+        ([1, "2"], [int], False),
+        ({"a": 1, "b": 2}, {"a": int}, True),
+        ({}, {"a": int}, False),
+        ([], {"a": int}, False),
+        ("a", [str], False),
+    ],
+)
 def test_shapes(value: Any, shape: Any, fitting: bool) -> None:
     assert fits(value, shape) is fitting

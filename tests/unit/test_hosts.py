@@ -92,8 +92,10 @@ def test_a_long_table_is_not_cut_in_a_pipe(here, capsys):
 
 def test_it_loads_no_ssh(here):
     Path("hostfile").write_text("a\n")
-    program = ("import sys; from fleet.cli.main import run; code = run(['hosts']);"
-               "sys.exit(code or any(m in sys.modules for m in ('paramiko', 'fabric')))")
+    program = (
+        "import sys; from fleet.cli.main import run; code = run(['hosts']);"
+        "sys.exit(code or any(m in sys.modules for m in ('paramiko', 'fabric')))"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60).returncode == 0
 
 
@@ -108,8 +110,13 @@ def test_openssh_reads_the_ssh_config(tmp_path):
     config = tmp_path / "config"
     config.write_text(convert(parse_yaml(SSH, "f"), "ssh-config"))
     said = subprocess.run(["ssh", "-G", "-F", config, "gpu1"], capture_output=True, text=True, check=True, timeout=20)
-    for line in ("hostname fe80::1%lo", "port 22", "user DOM\\u", "identityfile ~/my keys/%%h",
-                 "proxyjump door,u@[fd00::1]:3"):
+    for line in (
+        "hostname fe80::1%lo",
+        "port 22",
+        "user DOM\\u",
+        "identityfile ~/my keys/%%h",
+        "proxyjump door,u@[fd00::1]:3",
+    ):
         assert line in said.stdout.splitlines()
     said = subprocess.run(["ssh", "-G", "-F", config, "door"], capture_output=True, text=True, check=True, timeout=20)
     assert {"hostname 203.0.113.1", "port 2222", "user jump"} <= set(said.stdout.splitlines())

@@ -41,7 +41,7 @@ def imported(source: str) -> Iterator[tuple[int, str]]:
 
 
 def trespasses(source: str, path: Path) -> list[str]:
-    """"LINE: NAME" for each import that `path` (relative to fleet/) has no right to."""
+    """ "LINE: NAME" for each import that `path` (relative to fleet/) has no right to."""
     return [
         f"{line}: {name}"
         for line, name in imported(source)
@@ -80,6 +80,21 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stderr.split())
     assert "click" in modules
-    heavy = {"paramiko", "fabric", "invoke", "cryptography", "rich", "yaml", "ClusterShell", "torch", "asyncio",
-             "ssl", "fleet.inventory", "fleet.transport", "fleet.ops", "fleet.lab", "fleet.playbook"}
+    heavy = {
+        "paramiko",
+        "fabric",
+        "invoke",
+        "cryptography",
+        "rich",
+        "yaml",
+        "ClusterShell",
+        "torch",
+        "asyncio",
+        "ssl",
+        "fleet.inventory",
+        "fleet.transport",
+        "fleet.ops",
+        "fleet.lab",
+        "fleet.playbook",
+    }
     assert modules & heavy == set()

@@ -16,16 +16,86 @@ from fleet.inventory.find import parse
 from fleet.model import Inventory
 
 # the same examples on every machine and in every run, so that CI is stable
-steady = settings(max_examples=300, derandomize=True, database=None, deadline=None,
-                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+steady = settings(
+    max_examples=300,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 
-WORDS = st.sampled_from([
-    "gpu1", "gpu[01-04]", "gpu1[5-12]", "a[1-2]b[3,1]", "fe80::1", "::1", "[fe80::1]:8", "gpu1:8", "@g", "@all", "gpu*",
-    "slots=8", "max_slots=9", "port=22", "user=root", "address=10.0.0.1", "env=A=1", "devices=0,2", '"', "'", "#", "\\",
-    "hosts", "defaults", "env", "groups", "sync", ":", ": ", "- ", "\n", "\n  ", "\t", " ", "{", "}", "[", "]", ",",
-    "&", "*", "!", "^", "%", "!!python/name:os.system", "&a", "*a", "<<: *a", "~", "yes", "022", "1e9", "-o", "$(id)",
-    "\r\n", "\x1b[31m", "\0", "\ufeff", "é", "٣", "\ud800", "gpu[1-99999999]", "---", "...", "%YAML 1.1", "|", ">", "?",
-])
+WORDS = st.sampled_from(
+    [
+        "gpu1",
+        "gpu[01-04]",
+        "gpu1[5-12]",
+        "a[1-2]b[3,1]",
+        "fe80::1",
+        "::1",
+        "[fe80::1]:8",
+        "gpu1:8",
+        "@g",
+        "@all",
+        "gpu*",
+        "slots=8",
+        "max_slots=9",
+        "port=22",
+        "user=root",
+        "address=10.0.0.1",
+        "env=A=1",
+        "devices=0,2",
+        '"',
+        "'",
+        "#",
+        "\\",
+        "hosts",
+        "defaults",
+        "env",
+        "groups",
+        "sync",
+        ":",
+        ": ",
+        "- ",
+        "\n",
+        "\n  ",
+        "\t",
+        " ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "&",
+        "*",
+        "!",
+        "^",
+        "%",
+        "!!python/name:os.system",
+        "&a",
+        "*a",
+        "<<: *a",
+        "~",
+        "yes",
+        "022",
+        "1e9",
+        "-o",
+        "$(id)",
+        "\r\n",
+        "\x1b[31m",
+        "\0",
+        "\ufeff",
+        "é",
+        "٣",
+        "\ud800",
+        "gpu[1-99999999]",
+        "---",
+        "...",
+        "%YAML 1.1",
+        "|",
+        ">",
+        "?",
+    ]
+)
 SOUP = st.lists(st.one_of(WORDS, st.text(max_size=4)), max_size=25).map("".join)
 
 INDEX = st.integers(0, 120)
@@ -33,23 +103,47 @@ NAMES = st.from_regex(r"[a-z_][a-z0-9_-]{0,6}", fullmatch=True)
 NODESETS = st.one_of(
     NAMES,
     st.builds(lambda p, a, n: f"{p}[{a}-{a + n}]", NAMES, INDEX, st.integers(0, 12)),
-    st.builds(lambda p, ns, s: f"{p}[{','.join(ns)}]{s}", NAMES,
-              st.lists(st.from_regex(r"[0-9]{1,3}", fullmatch=True), min_size=1, max_size=3),
-              st.sampled_from(["", "x", "-ib", "0", "%1"])),
+    st.builds(
+        lambda p, ns, s: f"{p}[{','.join(ns)}]{s}",
+        NAMES,
+        st.lists(st.from_regex(r"[0-9]{1,3}", fullmatch=True), min_size=1, max_size=3),
+        st.sampled_from(["", "x", "-ib", "0", "%1"]),
+    ),
 )
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), SOUP,
-                    st.sampled_from(["root", "10.0.0.1", "fe80::1%eth0", "~/work", "a b", "SHA256:" + "A" * 43]))
-HOSTS = st.dictionaries(st.sampled_from([*HOST_KEYS, "prot", "name"]),
-                        st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(NAMES, SCALARS, max_size=3)),
-                        max_size=4)
-GOOD = st.fixed_dictionaries({}, optional={
-    "port": st.integers(1, 65535), "slots": st.integers(1, 16), "user": NAMES, "workdir": st.just("~/a b"),
-    "proxy_jump": st.just("u@j:22,[::1]:3"),
-    "env": st.dictionaries(NAMES, st.text("a1 \"'\\\\$#\n\té", max_size=6), max_size=2)})
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    SOUP,
+    st.sampled_from(["root", "10.0.0.1", "fe80::1%eth0", "~/work", "a b", "SHA256:" + "A" * 43]),
+)
+HOSTS = st.dictionaries(
+    st.sampled_from([*HOST_KEYS, "prot", "name"]),
+    st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(NAMES, SCALARS, max_size=3)),
+    max_size=4,
+)
+GOOD = st.fixed_dictionaries(
+    {},
+    optional={
+        "port": st.integers(1, 65535),
+        "slots": st.integers(1, 16),
+        "user": NAMES,
+        "workdir": st.just("~/a b"),
+        "proxy_jump": st.just("u@j:22,[::1]:3"),
+        "env": st.dictionaries(NAMES, st.text("a1 \"'\\\\$#\n\té", max_size=6), max_size=2),
+    },
+)
 DOCUMENTS = st.fixed_dictionaries(
-    {"hosts": st.one_of(st.dictionaries(NODESETS, st.one_of(GOOD, GOOD, st.none()), max_size=5),
-                        st.dictionaries(NODESETS, HOSTS, max_size=3),
-                        st.lists(NODESETS, max_size=5), SCALARS)},
+    {
+        "hosts": st.one_of(
+            st.dictionaries(NODESETS, st.one_of(GOOD, GOOD, st.none()), max_size=5),
+            st.dictionaries(NODESETS, HOSTS, max_size=3),
+            st.lists(NODESETS, max_size=5),
+            SCALARS,
+        )
+    },
     optional={
         "defaults": st.one_of(GOOD, GOOD, HOSTS),
         "env": st.dictionaries(NAMES, SCALARS, max_size=1),
@@ -97,7 +191,8 @@ def check(inventory: Inventory) -> None:
         if form == "deepspeed":
             again = parse_hostfile(text, "again")
             assert [(h.name, h.address, h.slots, h.user, h.port) for h in again.hosts] == [
-                (h.name, h.address, h.slots, h.user, h.port) for h in inventory.hosts]
+                (h.name, h.address, h.slots, h.user, h.port) for h in inventory.hosts
+            ]
             assert [dict(h.env) for h in again.hosts] == [inventory.env_for(h) for h in inventory.hosts]
         if form == "ansible":
             assert list(yaml.safe_load(text)["all"]["hosts"]) == list(inventory.names)
@@ -126,8 +221,10 @@ def test_any_text(text):
 
 
 @steady
-@given(st.one_of(st.binary(max_size=60), SOUP.map(lambda t: t.encode("utf-8", "surrogatepass"))),
-       st.sampled_from(["fleet.yaml", "hostfile"]))
+@given(
+    st.one_of(st.binary(max_size=60), SOUP.map(lambda t: t.encode("utf-8", "surrogatepass"))),
+    st.sampled_from(["fleet.yaml", "hostfile"]),
+)
 def test_any_bytes(raw, source):
     inventory = tried(parse, raw, source)
     if inventory:
@@ -146,8 +243,13 @@ def test_any_document(document):
 
 
 @steady
-@given(st.lists(st.builds("{} {}".format, NODESETS, st.sampled_from(["", "slots=4", "slots=8 max_slots=8", "# x"])),
-                min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.builds("{} {}".format, NODESETS, st.sampled_from(["", "slots=4", "slots=8 max_slots=8", "# x"])),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_a_hostfile_names_its_hosts_and_no_others(lines):
     inventory = tried(parse_hostfile, "\n".join(lines), "hostfile")
     if inventory:
@@ -157,9 +259,14 @@ def test_a_hostfile_names_its_hosts_and_no_others(lines):
 
 INVENTORY = parse_yaml("hosts: {'gpu[1-4]': {slots: 4}, b: {}, 'fe80::1': {}}\ngroups: {g: 'gpu[1-2]', h: '@g,b'}", "f")
 OPERANDS = st.sampled_from(["gpu1", "gpu[1-4]", "b", "@g", "@h", "@all", "gpu*", "gpu2:0,2", "fe80::1", "gpu[2-3]:1-3"])
-EXPRESSIONS = st.one_of(SOUP, st.builds(
-    lambda first, rest: first + "".join(map("".join, rest)), OPERANDS,
-    st.lists(st.tuples(st.sampled_from(",,@!&^ "), st.one_of(OPERANDS, OPERANDS, WORDS)), max_size=4)))
+EXPRESSIONS = st.one_of(
+    SOUP,
+    st.builds(
+        lambda first, rest: first + "".join(map("".join, rest)),
+        OPERANDS,
+        st.lists(st.tuples(st.sampled_from(",,@!&^ "), st.one_of(OPERANDS, OPERANDS, WORDS)), max_size=4),
+    ),
+)
 
 
 @steady
@@ -173,8 +280,11 @@ def test_any_selection(hosts, exclude):
 
 
 @steady
-@given(st.permutations(["gpu1", "gpu2", "gpu[3-4]", "b"]).flatmap(
-    lambda names: st.lists(st.sampled_from(names), min_size=1).map(lambda some: (names, some))))
+@given(
+    st.permutations(["gpu1", "gpu2", "gpu[3-4]", "b"]).flatmap(
+        lambda names: st.lists(st.sampled_from(names), min_size=1).map(lambda some: (names, some))
+    )
+)
 def test_a_selection_keeps_the_order_of_the_file(case):
     names, some = case
     inventory = parse_yaml(yaml.safe_dump({"hosts": names}), "f")

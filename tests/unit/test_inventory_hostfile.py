@@ -117,8 +117,12 @@ def test_bom_and_windows_line_ends():
 @pytest.mark.parametrize(
     ("text", "name", "yaml"),
     [
-        ("hosts: [a]\n", "x", True), ("---\nhosts: [a]\n", "x", True), ('{"hosts": ["a"]}', "x", True),
-        ("# c\ndefaults:\n  port: 1\nhosts: [a]", "x", True), ("a:8\n", "x", False), ("hosts:8\n", "x", False),
+        ("hosts: [a]\n", "x", True),
+        ("---\nhosts: [a]\n", "x", True),
+        ('{"hosts": ["a"]}', "x", True),
+        ("# c\ndefaults:\n  port: 1\nhosts: [a]", "x", True),
+        ("a:8\n", "x", False),
+        ("hosts:8\n", "x", False),
         ("a slots=1\n", "x", False),
     ],
 )

@@ -32,8 +32,9 @@ def fleet():
 
 def said(inventory):
     """host or host:devices, in order."""
-    return " ".join(h.name if h.devices is None else f"{h.name}:{','.join(map(str, h.devices))}"
-                    for h in inventory.hosts)
+    return " ".join(
+        h.name if h.devices is None else f"{h.name}:{','.join(map(str, h.devices))}" for h in inventory.hosts
+    )
 
 
 ALL = "b gpu3 gpu1 gpu2 cpu part:2,3,5 fe80::1 fe80::1:0 z10"
@@ -179,8 +180,12 @@ def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
     """
     environ = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
     # the trap itself works: ClusterShell left to its defaults walks into it
-    subprocess.run([sys.executable, "-c", "from ClusterShell.NodeSet import NodeSet; NodeSet('@x')"], env=environ,
-                   check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", "from ClusterShell.NodeSet import NodeSet; NodeSet('@x')"],
+        env=environ,
+        check=True,
+        timeout=60,
+    )
     assert trap.exists()
     trap.unlink()
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)

@@ -73,7 +73,9 @@ def test_merge_keys_and_aliases():
 def test_sync_is_plain_data():
     text = "hosts: [a]\nsync: {exclude: ['*.pt', 3], deep: {n: 1.5, yes: on, none: ~, date: 2020-01-01}}"
     assert parse_yaml(text, "f").sync == {
-        "exclude": ["*.pt", 3], "deep": {"n": 1.5, "yes": True, "none": None, "date": "2020-01-01"}}
+        "exclude": ["*.pt", 3],
+        "deep": {"n": 1.5, "yes": True, "none": None, "date": "2020-01-01"},
+    }
 
 
 def test_groups_of_groups_and_all():
@@ -208,8 +210,12 @@ def test_an_alias_bomb_is_defused_quickly():
 
 @pytest.mark.parametrize(
     ("raw", "line", "message"),
-    [(b"hosts:\n  - \xff\n", 2, "UTF-8"), (b"hosts:\n  - a\0b\n", 2, "control character"),
-     ("hosts: [a]".encode("utf-16"), 1, "UTF-8"), (b"hosts: [a\x1b[0m]", 1, "control character")],
+    [
+        (b"hosts:\n  - \xff\n", 2, "UTF-8"),
+        (b"hosts:\n  - a\0b\n", 2, "control character"),
+        ("hosts: [a]".encode("utf-16"), 1, "UTF-8"),
+        (b"hosts: [a\x1b[0m]", 1, "control character"),
+    ],
 )
 def test_bytes_that_are_no_text(raw, line, message):
     with pytest.raises(InventoryError, match=message) as caught:

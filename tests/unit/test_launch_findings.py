@@ -24,12 +24,21 @@ def plan_for(engine: str = "torchrun", hosts: tuple[Host, ...] = HOSTS) -> Plan:
 
 def good(**changed: Any) -> dict[str, Any]:
     return {
-        "python": {"path": "/py", "version": "3.11.2", "error": None}, "torch": TORCH, "deepspeed": {"version": "0.16"},
-        "activate": None, "workdir": {"path": "/w", "exists": True},
+        "python": {"path": "/py", "version": "3.11.2", "error": None},
+        "torch": TORCH,
+        "deepspeed": {"version": "0.16"},
+        "activate": None,
+        "workdir": {"path": "/w", "exists": True},
         "script": {"path": "/w/t.py", "exists": True, "sha256": "a" * 64, "executable": True},
         "code": {"folder": "/w", "state": "/.w.fleet-sync", "digest": "a" * 64, "half": False, "busy": None},
-        "gpus": [], "gpu_error": None, "gpu_processes": [], "network": {"error": None}, "port": {"ok": True},
-        "timed_out": [], "failed": {}, **changed,
+        "gpus": [],
+        "gpu_error": None,
+        "gpu_processes": [],
+        "network": {"error": None},
+        "port": {"ok": True},
+        "timed_out": [],
+        "failed": {},
+        **changed,
     }
 
 
@@ -44,24 +53,33 @@ def test_all_well_finds_nothing() -> None:
     assert findings() == []
 
 
-@pytest.mark.parametrize("changed, said", [
-    ({"python": {"path": None, "error": "/opt/py: no such program"}}, "n2: the training interpreter: /opt/py"),
-    ({"torch": None}, "torch is not installed for /py"),
-    ({"activate": "bash: x: not found"}, "the activate line: it failed: bash: x"),
-    ({"workdir": {"path": "/w", "exists": False}}, "the folder /w does not exist"),
-    ({"script": {"path": "/w/t.py", "exists": False}}, "the script /w/t.py does not exist"),
-    ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
-    ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "n2 has Python 3.9, the 2 others 3.11"),
-    ({"torch": {**TORCH, "version": "2.4"}}, "n2 has torch 2.4, the 2 others 2.5"),
-    ({"code": {"folder": "/w", "busy": "head (pid 7)", "half": False}}, "a sync to /w is under way, from head (pid 7)"),
-    ({"code": {"folder": "/w", "busy": None, "half": True}}, "was interrupted while it put files in place"),
-    ({"code": {"digest": "b" * 64}}, "the code that was synced differs: sha256 bbbb"),
-    ({"data": {"folder": "/w/set", "busy": "head (pid 7)"}}, "data is being delivered to /w/set, from head (pid 7)"),
-    ({"data": {"folder": "/w/set", "busy": None}}, "a delivery of data to /w/set was cut short"),
-    ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
-    ({"builds": [{"path": "/c/py311_cpu/cpu_adam/lock", "sure": True}]}, "left /c/py311_cpu/cpu_adam/lock: a rank"),
-    ({"gpu_error": "no devices"}, "nvidia-smi: no devices"),
-])
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"python": {"path": None, "error": "/opt/py: no such program"}}, "n2: the training interpreter: /opt/py"),
+        ({"torch": None}, "torch is not installed for /py"),
+        ({"activate": "bash: x: not found"}, "the activate line: it failed: bash: x"),
+        ({"workdir": {"path": "/w", "exists": False}}, "the folder /w does not exist"),
+        ({"script": {"path": "/w/t.py", "exists": False}}, "the script /w/t.py does not exist"),
+        ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
+        ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "n2 has Python 3.9, the 2 others 3.11"),
+        ({"torch": {**TORCH, "version": "2.4"}}, "n2 has torch 2.4, the 2 others 2.5"),
+        (
+            {"code": {"folder": "/w", "busy": "head (pid 7)", "half": False}},
+            "a sync to /w is under way, from head (pid 7)",
+        ),
+        ({"code": {"folder": "/w", "busy": None, "half": True}}, "was interrupted while it put files in place"),
+        ({"code": {"digest": "b" * 64}}, "the code that was synced differs: sha256 bbbb"),
+        (
+            {"data": {"folder": "/w/set", "busy": "head (pid 7)"}},
+            "data is being delivered to /w/set, from head (pid 7)",
+        ),
+        ({"data": {"folder": "/w/set", "busy": None}}, "a delivery of data to /w/set was cut short"),
+        ({"timed_out": ["files"]}, "preflight of its files: no answer in time"),
+        ({"builds": [{"path": "/c/py311_cpu/cpu_adam/lock", "sure": True}]}, "left /c/py311_cpu/cpu_adam/lock: a rank"),
+        ({"gpu_error": "no devices"}, "nvidia-smi: no devices"),
+    ],
+)
 def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, Any], said: str) -> None:
     found = judge(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
     assert [(f.severity, f.hosts) for f in found] == [("error", ("n2",))]
@@ -75,7 +93,8 @@ def test_a_half_switched_tree_hides_what_it_makes_look_wrong() -> None:
 
 def test_code_that_came_another_way_is_a_warning() -> None:
     assert findings(n1=good(code=None)) == [
-        ("warning", ("n1",), "the code there did not come by 'fleet sync', elsewhere it did")]
+        ("warning", ("n1",), "the code there did not come by 'fleet sync', elsewhere it did")
+    ]
     assert findings(n0=good(code=None), n1=good(code=None), n2=good(code=None)) == []
     # one that cannot be looked at (another user's) says nothing
     assert findings(n1=good(code={"folder": "/w", "digest": None, "half": False, "busy": None})) == []
@@ -87,8 +106,12 @@ def test_the_same_fault_on_all_is_said_once() -> None:
 
 
 def test_a_busy_port_names_host_and_pid_and_silences_the_echo() -> None:
-    busy = {"ok": False, "error": "port 29500: Address already in use", "hint": "'fleet kill-port 29500'",
-            "holder": {"pid": 4711, "command": "python other.py", "run_id": "other-1"}}
+    busy = {
+        "ok": False,
+        "error": "port 29500: Address already in use",
+        "hint": "'fleet kill-port 29500'",
+        "holder": {"pid": 4711, "command": "python other.py", "run_id": "other-1"},
+    }
     echo = {"ok": False, "error": "something else answers there", "hint": None}
     found = judge(plan_for(), {"n0": good(port=busy), "n1": good(port=echo), "n2": good(port=echo)})
     assert len(found) == 1 and found[0].hosts == ("n0",) and "kill-port" in str(found[0].hint)
@@ -124,14 +147,29 @@ def test_gpus_in_use_missing_or_shared() -> None:
 
 
 ODD: list[dict[str, Any]] = [
-    {"python": {"path": None, "error": "/opt/py: no such program"}}, {"torch": None}, {"activate": "x"},
-    {"python": {"path": "/py", "version": "3.9.1", "error": None}}, {"torch": {**TORCH, "version": "2.4"}},
-    {"torch": {**TORCH, "cuda": "12.1"}}, {"deepspeed": None}, {"deepspeed": {"version": "0.15"}}, {"gpu_error": "x"},
-    {"arch": "aarch64"}, {"gpus": [{"index": 0, "uuid": "u"}]}, {"pci_gpus": 8, "torch": {**TORCH, "cuda": "12.1"}},
+    {"python": {"path": None, "error": "/opt/py: no such program"}},
+    {"torch": None},
+    {"activate": "x"},
+    {"python": {"path": "/py", "version": "3.9.1", "error": None}},
+    {"torch": {**TORCH, "version": "2.4"}},
+    {"torch": {**TORCH, "cuda": "12.1"}},
+    {"deepspeed": None},
+    {"deepspeed": {"version": "0.15"}},
+    {"gpu_error": "x"},
+    {"arch": "aarch64"},
+    {"gpus": [{"index": 0, "uuid": "u"}]},
+    {"pci_gpus": 8, "torch": {**TORCH, "cuda": "12.1"}},
     {"gpus": [{"index": i, "uuid": f"u{i}"} for i in (0, 1)], "gpu_processes": [{"pid": 9, "gpu": "u1"}]},
-    {"timed_out": ["gpus"]}, {"timed_out": ["python"], "python": None}, {"failed": {"python": "x"}, "python": None},
-    {"failed": {"hardware": "x"}}, {"disks": {"workdir": {"free": 1, "writable": True, "path": "/w"}}},
-    {"disks": {"home": {"free": 1}}}, {"glibc": "2.1"}, {"limits": {"nofile": 5}}, {"kernel": "2.4"}, {},
+    {"timed_out": ["gpus"]},
+    {"timed_out": ["python"], "python": None},
+    {"failed": {"python": "x"}, "python": None},
+    {"failed": {"hardware": "x"}},
+    {"disks": {"workdir": {"free": 1, "writable": True, "path": "/w"}}},
+    {"disks": {"home": {"free": 1}}},
+    {"glibc": "2.1"},
+    {"limits": {"nofile": 5}},
+    {"kernel": "2.4"},
+    {},
 ]
 
 

@@ -11,24 +11,35 @@ CASES = [
     ("ModuleNotFoundError: No module named 'deepspeed'", "deepspeed is not in the interpreter"),
     ("/usr/bin/python3: No module named torch", "torch is not in the interpreter"),
     ("ModuleNotFoundError: No module named 'tqdm.auto'", "tqdm.auto is missing there"),
-    ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-     "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "kill-port"),
+    (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "kill-port",
+    ),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "GPU memory ran out"),
-    ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory",
-     "node's memory"),
+    (
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory",
+        "node's memory",
+    ),
     ("OSError: [Errno 28] No space left on device", "a disk is full"),
     ("RuntimeError: CUDA error: invalid device ordinal", "more ranks than GPUs"),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'ds_config.json'", "ds_config.json is not there"),
-    ("RuntimeError: [/pytorch/gloo/transport/tcp/device.cc:80] ifa != nullptr. Unable to find address for: eth7",
-     "GLOO_SOCKET_IFNAME"),
-    ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:4567",
-     "another rank went away"),
+    (
+        "RuntimeError: [/pytorch/gloo/transport/tcp/device.cc:80] ifa != nullptr. Unable to find address for: eth7",
+        "GLOO_SOCKET_IFNAME",
+    ),
+    (
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:4567",
+        "another rank went away",
+    ),
     ("train.py: error: unrecognized arguments: --local_rank=1", "read LOCAL_RANK from the environment"),
     ("train.py: error: unrecognized arguments: --nnodes=2", "options of fleet stand in front of SCRIPT"),
     ("python: can't open file '/w/train.py': [Errno 2] No such file or directory", "/w/train.py is not on that node"),
     ("ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found", "older than GLIBCXX_3.4.32"),
-    ("torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect",
-     "could not reach each other"),
+    (
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect",
+        "could not reach each other",
+    ),
 ]
 
 

@@ -40,8 +40,15 @@ def test_later_wins(tmp_path: Path) -> None:
     assert values == {"A": "file", "B": "flag"} and expanded == {"C": "$HOME"}
 
 
-@pytest.mark.parametrize("line, said", [("novalue", "env:2: no '='"), ("1A=x", "env:2: --env-file: not a var"),
-                                        ("FLEET_RUN_ID=x", "fleet's own"), ("A=x\0y", "NUL")])
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("novalue", "env:2: no '='"),
+        ("1A=x", "env:2: --env-file: not a var"),
+        ("FLEET_RUN_ID=x", "fleet's own"),
+        ("A=x\0y", "NUL"),
+    ],
+)
 def test_env_file_errors_name_the_line_and_hold_no_value(line: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "env"
     path.write_text(f"OK=1\n{line}\n")

@@ -24,10 +24,15 @@ def meeting(host: Host, home: Path, **job: str) -> str:
     return meeting_address(plan, SshTransport(home=home))
 
 
-@pytest.mark.parametrize("address, known", [
-    ("10.0.0.1", "10.0.0.1"), ("fd00::1", "fd00::1"), ("localhost", "localhost"),
-    ("no.such.invalid", "no.such.invalid"),
-])
+@pytest.mark.parametrize(
+    "address, known",
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("fd00::1", "fd00::1"),
+        ("localhost", "localhost"),
+        ("no.such.invalid", "no.such.invalid"),
+    ],
+)
 def test_numbers_stay_and_this_very_machine_is_nobody_elses(address: str, known: str, tmp_path: Path) -> None:
     assert meeting(Host("a", address), tmp_path) == known
 

@@ -104,4 +104,7 @@ def test_remarks_of_one_moment_are_folded_over_hosts() -> None:
     other = Notice("info", "stopping")
     said = folded([dropped(1), out(b"x"), *map(dropped, range(2, 65)), other])
     assert [e.message if isinstance(e, Notice) else "output" for e in said] == [
-        "gpu[1-64]: silent for 1 to 64 s", "output", "stopping"]
+        "gpu[1-64]: silent for 1 to 64 s",
+        "output",
+        "stopping",
+    ]

@@ -67,8 +67,10 @@ class Head:
         else:
             document = done.document()
             assert document["exit_code"] == done.code
-            assert "internal" not in {document.get("error", {}).get("kind"),
-                                      *(host["error"] and host["error"]["kind"] for host in document["hosts"].values())}
+            assert "internal" not in {
+                document.get("error", {}).get("kind"),
+                *(host["error"] and host["error"]["kind"] for host in document["hosts"].values()),
+            }
         return done
 
     def written(self) -> list[Path]:
@@ -106,8 +108,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         patch.chdir(head.work)
         head.record("exec", "exec", "--", "sh", "-c", "echo hello; echo there >&2")
         head.record("check", "check", "--engine", "command")
-        listener = subprocess.Popen([sys.executable, "-c", LISTEN], stdin=subprocess.PIPE,
-                                    stdout=subprocess.PIPE, text=True)
+        listener = subprocess.Popen(
+            [sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert listener.stdout
         try:
             head.record("kill-port", "kill-port", "-y", "--grace", "1", listener.stdout.readline().strip())
@@ -170,8 +173,11 @@ def test_kill_port(head: Head, data: st.DataObject, json: bool) -> None:
 def test_launch(head: Head, name: str, data: st.DataObject, json: bool, times: int) -> None:
     head.try_out("launch", name, data.draw(lies(head.honest["launch"][name])), json, times)
     for path in head.written():
-        assert re.fullmatch(r"\.gitignore|[^/]+/(run|summary)\.json|[^/]+/events\.jsonl|"
-                            r"[^/]+/gpu[12]/(node\.log|rank\d+\.(out|err))", str(path.relative_to(head.work / "runs")))
+        assert re.fullmatch(
+            r"\.gitignore|[^/]+/(run|summary)\.json|[^/]+/events\.jsonl|"
+            r"[^/]+/gpu[12]/(node\.log|rank\d+\.(out|err))",
+            str(path.relative_to(head.work / "runs")),
+        )
     assert sum(path.stat().st_size for path in head.written()) < 8 << 20
     head.clear()
 

@@ -33,18 +33,21 @@ def test_the_verb_in_json_is_the_one_that_ran_not_a_host_of_that_name(
     assert json.loads(capsys.readouterr().out)["verb"] == "play"
 
 
-@pytest.mark.parametrize("words", [
-    ["exec", "--timeout", "x", "--json", "--", "true"],
-    ["exec", "--json", "--timeout", "nan", "--", "true"],
-    ["--connect-timeout", "inf", "--json", "exec", "--", "true"],
-    ["--json", "kill-port"],
-    ["kill-port", "99999", "--json"],
-    ["--json", "nosuch"],
-    ["--json", "exec", "--", ""],
-    ["--json", "launch", ""],
-    ["--json", "sync", ""],
-    ["--json"],
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["exec", "--timeout", "x", "--json", "--", "true"],
+        ["exec", "--json", "--timeout", "nan", "--", "true"],
+        ["--connect-timeout", "inf", "--json", "exec", "--", "true"],
+        ["--json", "kill-port"],
+        ["kill-port", "99999", "--json"],
+        ["--json", "nosuch"],
+        ["--json", "exec", "--", ""],
+        ["--json", "launch", ""],
+        ["--json", "sync", ""],
+        ["--json"],
+    ],
+)
 def test_usage_errors_are_json_where_json_was_asked_for(
     words: list[str], inventory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,13 +62,23 @@ def test_usage_errors_read_as_all_others(inventory: Path, capsys: pytest.Capture
     assert run(["exec", "--timeout", "0", "--", "prog", "--json"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.splitlines() == ["error: Invalid value for '--timeout': 0.0 is not in the range x>0.",
-                                     "  hint: see fleet exec --help"]
+    assert said.err.splitlines() == [
+        "error: Invalid value for '--timeout': 0.0 is not in the range x>0.",
+        "  hint: see fleet exec --help",
+    ]
 
 
-@pytest.mark.parametrize("words", [
-    ["exec", "--", "true"], ["sync"], ["check"], ["setup-ssh"], ["setup-ssh", "--undo"], ["launch", "x.py"],
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["exec", "--", "true"],
+        ["sync"],
+        ["check"],
+        ["setup-ssh"],
+        ["setup-ssh", "--undo"],
+        ["launch", "x.py"],
+    ],
+)
 def test_a_dry_run_is_a_document_like_any_other(
     words: list[str], inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,8 +71,10 @@ def argvs(text: str, **overrides: str) -> list[list[str]]:
         ("- echo: {loud: false}", ["echo", "--no-loud"]),
         ("- launch: {detach: false, script: s.py}", ["launch", "s.py"]),
         # text stays as it was written: no 0.1, no octal, no True, no date
-        ("- echo: [0.10, 010, 1e3, yes, 2024-01-01, 'null']",
-         ["echo", "0.10", "010", "1e3", "yes", "2024-01-01", "null"]),
+        (
+            "- echo: [0.10, 010, 1e3, yes, 2024-01-01, 'null']",
+            ["echo", "0.10", "010", "1e3", "yes", "2024-01-01", "null"],
+        ),
         # arguments in the verb's order, whatever order the playbook has them in
         ("- launch: {args: [--lr, 1], script: s.py, name: n}", ["launch", "--name", "n", "--", "s.py", "--lr", "1"]),
         ("- launch: {script: s.py, name: -n}", ["launch", "--name=-n", "s.py"]),
@@ -179,9 +181,7 @@ def test_ignored_errors_do_not_stop_it_but_an_interrupt_does() -> None:
 
 
 # -- against the real command line ---------------------------------------------------------------------
-def test_the_real_verbs_are_validated_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_real_verbs_are_validated_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "p.yaml"
     book.write_text(f"- exec: [touch, {tmp_path}/ran]\n- exec: {{timeout: soon, argv: [a]}}\n")
     assert run(["--transport", "local", "play", str(book)]) == 121
@@ -190,9 +190,7 @@ def test_the_real_verbs_are_validated_before_anything_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_play_runs_steps_in_process_with_the_common_options(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_play_runs_steps_in_process_with_the_common_options(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     inventory = tmp_path / "fleet.yaml"
     inventory.write_text("hosts: {me: {}, you: {}}\n")
     book = tmp_path / "p.yaml"
@@ -220,8 +218,10 @@ def test_play_runs_steps_in_process_with_the_common_options(
 
     assert run([*common, "--dry-run", "play", str(book), "--var", "word=w"]) == 0
     out = capfd.readouterr().out
-    assert out == ("me: would run echo w '$(id)'\nme,you: would run, in its shell: exit 4\n"
-                   "me,you: would run, in its shell: exit 3\nme,you: would run touch never\n")
+    assert out == (
+        "me: would run echo w '$(id)'\nme,you: would run, in its shell: exit 4\n"
+        "me,you: would run, in its shell: exit 3\nme,you: would run touch never\n"
+    )
 
 
 def test_values_of_variables_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -76,8 +76,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), link
-        heads = {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M)} \
-            if anchor else {anchor}
+        heads = (
+            {head.lower().replace(" ", "-") for head in re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M)}
+            if anchor
+            else {anchor}
+        )
         assert anchor in heads, link
 
 

@@ -23,11 +23,18 @@ def test_real_parsers_take_our_argv_as_we_mean_it(name: str) -> None:
     start = engine(engine_name).start(Job("train.py", ("--m", "1")), WORLD, NODES[1], sys.executable)
     argv = ["/usr/bin/python3", "-I", "-S", "/r/spawn.py"]
     argv = [str(w) for w in start.argv[3:-2]] + argv
-    code = (f"import sys, json; import {name} as m; sys.argv = ['x'] + json.loads(sys.argv[1]);"
-            "a = m.parse_args(sys.argv[1:]) if 'torch.' in m.__name__ else m.parse_args();"
-            "print(json.dumps([a.training_script, a.training_script_args, a.no_python]))")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, json.dumps(argv)], capture_output=True,
-                          text=True, timeout=200, env={"PATH": "/usr/bin:/bin", "DS_ACCELERATOR": "cpu"})
+    code = (
+        f"import sys, json; import {name} as m; sys.argv = ['x'] + json.loads(sys.argv[1]);"
+        "a = m.parse_args(sys.argv[1:]) if 'torch.' in m.__name__ else m.parse_args();"
+        "print(json.dumps([a.training_script, a.training_script_args, a.no_python]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, json.dumps(argv)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={"PATH": "/usr/bin:/bin", "DS_ACCELERATOR": "cpu"},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout.splitlines()[-1])
     assert said == ["/usr/bin/python3", ["-I", "-S", "/r/spawn.py"], True]

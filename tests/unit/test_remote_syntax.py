@@ -18,15 +18,35 @@ REMOTE = sorted((Path(fleet.__file__).parent / "remote").rglob("*.py"))
 # in the standard library since 3.7 or later, by the ways they are commonly reached
 TOO_NEW_MODULES = {"dataclasses", "contextvars", "graphlib", "zoneinfo", "tomllib", "importlib.resources"}
 TOO_NEW_KEYWORDS = {"capture_output", "text", "dirs_exist_ok", "missing_ok"}
-TOO_NEW_ATTRIBUTES = {"removeprefix", "removesuffix", "time_ns", "monotonic_ns", "pidfd_open", "pidfd_send_signal",
-                      "cached_property", "get_running_loop", "nullcontext", "fromisoformat", "reconfigure",
-                      "posix_spawn", "memfd_create", "copy_file_range", "unparse", "is_relative_to",
-                      "shlex.join", "asyncio.run", "math.dist", "math.comb", "threading.get_native_id",
-                      "threading.excepthook", "waitstatus_to_exitcode"}
+TOO_NEW_ATTRIBUTES = {
+    "removeprefix",
+    "removesuffix",
+    "time_ns",
+    "monotonic_ns",
+    "pidfd_open",
+    "pidfd_send_signal",
+    "cached_property",
+    "get_running_loop",
+    "nullcontext",
+    "fromisoformat",
+    "reconfigure",
+    "posix_spawn",
+    "memfd_create",
+    "copy_file_range",
+    "unparse",
+    "is_relative_to",
+    "shlex.join",
+    "asyncio.run",
+    "math.dist",
+    "math.comb",
+    "threading.get_native_id",
+    "threading.excepthook",
+    "waitstatus_to_exitcode",
+}
 
 
 def too_new(source: str) -> list[str]:
-    """"LINE: WHAT" for syntax and well-known names that Python 3.6 does not have."""
+    """ "LINE: WHAT" for syntax and well-known names that Python 3.6 does not have."""
     try:
         tree = ast.parse(source, feature_version=(3, 6))
     except SyntaxError as error:
@@ -39,8 +59,11 @@ def too_new(source: str) -> list[str]:
             found += [f"{node.lineno}: {a.name}" for a in node.names if a.name in TOO_NEW_MODULES]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or "", *(f"{node.module}.{a.name}" for a in node.names)]
-            found += [f"{node.lineno}: {name}" for name in names
-                      if name in TOO_NEW_MODULES or name == "__future__.annotations"]
+            found += [
+                f"{node.lineno}: {name}"
+                for name in names
+                if name in TOO_NEW_MODULES or name == "__future__.annotations"
+            ]
         elif isinstance(node, ast.Call):
             found += [f"{node.lineno}: {k.arg}=" for k in node.keywords if k.arg in TOO_NEW_KEYWORDS]
         elif isinstance(node, ast.Attribute):
@@ -54,9 +77,16 @@ def too_new(source: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ["if (n := 1): pass", "def f(a, /): pass", "import dataclasses", "from __future__ import annotations",
-     "subprocess.run([], capture_output=True)", "'a'.removeprefix('b')", "shlex.join([])",
-     "async def f():\n  return [x async for x in y]\nmatch = 1\nmatch x:\n  case 1: pass"],
+    [
+        "if (n := 1): pass",
+        "def f(a, /): pass",
+        "import dataclasses",
+        "from __future__ import annotations",
+        "subprocess.run([], capture_output=True)",
+        "'a'.removeprefix('b')",
+        "shlex.join([])",
+        "async def f():\n  return [x async for x in y]\nmatch = 1\nmatch x:\n  case 1: pass",
+    ],
 )
 def test_the_checker_finds_what_is_too_new(text: str) -> None:
     assert too_new(text)

@@ -100,29 +100,32 @@ def test_healthy_hosts_have_no_findings() -> None:
     assert ids() == {}
 
 
-@pytest.mark.parametrize(("change", "found"), [
-    ({"torch.version": "2.4.0"}, {"torch-version": "error"}),
-    ({"torch.cuda": "12.1"}, {"torch-build": "error"}),
-    ({"torch": None}, {"torch-version": "error"}),
-    ({"arch": "aarch64"}, {"arch": "error"}),
-    ({"python.version": "3.12.1"}, {"python-version": "error"}),
-    ({"python.version": "3.11.1"}, {"python-patch": "info"}),
-    ({"glibc": "2.31"}, {"glibc": "warning"}),
-    ({"driver": "560.1"}, {"driver-version": "warning"}),
-    ({"compilers.gcc": None}, {"gcc": "warning"}),
-    ({"deepspeed.ops": []}, {"deepspeed-ops": "warning"}),
-    ({"disks.workdir.free": 1 << 20}, {"disk-workdir": "error"}),
-    ({"disks.workdir.free": 2 << 30}, {"disk-workdir": "warning"}),
-    ({"disks.shm.total": 64 << 20}, {"shm-size": "warning"}),
-    ({"limits.memlock": 65536}, {"memlock": "warning"}),
-    ({"limits.memlock": 65536, "infiniband": []}, {"infiniband": "warning"}),
-    ({"clock.offset": -90.0}, {"clock": "warning"}),
-    ({"clock.offset": 2.0, "clock.uncertainty": 1.5}, {}),
-    ({"packages.triton": "9"}, {"packages": "info"}),
-    ({"hostname": "gpu2"}, {"hostname": "warning"}),
-    ({"interfaces": []}, {}),
-    ({"timed_out": ["gpus"], "gpus": "<missing>", "gpu_error": "<missing>"}, {"hangs-gpus": "error"}),
-])
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"torch.version": "2.4.0"}, {"torch-version": "error"}),
+        ({"torch.cuda": "12.1"}, {"torch-build": "error"}),
+        ({"torch": None}, {"torch-version": "error"}),
+        ({"arch": "aarch64"}, {"arch": "error"}),
+        ({"python.version": "3.12.1"}, {"python-version": "error"}),
+        ({"python.version": "3.11.1"}, {"python-patch": "info"}),
+        ({"glibc": "2.31"}, {"glibc": "warning"}),
+        ({"driver": "560.1"}, {"driver-version": "warning"}),
+        ({"compilers.gcc": None}, {"gcc": "warning"}),
+        ({"deepspeed.ops": []}, {"deepspeed-ops": "warning"}),
+        ({"disks.workdir.free": 1 << 20}, {"disk-workdir": "error"}),
+        ({"disks.workdir.free": 2 << 30}, {"disk-workdir": "warning"}),
+        ({"disks.shm.total": 64 << 20}, {"shm-size": "warning"}),
+        ({"limits.memlock": 65536}, {"memlock": "warning"}),
+        ({"limits.memlock": 65536, "infiniband": []}, {"infiniband": "warning"}),
+        ({"clock.offset": -90.0}, {"clock": "warning"}),
+        ({"clock.offset": 2.0, "clock.uncertainty": 1.5}, {}),
+        ({"packages.triton": "9"}, {"packages": "info"}),
+        ({"hostname": "gpu2"}, {"hostname": "warning"}),
+        ({"interfaces": []}, {}),
+        ({"timed_out": ["gpus"], "gpus": "<missing>", "gpu_error": "<missing>"}, {"hangs-gpus": "error"}),
+    ],
+)
 def test_one_deviation_one_finding(change: dict[str, Any], found: dict[str, str]) -> None:
     assert ids(change) == found
 
@@ -144,17 +147,20 @@ def messages(values: list[Any]) -> list[str]:
     return [f.message for f in judge(views, fold) if f.id == "kernel"]
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    (["a", "a", "b"], "n3 has kernel b, the 2 others a"),
-    (["b", "a", "a", "b", "a"], "n[1,4] have kernel b, the 3 others a"),
-    (["a", "b"], "no agreement on kernel: n1 a; n2 b"),
-    (["a", "a", "b", "b"], "no agreement on kernel: n[1-2] a; n[3-4] b"),
-    (["a", "a", "b", "c"], "n3 has kernel b, n4 has kernel c; the 2 others a"),
-    (["a", "a", None], "n3 has no kernel, the 2 others a"),
-    ([None, None, "a"], "n3 has kernel a, the 2 others none"),
-    (["a", "a"], None),
-    (["a"], None),
-])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["a", "a", "b"], "n3 has kernel b, the 2 others a"),
+        (["b", "a", "a", "b", "a"], "n[1,4] have kernel b, the 3 others a"),
+        (["a", "b"], "no agreement on kernel: n1 a; n2 b"),
+        (["a", "a", "b", "b"], "no agreement on kernel: n[1-2] a; n[3-4] b"),
+        (["a", "a", "b", "c"], "n3 has kernel b, n4 has kernel c; the 2 others a"),
+        (["a", "a", None], "n3 has no kernel, the 2 others a"),
+        ([None, None, "a"], "n3 has kernel a, the 2 others none"),
+        (["a", "a"], None),
+        (["a"], None),
+    ],
+)
 def test_who_deviates_is_said_and_a_tie_is_a_split(values: list[Any], message: str | None) -> None:
     assert messages(values) == ([message] if message else [])
 
@@ -177,8 +183,15 @@ def test_every_fact_that_a_rule_names_is_there() -> None:
     assert [r.id for r in RULES if r.when and lookup(seen, r.when) is MISSING] == []
 
 
-@pytest.mark.parametrize("facts", [{}, {"timed_out": ["system"]}, {"python": None, "gpus": None, "disks": {}},
-                                   {"kernel": ["a"], "cpu": 3, "limits": None}])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"timed_out": ["system"]},
+        {"python": None, "gpus": None, "disks": {}},
+        {"kernel": ["a"], "cpu": 3, "limits": None},
+    ],
+)
 def test_facts_that_are_not_there_or_odd_are_not_judged(facts: dict[str, Any]) -> None:
     found = judge({"a": view(facts), "b": view(facts_of("b"))}, fold)
     assert not [f for f in found if f.severity == "error"]
@@ -203,13 +216,24 @@ def test_the_clock_is_read_at_the_middle_of_the_fastest_round_trip() -> None:
     assert better((5.0, 0.5), 100.0, 0.0, 99.0) == (5.0, 0.5), "our own clock was set back meanwhile"
 
 
-@pytest.mark.parametrize(("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (10 << 30, "10 GiB"),
-                                         (500 << 30, "500 GiB"), (5 << 50, "5120 TiB"), (1536, "1.5 KiB")])
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (10 << 30, "10 GiB"),
+        (500 << 30, "500 GiB"),
+        (5 << 50, "5120 TiB"),
+        (1536, "1.5 KiB"),
+    ],
+)
 def test_sizes(n: int, text: str) -> None:
     assert size(n) == text
 
 
-@pytest.mark.parametrize(("s", "text"), [(0.0005, "0.5 ms"), (1.5, "1.5 s"), (600, "10 min"), (7200, "2 h"),
-                                         (864000, "10 d")])
+@pytest.mark.parametrize(
+    ("s", "text"), [(0.0005, "0.5 ms"), (1.5, "1.5 s"), (600, "10 min"), (7200, "2 h"), (864000, "10 d")]
+)
 def test_durations(s: float, text: str) -> None:
     assert seconds(s) == text

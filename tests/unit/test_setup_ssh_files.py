@@ -56,10 +56,16 @@ def test_a_key_is_added_once_and_behind_a_missing_newline() -> None:
     assert add_keys(once, [KEY])[0] is once
 
 
-@pytest.mark.parametrize("line", [
-    b'from="10.0.0.0/8",command="echo \\"hi there\\"" ' + KEY.line, b"  " + KEY.line, KEY.line + b" # remark",
-    KEY.line.replace(b" ", b"\t"), KEY.line + b"\r",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'from="10.0.0.0/8",command="echo \\"hi there\\"" ' + KEY.line,
+        b"  " + KEY.line,
+        KEY.line + b" # remark",
+        KEY.line.replace(b" ", b"\t"),
+        KEY.line + b"\r",
+    ],
+)
 def test_a_key_that_is_there_in_any_form_is_left_alone(line: bytes) -> None:
     assert add_keys(line, [KEY])[0] == line
 
@@ -110,7 +116,8 @@ def test_forgetting_keeps_other_names_policies_and_the_key_to_keep() -> None:
     pattern = entry("gpu*", HOST_KEY)
     data = b"# c\n" + entry("gpu1,shared", HOST_KEY) + entry("GPU1", RSA_KEY) + revoked + authority + pattern
     assert known_hosts.forget(data + entry("gpu1", NEW_KEY), ["gpu1"], keep=NEW_KEY) == (
-        b"# c\n" + entry("shared", HOST_KEY) + revoked + authority + pattern + entry("gpu1", NEW_KEY))
+        b"# c\n" + entry("shared", HOST_KEY) + revoked + authority + pattern + entry("gpu1", NEW_KEY)
+    )
 
 
 @given(texts)
@@ -187,8 +194,14 @@ def test_a_block_is_replaced_where_it_stands_and_others_are_not_touched() -> Non
     assert config_block.without_any(USERS) == USERS
 
 
-@pytest.mark.parametrize("damage", ["# >>> fleet a >>>\n", "# <<< fleet a <<<\nHost x\n# >>> fleet a >>>\n",
-                                    "# >>> fleet a >>>\n# >>> fleet a >>>\n# <<< fleet a <<<\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "# >>> fleet a >>>\n",
+        "# <<< fleet a <<<\nHost x\n# >>> fleet a >>>\n",
+        "# >>> fleet a >>>\n# >>> fleet a >>>\n# <<< fleet a <<<\n",
+    ],
+)
 def test_a_broken_block_is_an_error_with_its_line(damage: str) -> None:
     with pytest.raises(HostFailed) as caught:
         put(b"# mine\n" + damage.encode(), "a", b"", "/h/.ssh/config")

@@ -39,8 +39,13 @@ def stub(tmp_path: Path) -> Path:
 
 
 def verify(stub: Path, targets: list[str], lanes: int = 2) -> dict[str, str | None]:
-    done = subprocess.run(["sh", "-c", 'eval "$(cat)"'], input=text(targets, lanes, 5), capture_output=True, timeout=60,
-                          env={"PATH": f"{stub.parent}:/usr/bin:/bin"})
+    done = subprocess.run(
+        ["sh", "-c", 'eval "$(cat)"'],
+        input=text(targets, lanes, 5),
+        capture_output=True,
+        timeout=60,
+        env={"PATH": f"{stub.parent}:/usr/bin:/bin"},
+    )
     assert done.stderr == b""
     return {p.target: p.reason for p in parse("a", targets, b"noise of a .bashrc" + done.stdout)}
 

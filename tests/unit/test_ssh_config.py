@@ -35,8 +35,12 @@ def test_defaults_are_those_of_openssh(tmp_path: Path) -> None:
     found = endpoint(tmp_path, Host("gpu1", "gpu1"))
     assert (found.address, found.port, found.user) == ("gpu1", 22, ME)
     assert found.identity_files == tuple(tmp_path / ".ssh" / k for k in ("id_ed25519", "id_ecdsa", "id_rsa"))
-    assert found.known_hosts_files == (tmp_path / ".ssh/known_hosts", tmp_path / ".ssh/known_hosts2",
-                                       Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
+    assert found.known_hosts_files == (
+        tmp_path / ".ssh/known_hosts",
+        tmp_path / ".ssh/known_hosts2",
+        Path("/etc/ssh/ssh_known_hosts"),
+        Path("/etc/ssh/ssh_known_hosts2"),
+    )
     assert not found.proxy_jump
     assert not found.identities_only
     assert found.known_name == "gpu1"
@@ -62,7 +66,10 @@ def test_config_fills_in_and_the_inventory_wins(tmp_path: Path) -> None:
     found = endpoint(tmp_path, Host("gpu1", "gpu1"), text)
     assert (found.address, found.port, found.user) == ("10.0.0.gpu1", 2222, "train")
     assert found.identity_files == (
-        tmp_path / ".ssh/one", tmp_path / "keys/train@10.0.0.gpu1", tmp_path / ".ssh/last one")
+        tmp_path / ".ssh/one",
+        tmp_path / "keys/train@10.0.0.gpu1",
+        tmp_path / ".ssh/last one",
+    )
     assert found.proxy_jump == ("me@bastion:2200", "inner")
     assert found.known_hosts_files[:2] == (tmp_path / "kh1", tmp_path / "kh2")
     assert found.known_name == "shared"
@@ -127,7 +134,8 @@ def test_addresses_of_every_kind_can_be_asked_about(tmp_path: Path, address: str
 
 def test_a_file_of_revoked_keys_is_heeded(tmp_path: Path) -> None:
     assert endpoint(tmp_path, Host("x", "x"), "RevokedHostKeys ~/.ssh/revoked-%h\n").revoked == (
-        tmp_path / ".ssh/revoked-x")
+        tmp_path / ".ssh/revoked-x"
+    )
     assert endpoint(tmp_path, Host("x", "x"), "RevokedHostKeys none\n").revoked is None
 
 
@@ -138,12 +146,15 @@ def test_what_the_inventory_says_is_on_the_command_line(tmp_path: Path) -> None:
     assert endpoint(tmp_path, host, text).identity_files == (Path("/k/10.0.0.9-33-train"),)
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("\nIdentityFile /k/%z\n", "no token %z"),
-    ("\nIdentityFile ${FLEET_NO_SUCH}/k\n", "no FLEET_NO_SUCH"),
-    ("\nProxyJump %z.gate\n", "no token %z"),
-    ("\nProxyCommand nc %h 22 # so\n", "runs no ProxyCommand"),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("\nIdentityFile /k/%z\n", "no token %z"),
+        ("\nIdentityFile ${FLEET_NO_SUCH}/k\n", "no FLEET_NO_SUCH"),
+        ("\nProxyJump %z.gate\n", "no token %z"),
+        ("\nProxyCommand nc %h 22 # so\n", "runs no ProxyCommand"),
+    ],
+)
 def test_what_ssh_would_fail_on_later_is_told_at_once(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConnectError, match=says) as caught:
         endpoint(tmp_path, Host("x", "x"), text)
@@ -165,7 +176,7 @@ def test_everything_through_the_bastion_is_also_about_the_bastion(tmp_path: Path
 
 def test_without_an_openssh_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    text = "Host one\n Port 33\nHost two\n User \"me\"\n"
+    text = 'Host one\n Port 33\nHost two\n User "me"\n'
     assert endpoint(tmp_path, Host("one", "one"), text).port == 33
     with pytest.raises(ConnectError, match="OpenSSH") as caught:
         endpoint(tmp_path, Host("two", "two"), text)
@@ -190,7 +201,7 @@ def test_ssh_is_asked_once_about_a_host_and_at_all_only_where_needed(
     run = SshClient._run
     monkeypatch.setattr(SshClient, "_run", lambda self, argv, *rest: asked.append(argv[-1]) or run(self, argv, *rest))
     (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh/config").write_text("Host gate\n User \"me\"\nHost *\n Port 33\n")
+    (tmp_path / ".ssh/config").write_text('Host gate\n User "me"\nHost *\n Port 33\n')
     config = SshConfig(tmp_path, (tmp_path / ".ssh/config",))
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda i: resolve(Host("gate", "gate"), config), range(64)))
@@ -202,23 +213,24 @@ def test_ssh_is_asked_once_about_a_host_and_at_all_only_where_needed(
 
 
 SYSTEMS = {
-    "Debian": {"ssh_config": "Include {etc}/ssh_config.d/*.conf\n\nHost *\n#   Port 22\n    SendEnv LANG LC_*\n"
-                             "    HashKnownHosts yes\n    GSSAPIAuthentication yes\n"},
+    "Debian": {
+        "ssh_config": "Include {etc}/ssh_config.d/*.conf\n\nHost *\n#   Port 22\n    SendEnv LANG LC_*\n"
+        "    HashKnownHosts yes\n    GSSAPIAuthentication yes\n"
+    },
     "Red Hat": {
         "ssh_config": "# $OpenBSD$\n\n# Host *\n#   Port 22\nInclude {etc}/ssh_config.d/*.conf\n",
         "ssh_config.d/50-redhat.conf": "Match final all\n\t# Follow system-wide Crypto Policy\n"
-                                       "\tInclude {etc}/openssh.config\n\n\tGSSAPIAuthentication yes\n"
-                                       "\n\tForwardX11Trusted yes\n",
+        "\tInclude {etc}/openssh.config\n\n\tGSSAPIAuthentication yes\n"
+        "\n\tForwardX11Trusted yes\n",
         "openssh.config": "Ciphers aes256-gcm@openssh.com,aes128-ctr\nMACs hmac-sha2-256-etm@openssh.com\n"
-                          "KexAlgorithms curve25519-sha256\nPubkeyAcceptedAlgorithms ssh-ed25519\n"
-                          "RequiredRSASize 2048\n"},
+        "KexAlgorithms curve25519-sha256\nPubkeyAcceptedAlgorithms ssh-ed25519\n"
+        "RequiredRSASize 2048\n",
+    },
 }
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_distributions_own_file_needs_no_ssh(
-    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_distributions_own_file_needs_no_ssh(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in SYSTEMS[system].items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text.replace("{etc}", str(tmp_path)))
@@ -302,8 +314,9 @@ def test_include_ends_with_its_file_and_stays_within_its_block(tmp_path: Path) -
     (ssh / "config.d/a").write_text("Host gpu1\n Port 1\n")
     (ssh / "config.d/b").write_text("Host *\n User fromb\n")
     (ssh / "loop").write_text("Include loop\n")
-    text = ("Include config.d/* nowhere\nCompression yes\nIdentityFile /k\n"
-            "Host gpu2\n Include ~/.ssh/config.d/a\n Port 2\n")
+    text = (
+        "Include config.d/* nowhere\nCompression yes\nIdentityFile /k\nHost gpu2\n Include ~/.ssh/config.d/a\n Port 2\n"
+    )
     one, two = (endpoint(tmp_path, Host(n, n), text) for n in ("gpu1", "gpu2"))
     assert (one.port, one.user, one.identity_files) == (1, "fromb", (Path("/k"),))
     assert two.port == 2

@@ -36,8 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ssh(home: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ssh", "-T", "-F", str(home / ".ssh/config"), *options, "-G", "--", name],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return subprocess.run(
+        ["ssh", "-T", "-F", str(home / ".ssh/config"), *options, "-G", "--", name],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
 
 
 def put_in(home: Path, name: str, text: str) -> str:
@@ -56,7 +60,9 @@ def theirs(home: Path, name: str, said: str) -> dict[str, object]:
     default = [f"{OWN}/.ssh/id_rsa", f"{OWN}/.ssh/id_ecdsa"]
     agent = one.get("identityagent", "SSH_AUTH_SOCK")
     return {
-        "address": one["hostname"], "port": int(one["port"]), "user": one["user"],
+        "address": one["hostname"],
+        "port": int(one["port"]),
+        "user": one["user"],
         "identities": None if files[:2] == default else list(dict.fromkeys(files)),
         "only": one["identitiesonly"] == "yes",
         "jump": [parse_hop(put_in(home, name, hop)) for hop in one.get("proxyjump", "").split(",") if hop],
@@ -74,11 +80,15 @@ def ours(home: Path, found: Endpoint) -> dict[str, object]:
     known = [text(path) for path in found.known_hosts_files]
     system = [path for path in known if path in ("/k/g", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")]
     return {
-        "address": found.address, "port": found.port, "user": found.user,
+        "address": found.address,
+        "port": found.port,
+        "user": found.user,
         "identities": [text(p) for p in found.identity_files] if found.explicit_identities else None,
-        "only": found.identities_only, "jump": [parse_hop(hop) for hop in found.proxy_jump],
+        "only": found.identities_only,
+        "jump": [parse_hop(hop) for hop in found.proxy_jump],
         "known": [" ".join(part) for part in ([p for p in known if p not in system], system) if part],
-        "alias": found.host_key_alias, "agent": found.agent and text(found.agent),
+        "alias": found.host_key_alias,
+        "agent": found.agent and text(found.agent),
         "certificates": [text(path) for path in found.certificates],
     }
 

@@ -27,14 +27,19 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, HostKey]:
 
 
 def check(
-    tmp_path: Path, lines: str, *, port: int = 22, pin: str | None = None, address: str = "10.0.0.1",
-    known: KnownHosts | None = None, revoked: Path | None = None,
+    tmp_path: Path,
+    lines: str,
+    *,
+    port: int = 22,
+    pin: str | None = None,
+    address: str = "10.0.0.1",
+    known: KnownHosts | None = None,
+    revoked: Path | None = None,
 ) -> HostKeyCheck:
     file = tmp_path / "known_hosts"
     file.write_text(lines, newline="")
     host = Host("gpu1", address, port=port, host_key=pin)
-    return HostKeyCheck(host, Endpoint(address, port, "me", (), (), (file,), revoked=revoked),
-                        known or KnownHosts())
+    return HostKeyCheck(host, Endpoint(address, port, "me", (), (), (file,), revoked=revoked), known or KnownHosts())
 
 
 def refused(judge: HostKeyCheck, key: HostKey) -> ConnectError:
@@ -135,9 +140,18 @@ def test_words_end_at_blanks_and_tabs_only(tmp_path: Path, keys: dict[str, HostK
 def test_lines_agree_with_ssh_keygen(tmp_path: Path, keys: dict[str, HostKey]) -> None:
     """The real `ssh-keygen -F` on the same file, line for line."""
     text = keys["ed1"].text
-    lines = ["# c\u202810.0.0.1 " + text, "a\v10.0.0.1 " + text, "10.0.0.1\t" + text, "x,10.0.0.1 " + text + "\r",
-             "@revoked 10.0.0.1 " + text, "@cert-authority 10.0.0.1 " + text, "10.0.0.* " + text, "10.0.0.10 " + text,
-             "10.0.0.1\u00a0" + text, "!10.0.0.1,10.* " + text]
+    lines = [
+        "# c\u202810.0.0.1 " + text,
+        "a\v10.0.0.1 " + text,
+        "10.0.0.1\t" + text,
+        "x,10.0.0.1 " + text + "\r",
+        "@revoked 10.0.0.1 " + text,
+        "@cert-authority 10.0.0.1 " + text,
+        "10.0.0.* " + text,
+        "10.0.0.10 " + text,
+        "10.0.0.1\u00a0" + text,
+        "!10.0.0.1,10.* " + text,
+    ]
     for line in lines:
         (tmp_path / "one").write_text(line + "\n", newline="")
         said = subprocess.run(["ssh-keygen", "-F", "10.0.0.1", "-f", tmp_path / "one"], capture_output=True)
@@ -188,8 +202,19 @@ def test_wildcards_and_negation(tmp_path: Path, keys: dict[str, HostKey]) -> Non
 
 
 def test_garbage_is_skipped(tmp_path: Path, keys: dict[str, HostKey]) -> None:
-    lines = "\n".join(["# c", "x", "a b c", "|1|x ssh-rsa AAAA", "@cert-authority * ssh-rsa AAAA", "\0\xff",
-                       f"|1|!!|== {keys['ed1'].text}", "10.0.0.1 ssh-rsa A", f"10.0.0.1 {keys['ed1'].text}"])
+    lines = "\n".join(
+        [
+            "# c",
+            "x",
+            "a b c",
+            "|1|x ssh-rsa AAAA",
+            "@cert-authority * ssh-rsa AAAA",
+            "\0\xff",
+            f"|1|!!|== {keys['ed1'].text}",
+            "10.0.0.1 ssh-rsa A",
+            f"10.0.0.1 {keys['ed1'].text}",
+        ]
+    )
     check(tmp_path, lines).check(keys["ed1"])
 
 
@@ -218,8 +243,9 @@ def test_accept_unknown_is_never_asked_about_a_change(tmp_path: Path, keys: dict
     for text, asks in (("", 1), (f"10.0.0.1 {keys['ed1'].text}\n", 0)):
         asked.clear()
         file.write_text(text)
-        judge = HostKeyCheck(Host("g", "10.0.0.1"), Endpoint("10.0.0.1", 22, "me", (), (), (file,)),
-                             KnownHosts(), accept)
+        judge = HostKeyCheck(
+            Host("g", "10.0.0.1"), Endpoint("10.0.0.1", 22, "me", (), (), (file,)), KnownHosts(), accept
+        )
         if asks:
             judge.check(keys["ed2"])
         else:

@@ -22,16 +22,22 @@ def section(sync: dict[str, Any]) -> Section:
 
 def test_all_of_it() -> None:
     assert section({"code": {"src": "src", "to": "~/w"}, "data": ["/d:/d/"], "wheels": "r.txt"}) == Section(
-        (Path("src"), "~/w"), ("/d:/d/",), Path("r.txt"))
+        (Path("src"), "~/w"), ("/d:/d/",), Path("r.txt")
+    )
     assert section({"code": ".", "data": "/d"}) == Section((Path("."), None), ("/d",), None)
     assert section({"code": {"to": "~/w"}}).code == (Path("."), "~/w")
 
 
 @pytest.mark.parametrize(
     ("sync", "text"),
-    [({"cod": "."}, "did you mean 'code'"), ({"code": 3}, "'src' must be text"), ({"code": ""}, "'src' must be text"),
-     ({"code": {"dest": "x"}}, "it knows src, to"), ({"data": [{}]}, "'data' must be text"),
-     ({"wheels": ["a"]}, "'wheels' must be text")],
+    [
+        ({"cod": "."}, "did you mean 'code'"),
+        ({"code": 3}, "'src' must be text"),
+        ({"code": ""}, "'src' must be text"),
+        ({"code": {"dest": "x"}}, "it knows src, to"),
+        ({"data": [{}]}, "'data' must be text"),
+        ({"wheels": ["a"]}, "'wheels' must be text"),
+    ],
 )
 def test_what_makes_no_sense_is_said_with_the_file(sync: dict[str, Any], text: str) -> None:
     with pytest.raises(InventoryError) as caught:
@@ -64,8 +70,9 @@ def test_a_bare_sync_does_what_the_section_says(tmp_path: Path, monkeypatch: pyt
 
 def test_nothing_is_carried_when_a_later_part_has_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "fleet.yaml").write_text("hosts: {a: {address: 127.0.0.1, port: 1}}\n"
-                                         "sync: {code: ., data: [nosuch:/x]}\n")
+    (tmp_path / "fleet.yaml").write_text(
+        "hosts: {a: {address: 127.0.0.1, port: 1}}\nsync: {code: ., data: [nosuch:/x]}\n"
+    )
     with pytest.raises(UsageError, match="nosuch does not exist"):
         CliRunner().invoke(main.cli, ["sync"], standalone_mode=False, catch_exceptions=False)
 
@@ -101,7 +108,8 @@ def test_without_a_terminal_such_a_section_is_refused(
         (tmp_path / name).mkdir()
     (tmp_path / "theirs/fleet.yaml").write_text(
         f"hosts: {{a: {{address: 127.0.0.1, workdir: {tmp_path}/node}}}}\n"
-        f"sync: {{data: ['{tmp_path}/secret:{tmp_path}/got']}}\n")
+        f"sync: {{data: ['{tmp_path}/secret:{tmp_path}/got']}}\n"
+    )
     words = ["-i", "theirs/fleet.yaml", "--transport", "local", "sync"]
     assert main.run(words) == 2
     said = capsys.readouterr().err

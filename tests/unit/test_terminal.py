@@ -28,15 +28,18 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("env, colored, live", [
-    ({}, True, True),
-    ({"NO_COLOR": "1"}, False, True),
-    ({"NO_COLOR": ""}, True, True),
-    ({"TERM": "dumb"}, False, False),
-    ({"TERM": ""}, False, False),
-    ({"CI": "true"}, True, False),
-    ({"CI": "false"}, True, True),
-])
+@pytest.mark.parametrize(
+    "env, colored, live",
+    [
+        ({}, True, True),
+        ({"NO_COLOR": "1"}, False, True),
+        ({"NO_COLOR": ""}, True, True),
+        ({"TERM": "dumb"}, False, False),
+        ({"TERM": ""}, False, False),
+        ({"CI": "true"}, True, False),
+        ({"CI": "false"}, True, True),
+    ],
+)
 def test_what_a_terminal_may_show(env: dict[str, str], colored: bool, live: bool, plain: pytest.MonkeyPatch) -> None:
     for name, value in env.items():
         plain.setenv(name, value)
@@ -51,8 +54,10 @@ def test_a_pipe_has_no_colours_no_live_line_and_no_width(plain: pytest.MonkeyPat
     assert terminal.width(pipe) is None and terminal.width(Tty()) == 100
 
 
-@pytest.mark.parametrize("env, shown", [({}, "\x1b[31merror:\x1b[0m x\n"), ({"NO_COLOR": "1"}, "error: x\n"),
-                                        ({"TERM": "dumb"}, "error: x\n")])
+@pytest.mark.parametrize(
+    "env, shown",
+    [({}, "\x1b[31merror:\x1b[0m x\n"), ({"NO_COLOR": "1"}, "error: x\n"), ({"TERM": "dumb"}, "error: x\n")],
+)
 def test_colours_reach_only_who_wants_them(env: dict[str, str], shown: str, plain: pytest.MonkeyPatch) -> None:
     out = Tty()
     plain.setattr("sys.stderr", out)
@@ -100,8 +105,9 @@ def test_what_is_written_stands_above_the_live_lines_and_alone_at_a_prompt(plain
         talk("still heard")
     terminal.draw(["2 of 2 hosts"])
     terminal.draw([])
-    assert out.getvalue() == ("1 of 2 hosts\r\x1b[Ja remark\n1 of 2 hosts\r\x1b[Jpassword: still heard\n"
-                              "2 of 2 hosts\r\x1b[J")
+    assert out.getvalue() == (
+        "1 of 2 hosts\r\x1b[Ja remark\n1 of 2 hosts\r\x1b[Jpassword: still heard\n2 of 2 hosts\r\x1b[J"
+    )
 
 
 def test_a_line_from_a_signal_handler_takes_no_lock(plain: pytest.MonkeyPatch) -> None:
@@ -116,20 +122,38 @@ def test_a_line_from_a_signal_handler_takes_no_lock(plain: pytest.MonkeyPatch) -
     assert out.getvalue() == "1 of 2 hosts", "and what it wiped is not wiped again"
 
 
-@pytest.mark.parametrize("line, pieces", [
-    ("error: host gpu[01-04,07]: the script is not there",
-     ["error: host gpu[01-04,07]:", "       the script is not", "       there"]),
-    ("  hint: say 'fleet launch --sync' to bring it there",
-     ["  hint: say", "        'fleet launch --sync'", "        to bring it there"]),
-    ("  hint: fleet exec -w gpu[01-04,07] -- sh -c 'sleep 1; echo ready'",
-     ["  hint: fleet exec -w \\", "        gpu[01-04,07] -- \\", "        sh -c \\", "        'sleep 1; echo ready'"]),
-    ("  FLEET_LAB=x fleet -i lab exec -- hostname", ["  FLEET_LAB=x fleet -i \\", "    lab exec -- hostname"]),
-    ("the user's own, or the hosts' own", ["the user's own, or the", "  hosts' own"]),
-    ("SHA256:FJUQcwDMcN1AeXGEwkFJUQcwDMcN1AeXGEwk is new", ["SHA256:FJUQcwDMcN1AeXGEwkFJUQcwDMcN1AeXGEwk", "  is new"]),
-    ("漢字漢字 漢字漢字 漢字漢字訓", ["漢字漢字 漢字漢字", "  漢字漢字訓"]),
-    ("\x1b[31merror:\x1b[0m one two three 4 five", ["\x1b[31merror:\x1b[0m one two three 4", "       five"]),
-    ("short", ["short"]), ("", [""]),
-])
+@pytest.mark.parametrize(
+    "line, pieces",
+    [
+        (
+            "error: host gpu[01-04,07]: the script is not there",
+            ["error: host gpu[01-04,07]:", "       the script is not", "       there"],
+        ),
+        (
+            "  hint: say 'fleet launch --sync' to bring it there",
+            ["  hint: say", "        'fleet launch --sync'", "        to bring it there"],
+        ),
+        (
+            "  hint: fleet exec -w gpu[01-04,07] -- sh -c 'sleep 1; echo ready'",
+            [
+                "  hint: fleet exec -w \\",
+                "        gpu[01-04,07] -- \\",
+                "        sh -c \\",
+                "        'sleep 1; echo ready'",
+            ],
+        ),
+        ("  FLEET_LAB=x fleet -i lab exec -- hostname", ["  FLEET_LAB=x fleet -i \\", "    lab exec -- hostname"]),
+        ("the user's own, or the hosts' own", ["the user's own, or the", "  hosts' own"]),
+        (
+            "SHA256:FJUQcwDMcN1AeXGEwkFJUQcwDMcN1AeXGEwk is new",
+            ["SHA256:FJUQcwDMcN1AeXGEwkFJUQcwDMcN1AeXGEwk", "  is new"],
+        ),
+        ("漢字漢字 漢字漢字 漢字漢字訓", ["漢字漢字 漢字漢字", "  漢字漢字訓"]),
+        ("\x1b[31merror:\x1b[0m one two three 4 five", ["\x1b[31merror:\x1b[0m one two three 4", "       five"]),
+        ("short", ["short"]),
+        ("", [""]),
+    ],
+)
 def test_lines_break_between_words(line: str, pieces: list[str]) -> None:
     assert wrap(line, 26) == pieces
     assert wrap(line, None) == [line]
@@ -143,8 +167,10 @@ def test_only_a_terminal_breaks_lines(plain: pytest.MonkeyPatch) -> None:
         assert out.getvalue().count("\n") == lines
 
 
-ROWS = [["0", "gpu01", "10.0.0.1", "root", "/opt/conda/envs/train/bin/python"],
-        ["1", "計算機2", "10.0.0.20", "root", ""]]
+ROWS = [
+    ["0", "gpu01", "10.0.0.1", "root", "/opt/conda/envs/train/bin/python"],
+    ["1", "計算機2", "10.0.0.20", "root", ""],
+]
 TITLES = ("rank", "host", "address", "user", "python")
 
 

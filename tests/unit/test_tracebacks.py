@@ -21,8 +21,10 @@ from fleet.rules.tracebacks import exception_of, identity, split
 
 
 def trace(rank: int, what: str = "ValueError: rank {} is negative") -> str:
-    return (f"[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File \"t.py\", line 3, in f\n"
-            f"[rank{rank}]:     f()\n[rank{rank}]: " + what.format(rank) + "\n")
+    return (
+        f'[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File "t.py", line 3, in f\n'
+        f"[rank{rank}]:     f()\n[rank{rank}]: " + what.format(rank) + "\n"
+    )
 
 
 def lines(text: str) -> list[bytes]:
@@ -34,8 +36,15 @@ def feed(held: Tracebacks, rank: int, text: str, now: float = 0.0) -> list[bytes
 
 
 def test_parts_of_a_text() -> None:
-    text = ("a\n" + trace(0) + "\nDuring handling of the above exception, another exception occurred:\n\n" + trace(0)
-            + "\nb\n" + trace(1) + "\nc")
+    text = (
+        "a\n"
+        + trace(0)
+        + "\nDuring handling of the above exception, another exception occurred:\n\n"
+        + trace(0)
+        + "\nb\n"
+        + trace(1)
+        + "\nc"
+    )
     found = [(is_trace, text.splitlines()[first]) for is_trace, first, _ in split(text.splitlines())]
     header = "Traceback (most recent call last):"
     assert found == [(False, "a"), (True, f"[rank0]: {header}"), (False, ""), (True, f"[rank1]: {header}"), (False, "")]

@@ -18,10 +18,18 @@ from fleet.ops.each import failed
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh import SshTransport
 
-VERBS = ["hosts", "exec -- true", "sync src --to {here}/to", "check --engine command", "kill-port {free}",
-         "play book",
-         "launch --engine command --nproc-per-node 1 --workdir {here} ./job", "--dry-run setup-ssh",
-         "--dry-run build deepspeed", "lab status"]
+VERBS = [
+    "hosts",
+    "exec -- true",
+    "sync src --to {here}/to",
+    "check --engine command",
+    "kill-port {free}",
+    "play book",
+    "launch --engine command --nproc-per-node 1 --workdir {here} ./job",
+    "--dry-run setup-ssh",
+    "--dry-run build deepspeed",
+    "lab status",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +87,9 @@ def test_v_shows_the_columns_that_a_table_leaves_out(capfd: pytest.CaptureFixtur
     assert "~/key" in out and "source x" in out and "  K\n" in out
 
 
-def test_v_tells_where_a_host_was_reached_and_where_a_fault_of_fleet_is(capfd: pytest.CaptureFixture[str],
-                                                                      here: Path) -> None:
+def test_v_tells_where_a_host_was_reached_and_where_a_fault_of_fleet_is(
+    capfd: pytest.CaptureFixture[str], here: Path
+) -> None:
     inventory = Inventory((Host("a", "10.0.0.1", user="root", port=33),))
     seen: list[Event] = []
     tell = telling(seen.append, inventory, SshTransport(home=here, hosts=inventory.hosts))
@@ -110,9 +119,16 @@ def test_v_shows_the_traceback_of_a_fault(monkeypatch: pytest.MonkeyPatch, capfd
     assert "Traceback" in err and "hint: -v shows where" in err
 
 
-@pytest.mark.parametrize("line", ["sync src --to {here}/to", "check --engine command -q", "kill-port -y {free}",
-                                  "play book",
-                                  "launch --engine command --nproc-per-node 1 --workdir {here} ./job"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sync src --to {here}/to",
+        "check --engine command -q",
+        "kill-port -y {free}",
+        "play book",
+        "launch --engine command --nproc-per-node 1 --workdir {here} ./job",
+    ],
+)
 def test_q_is_silent_when_all_is_well(line: str, here: Path, free: int, capfd: pytest.CaptureFixture[str]) -> None:
     Path("book").write_text(f"- sync: {{src: src, to: {here}/to}}\n")
     assert said(f"-q {line}", here, free, capfd) == ("", "")

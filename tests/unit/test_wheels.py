@@ -35,9 +35,21 @@ def facts(version: str = "3.11.7", glibc: int = 36, **changes: Any) -> dict[str,
     cp = "cp" + "".join(version.split(".")[:2])
     platforms = [f"manylinux_2_{n}_x86_64" for n in range(glibc, 16, -1)] + ["linux_x86_64"]
     tags = [f"{cp}-{cp}-{p}" for p in platforms] + [f"{cp}-abi3-{p}" for p in platforms] + ["py3-none-any"]
-    return {"version": version, "implementation": "cpython", "soabi": f"{cp}-x86_64", "platform": "linux-x86_64",
-            "executable": "/opt/python", "pip": "23.2", "tags": tags, "managed": False, "unmet": [], "free": 1 << 40,
-            "target": "/opt/site-packages", "states": [], **changes}
+    return {
+        "version": version,
+        "implementation": "cpython",
+        "soabi": f"{cp}-x86_64",
+        "platform": "linux-x86_64",
+        "executable": "/opt/python",
+        "pip": "23.2",
+        "tags": tags,
+        "managed": False,
+        "unmet": [],
+        "free": 1 << 40,
+        "target": "/opt/site-packages",
+        "states": [],
+        **changes,
+    }
 
 
 def test_what_a_wheel_says(tmp_path: Path) -> None:
@@ -59,10 +71,12 @@ def test_the_note_is_of_this_file_only(tmp_path: Path) -> None:
 
 def test_the_module_called_like_the_distribution_is_imported(tmp_path: Path) -> None:
     info = "t-1.dist-info/top_level.txt"
-    assert read_wheel(make_wheel(tmp_path, "t", "1", files={"t.py": "", "tests/__init__.py": "", info: "tests\nt\n"})
-                      ).modules == ("t",)
-    assert read_wheel(make_wheel(tmp_path, "dash_ed", "1", files={"_x.so": "", "other.cpython-311.so": ""})
-                      ).modules == ("other",)
+    assert read_wheel(
+        make_wheel(tmp_path, "t", "1", files={"t.py": "", "tests/__init__.py": "", info: "tests\nt\n"})
+    ).modules == ("t",)
+    assert read_wheel(
+        make_wheel(tmp_path, "dash_ed", "1", files={"_x.so": "", "other.cpython-311.so": ""})
+    ).modules == ("other",)
 
 
 @given(at=st.integers(min_value=0), cut=st.booleans())
@@ -138,19 +152,22 @@ def edit(path: Path, change: dict[str, str | None]) -> Path:
 INFO = "a-1.0.dist-info"
 
 
-@pytest.mark.parametrize(("change", "says"), [
-    ({f"{INFO}/RECORD": None}, "damaged: a-1.0.dist-info/RECORD is missing"),
-    ({f"{INFO}/METADATA": None}, "damaged: a-1.0.dist-info/METADATA is missing"),
-    ({f"{INFO}/WHEEL": None}, "damaged: a-1.0.dist-info/WHEEL is missing"),
-    ({f"{INFO}/{n}": None for n in ("RECORD", "METADATA", "WHEEL")}, "no .dist-info folder of a in it, but none"),
-    ({f"{INFO}/RECORD": "a/__init__.py,sha256=x,7\n"}, "a/__init__.py is not what its RECORD says"),
-    ({f"{INFO}/RECORD": "a/gone.py,sha256=x,7\n"}, "a/gone.py is in its RECORD only"),
-    ({"../../evil.py": "x"}, r"../../evil.py leads out of the folder"),
-    ({"/etc/evil": "x"}, r"/etc/evil leads out of the folder"),
-    ({f"{INFO}/METADATA": "Name: torch\nVersion: 1.0\n", f"{INFO}/RECORD": ""}, "torch 1.0 is in it"),
-    ({f"{INFO}/METADATA": "Name: a\nVersion: 2\n", f"{INFO}/RECORD": ""}, "a 2 is in it"),
-    ({f"{INFO}/METADATA": "", f"{INFO}/RECORD": ""}, "nameless without version is in it"),
-])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({f"{INFO}/RECORD": None}, "damaged: a-1.0.dist-info/RECORD is missing"),
+        ({f"{INFO}/METADATA": None}, "damaged: a-1.0.dist-info/METADATA is missing"),
+        ({f"{INFO}/WHEEL": None}, "damaged: a-1.0.dist-info/WHEEL is missing"),
+        ({f"{INFO}/{n}": None for n in ("RECORD", "METADATA", "WHEEL")}, "no .dist-info folder of a in it, but none"),
+        ({f"{INFO}/RECORD": "a/__init__.py,sha256=x,7\n"}, "a/__init__.py is not what its RECORD says"),
+        ({f"{INFO}/RECORD": "a/gone.py,sha256=x,7\n"}, "a/gone.py is in its RECORD only"),
+        ({"../../evil.py": "x"}, r"../../evil.py leads out of the folder"),
+        ({"/etc/evil": "x"}, r"/etc/evil leads out of the folder"),
+        ({f"{INFO}/METADATA": "Name: torch\nVersion: 1.0\n", f"{INFO}/RECORD": ""}, "torch 1.0 is in it"),
+        ({f"{INFO}/METADATA": "Name: a\nVersion: 2\n", f"{INFO}/RECORD": ""}, "a 2 is in it"),
+        ({f"{INFO}/METADATA": "", f"{INFO}/RECORD": ""}, "nameless without version is in it"),
+    ],
+)
 def test_a_wheel_that_contradicts_itself(tmp_path: Path, change: dict[str, str | None], says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)) as caught:
         read_wheel(edit(make_wheel(tmp_path, "a"), change))
@@ -163,11 +180,16 @@ def test_a_wheel_under_anothers_name(tmp_path: Path) -> None:
         read_wheel(path.rename(tmp_path / "b-1.0-py3-none-any.whl"))
 
 
-@pytest.mark.parametrize(("text", "says", "where"), [
-    (b"\xff\x00", "not UTF-8 text", None), (b"numpy\n-r nowhere.txt\n", "nowhere.txt: No such file", ":2"),
-    (b"# nothing\n", "asks for nothing", None), (b"this is == no requirement\n", "Invalid requirement", None),
-    (b"--frobnicate\n", "'--frobnicate' is no option that fleet hands to pip", ":1"),
-])
+@pytest.mark.parametrize(
+    ("text", "says", "where"),
+    [
+        (b"\xff\x00", "not UTF-8 text", None),
+        (b"numpy\n-r nowhere.txt\n", "nowhere.txt: No such file", ":2"),
+        (b"# nothing\n", "asks for nothing", None),
+        (b"this is == no requirement\n", "Invalid requirement", None),
+        (b"--frobnicate\n", "'--frobnicate' is no option that fleet hands to pip", ":1"),
+    ],
+)
 def test_requirements_that_are_none(tmp_path: Path, text: bytes, says: str, where: str | None) -> None:
     path = tmp_path / "r.txt"
     path.write_bytes(text)
@@ -180,14 +202,37 @@ def test_requirements_that_are_none(tmp_path: Path, text: bytes, says: str, wher
 RUNS = "run its code on this machine|run a package's code on this machine|does not hand to pip"
 
 
-@pytest.mark.parametrize("line", [
-    "-e .", "-e.", "--editable .", "--edit=.", ".", "./pkg", "pkg/", "/srv/pkg", "pkg.tar.gz", "pkg-1.0.zip[extra]",
-    "../pkg", "./pkg ; python_version > '3'", "git+https://example.org/pkg", "pkg @ git+ssh://example.org/pkg",
-    "pkg @ https://example.org/pkg.tar.gz", "https://example.org/pkg.zip#egg=pkg", "file:///srv/pkg",
-    "pkg @ file:///srv/pkg",
-    "--no-binary :all:", "--no-binary=pkg", "--no-bin :all:", "--pre --no-binary :all:", "pkg --config-settings=a=b",
-    "pkg==1.0 --global-option=--evil", "-i https://example.org -e .", "pk\\\ng @ git+https://example.org/pkg",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "-e.",
+        "--editable .",
+        "--edit=.",
+        ".",
+        "./pkg",
+        "pkg/",
+        "/srv/pkg",
+        "pkg.tar.gz",
+        "pkg-1.0.zip[extra]",
+        "../pkg",
+        "./pkg ; python_version > '3'",
+        "git+https://example.org/pkg",
+        "pkg @ git+ssh://example.org/pkg",
+        "pkg @ https://example.org/pkg.tar.gz",
+        "https://example.org/pkg.zip#egg=pkg",
+        "file:///srv/pkg",
+        "pkg @ file:///srv/pkg",
+        "--no-binary :all:",
+        "--no-binary=pkg",
+        "--no-bin :all:",
+        "--pre --no-binary :all:",
+        "pkg --config-settings=a=b",
+        "pkg==1.0 --global-option=--evil",
+        "-i https://example.org -e .",
+        "pk\\\ng @ git+https://example.org/pkg",
+    ],
+)
 def test_requirements_that_would_run_code_here_are_refused_by_their_line(tmp_path: Path, line: str) -> None:
     inner, outer = tmp_path / "inner.txt", tmp_path / "r.txt"
     inner.write_text(f"numpy\n# a remark\n{line}\n")
@@ -200,11 +245,13 @@ def test_requirements_that_would_run_code_here_are_refused_by_their_line(tmp_pat
 def test_requirements_that_are_names_or_wheels_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "r.txt"
     (tmp_path / "more.txt").write_text("six\n")
-    path.write_text("numpy>=1 ; python_version > '3.8'  # fast\n"
-                    "torch[extra]==2.0 \\\n  --hash=sha256:aa --hash=sha256:bb\n"
-                    "-i https://example.org/simple\n--extra-index-url=https://example.org/x\n--pre\n-rmore.txt\n"
-                    "./a-1.0-py3-none-any.whl\nb @ https://example.org/b-1.0-py3-none-any.whl#sha256=00\n"
-                    "--find-links ./w\n")
+    path.write_text(
+        "numpy>=1 ; python_version > '3.8'  # fast\n"
+        "torch[extra]==2.0 \\\n  --hash=sha256:aa --hash=sha256:bb\n"
+        "-i https://example.org/simple\n--extra-index-url=https://example.org/x\n--pre\n-rmore.txt\n"
+        "./a-1.0-py3-none-any.whl\nb @ https://example.org/b-1.0-py3-none-any.whl#sha256=00\n"
+        "--find-links ./w\n"
+    )
     assert make_plan(Inventory((Host("h", "h"),)), path).kind == "requirements"
 
 
@@ -249,12 +296,15 @@ def test_requires_python(tmp_path: Path) -> None:
         choose([read_wheel(path)], {"h": facts()})
 
 
-@pytest.mark.parametrize(("changes", "kind"), [
-    ({"pip": None}, "no-pip"),
-    ({"managed": True}, "managed"),
-    ({"unmet": [{"wheel": "a", "needs": "numpy>=2", "has": "1.26"}]}, "unmet"),
-    ({"free": 10}, "room"),
-])
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"pip": None}, "no-pip"),
+        ({"managed": True}, "managed"),
+        ({"unmet": [{"wheel": "a", "needs": "numpy>=2", "has": "1.26"}]}, "unmet"),
+        ({"free": 10}, "room"),
+    ],
+)
 def test_what_is_refused_before_anything_is_sent(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
     wheel = read_wheel(make_wheel(tmp_path, "a", "1.0"))
     absent = [{"state": "absent", "verified": False}]

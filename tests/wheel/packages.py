@@ -12,8 +12,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*argv: str | Path, cwd: Path) -> str:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False,
-                          env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")})
+    done = subprocess.run(
+        argv,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
+    )
     assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -37,8 +43,12 @@ def install(base: Path) -> Installed:
     """sdist -> wheel -> a new environment, without a network: other packages are the test environment's."""
     (base / "clone").mkdir()
     run("cp", "-a", "--parents", *sources(), base / "clone", cwd=ROOT)
-    run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_sdist({str(base)!r})",
-        cwd=base / "clone")
+    run(
+        sys.executable,
+        "-c",
+        f"from setuptools import build_meta; build_meta.build_sdist({str(base)!r})",
+        cwd=base / "clone",
+    )
     (sdist,) = base.glob("*.tar.gz")
     pip = ["-m", "pip", "--disable-pip-version-check"]
     run(sys.executable, *pip, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", base, sdist, cwd=base)

@@ -51,7 +51,8 @@ def sync(lab: VirtualLab, tmp_path: Path) -> None:
     for name, told in ask(lab, "hosts")["hosts"].items():
         python = told["python"]
         assert lab.sh(name, "cat ~/code/a.py; cksum </models/base") == "print('a')\n" + lab.sh(
-            name, f"{python} -c 'import tinypkg; print(end=\"\")'; cksum </models/base")
+            name, f"{python} -c 'import tinypkg; print(end=\"\")'; cksum </models/base"
+        )
 
 
 def build(lab: VirtualLab, tmp_path: Path) -> None:
@@ -81,8 +82,18 @@ def kill_port(lab: VirtualLab, tmp_path: Path) -> None:
 
 def play(lab: VirtualLab, tmp_path: Path) -> None:
     """The demo by its bare name: it is there wherever fleet is installed, with what it trains."""
-    done = lab.fleet("-i", "lab", "play", "demo.yaml", "--var", f"password_file={lab.password_file}", "--var",
-                     f"node={lab.names[1]}", check=True, timeout=280)
+    done = lab.fleet(
+        "-i",
+        "lab",
+        "play",
+        "demo.yaml",
+        "--var",
+        f"password_file={lab.password_file}",
+        "--var",
+        f"node={lab.names[1]}",
+        check=True,
+        timeout=280,
+    )
     assert "playing fleet's own playbooks/demo.yaml" in done.stderr
     assert "test accuracy: 0.9" in done.stdout
 

@@ -19,8 +19,13 @@ def make_certificate() -> dict[str, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fleet broadcast")])
     cert = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(x509.random_serial_number()).not_valid_before(_FIRST).not_valid_after(_LAST)
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_FIRST)
+        .not_valid_after(_LAST)
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM

@@ -120,8 +120,11 @@ class Chain:
             hop.began = hop.began or now
             hop.received = received
         # a trickle is no progress
-        if received >= hop.counted + LEAST_BYTES or received >= hop.todo > hop.counted or \
-                placed >= hop.files + LEAST_FILES:
+        if (
+            received >= hop.counted + LEAST_BYTES
+            or received >= hop.todo > hop.counted
+            or placed >= hop.files + LEAST_FILES
+        ):
             hop.grown, hop.counted, hop.files = now, received, placed
         hop.position = position
         if not hop.samples or now - hop.samples[-1][0] >= SAMPLE_SECONDS:

@@ -27,9 +27,15 @@ class Coordinator:
     All methods may be called from any thread.
     """
 
-    def __init__(self, members: Sequence[Member], manifest: Manifest, emit: Emit,
-                 reach: Callable[[Member], list[list[Any]]], star: Callable[[Member], None] | None = None,
-                 limited: bool = False) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        manifest: Manifest,
+        emit: Emit,
+        reach: Callable[[Member], list[list[Any]]],
+        star: Callable[[Member], None] | None = None,
+        limited: bool = False,
+    ) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
         self.over = threading.Event()
@@ -160,8 +166,12 @@ class Coordinator:
         problems = [(path, why) for path, why in message["problems"]]
         if problems:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-            member.error = HostFailed(f"{problems[0][0]} {problems[0][1]}{more}", host=member.host.name, kind="digest",
-                                      hint="it is not there under its name; run this again when the source is at rest")
+            member.error = HostFailed(
+                f"{problems[0][0]} {problems[0][1]}{more}",
+                host=member.host.name,
+                kind="digest",
+                hint="it is not there under its name; run this again when the source is at rest",
+            )
             member.data["problems"] = [list(problem) for problem in problems]
         self._steering.chain.done(member.host.name)
         self._maybe_over()
@@ -205,8 +215,13 @@ class Coordinator:
         refused = [m for m in members if isinstance(m.error, HostFailed)]
         if refused:
             names = ", ".join(m.host.name for m in refused)
-            self.abort(HostFailed(f"nothing was sent, because of host {names}",
-                                  hint=f"mend that, or leave it out: -x {names.replace(' ', '')}", kind="not-sent"))
+            self.abort(
+                HostFailed(
+                    f"nothing was sent, because of host {names}",
+                    hint=f"mend that, or leave it out: -x {names.replace(' ', '')}",
+                    kind="not-sent",
+                )
+            )
             return
         ready = [m for m in members if m.state == "ready"]
         if ready and (self.source.outbox is None or self.source.ask(i for m in ready for i in m.need["unsure"])):
@@ -264,8 +279,15 @@ class Coordinator:
         """A node that only says that it lives, and never what it has got to, holds nobody up for ever."""
         limit, seconds = member.limit, member.quiet.seconds()
         if limit is not None and seconds > limit:
-            self._out(member, ConnectError(f"it has got nowhere for {seconds:.0f} s", kind="stalled",
-                                           host=member.host.name, hint="look at its disk, then run this again"))
+            self._out(
+                member,
+                ConnectError(
+                    f"it has got nowhere for {seconds:.0f} s",
+                    kind="stalled",
+                    host=member.host.name,
+                    hint="look at its disk, then run this again",
+                ),
+            )
             member.cancel.set()
             self._first_is_through(member.host.name)
             self._maybe_go()

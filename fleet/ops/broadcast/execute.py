@@ -54,8 +54,10 @@ def _joined(reports: list[Report]) -> Report:
     results: list[Result] = []
     for of_host in zip(*(report.results for report in reports), strict=True):
         first = next((r for r in of_host if not r.ok), of_host[0])
-        data = {"to": [to for r in of_host for to in r.data.get("to", [])],
-                **{key: sum(r.data.get(key, 0) for r in of_host) for key in ("files", "bytes")}}
+        data = {
+            "to": [to for r in of_host for to in r.data.get("to", [])],
+            **{key: sum(r.data.get(key, 0) for r in of_host) for key in ("files", "bytes")},
+        }
         results.append(Result(first.host, first.ok, first.exit_status, error=first.error, data=data))
     data = {key: [one for report in reports for one in report.data[key]] for key in ("sources", "cuts", "skipped")}
     data |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent", "hard_links")}
@@ -68,8 +70,10 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
     manifest = scan([item.source for item in plan.items])
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
-    members = [Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24))
-               for host in inventory.hosts]
+    members = [
+        Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24))
+        for host in inventory.hosts
+    ]
     runtime.emit(Round("", inventory.names))
     transfer = _Transfer(plan, manifest, members, runtime)
     coordinator = transfer.coordinator
@@ -88,9 +92,15 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
         source.join(GOODBYE_SECONDS)  # its last word is how much it has sent
         transfer.tunnels.close()
     final = with_shared([results[host.name] for host in inventory.hosts])
-    data = {"sources": [str(item.source) for item in plan.items], "files": len(manifest.files), "size": manifest.size,
-            "sent": coordinator.sent, "cuts": coordinator.cuts, "skipped": list(manifest.skipped),
-            "hard_links": manifest.links.count}
+    data = {
+        "sources": [str(item.source) for item in plan.items],
+        "files": len(manifest.files),
+        "size": manifest.size,
+        "sent": coordinator.sent,
+        "cuts": coordinator.cuts,
+        "skipped": list(manifest.skipped),
+        "hard_links": manifest.links.count,
+    }
     return Report("sync", final, exit_code_of(final), data)
 
 
@@ -101,15 +111,24 @@ class _Transfer:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
         self._sessions: dict[str, Session] = {}
         self.tunnels = Tunnels(self._sessions)
-        self.coordinator = Coordinator(members, manifest, runtime.emit, self.tunnels.addresses,
-                                       self.star if plan.via == "rsync" else None, plan.limit is not None)
+        self.coordinator = Coordinator(
+            members,
+            manifest,
+            runtime.emit,
+            self.tunnels.addresses,
+            self.star if plan.via == "rsync" else None,
+            plan.limit is not None,
+        )
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
         self._kinds = kinds
         self._spec: dict[str, Any] = {
-            "sync": uuid.uuid4().hex, "head": f"{socket.gethostname()} (pid {os.getpid()})", "wait": LOCK_WAIT_SECONDS,
+            "sync": uuid.uuid4().hex,
+            "head": f"{socket.gethostname()} (pid {os.getpid()})",
+            "wait": LOCK_WAIT_SECONDS,
             "patience": PATIENCE_SECONDS,
-            "every": max(0.2, len(members) / 160), "tls": make_certificate(),
+            "every": max(0.2, len(members) / 160),
+            "tls": make_certificate(),
             "via": plan.via,
         }
 
@@ -127,9 +146,14 @@ class _Transfer:
                 if member is not next(iter(coordinator.members.values())):
                     while not (coordinator.first_locked.wait(0.2) or self._runtime.cancel.is_set()):
                         pass
-                spec = {**self._spec, "role": "node", "host": host.name, "token": member.token,
-                        "listen": host.data_address or host.address,
-                        "targets": [[d, kind] for d, kind in zip(member.dests, self._kinds, strict=True)]}
+                spec = {
+                    **self._spec,
+                    "role": "node",
+                    "host": host.name,
+                    "token": member.token,
+                    "listen": host.data_address or host.address,
+                    "targets": [[d, kind] for d, kind in zip(member.dests, self._kinds, strict=True)],
+                }
 
                 if not coordinator.over.is_set():
                     converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
@@ -154,9 +178,14 @@ class _Transfer:
         """This machine as the one that has everything."""
         coordinator = self.coordinator
         here = Host(SOURCE, "localhost", python=sys.executable)
-        spec = {**self._spec, "role": "source", "limit": self._plan.limit,
-                "targets": [[str(item.source.resolve()), kind]
-                            for item, kind in zip(self._plan.items, self._kinds, strict=True)]}
+        spec = {
+            **self._spec,
+            "role": "source",
+            "limit": self._plan.limit,
+            "targets": [
+                [str(item.source.resolve()), kind] for item, kind in zip(self._plan.items, self._kinds, strict=True)
+            ],
+        }
         try:
             session = LocalTransport().connect(here, self._runtime.cancel)
             try:
@@ -177,8 +206,14 @@ class _Transfer:
         limit = plan.limit and plan.limit // min(self._runtime.fanout, len(self.coordinator.members))
         try:
             with self._at_once:
-                sent = send(self._sessions[name], member, self._manifest, [item.source for item in plan.items], limit,
-                            self._runtime)
+                sent = send(
+                    self._sessions[name],
+                    member,
+                    self._manifest,
+                    [item.source for item in plan.items],
+                    limit,
+                    self._runtime,
+                )
             self.coordinator.staged(name, sent)
         except Exception as error:
             result = failed(member.host, error)

@@ -73,8 +73,11 @@ class Judge:
             chain.forgive(late)
         patience = self._patience()
         waited_for = all(hop.done for hop in chain.hops.values())
-        dead = [self._dead(hop, now) for hop in chain.away.values()
-                if now - hop.heard > max(DEATH_SECONDS if waited_for else LONG_DEATH_SECONDS, 2 * patience)]
+        dead = [
+            self._dead(hop, now)
+            for hop in chain.away.values()
+            if now - hop.heard > max(DEATH_SECONDS if waited_for else LONG_DEATH_SECONDS, 2 * patience)
+        ]
         silent = [verdict for hop in chain.hops.values() if (verdict := self._silent(hop, now, patience))]
         # with all of them silent at once, it is the head that is cut off: the connections themselves will tell
         if len(silent) > 1 and len(silent) == len(chain.hops):
@@ -87,8 +90,9 @@ class Judge:
             return [first]
         return self._trial()
 
-    def broken(self, sender: str, epoch: int, connected: bool, why: str, nonsense: bool = False
-               ) -> list[Verdict] | Literal["redial"]:
+    def broken(
+        self, sender: str, epoch: int, connected: bool, why: str, nonsense: bool = False
+    ) -> list[Verdict] | Literal["redial"]:
         """A link failed: dial again, or what becomes of its ends. [] when nobody waits for that link. nonsense: the
         sender says that the other end does not keep to the protocol."""
         hop = self._chain.broke(sender, epoch)
@@ -101,8 +105,14 @@ class Judge:
             return "redial"
         if not connected:
             return self._unreached(sender, hop, why)
-        return [self._worse(hop, f"the link from {_named(sender)} broke {hop.failures} times: {why}",
-                            "look at the network between the two", "lost")]
+        return [
+            self._worse(
+                hop,
+                f"the link from {_named(sender)} broke {hop.failures} times: {why}",
+                "look at the network between the two",
+                "lost",
+            )
+        ]
 
     def _unreached(self, sender: str, hop: Hop, why: str) -> list[Verdict]:
         """Is it the one that cannot dial, or the one that cannot be dialled? Another pair of each will tell."""
@@ -110,8 +120,11 @@ class Judge:
         again = sender in unreached
         shut.add(hop.name)
         if sender == SOURCE and len(shut) > SOURCE_TRIES:
-            return [Verdict(name, "out", f"this machine cannot reach it, nor any other: {why}", OPEN_PORTS,
-                            "unreachable") for name, other in self._chain.hops.items() if not other.done]
+            return [
+                Verdict(name, "out", f"this machine cannot reach it, nor any other: {why}", OPEN_PORTS, "unreachable")
+                for name, other in self._chain.hops.items()
+                if not other.done
+            ]
         own = self._chain.hops.get(sender)
         movable = own is not None and own.moves < MOVES
         if movable and len(shut) > 1 and not again:
@@ -178,8 +191,9 @@ class Judge:
         idle = now - max(hop.grown, hop.linked)
         if idle <= STALL_SECONDS or not (sender is None or not sender.left or now - sender.grown < 1.0):
             return None
-        return self._worse(hop, f"it has received nothing for {idle:.0f} s", "look at its disk and at its link",
-                           "stalled", moves=1)
+        return self._worse(
+            hop, f"it has received nothing for {idle:.0f} s", "look at its disk and at its link", "stalled", moves=1
+        )
 
     def _slow(self, hop: Hop) -> Verdict | None:
         """Far slower than the host before it, whose data it lacks, or than another host was in its place."""
@@ -212,8 +226,7 @@ class Judge:
         else:
             hop.usual = who, usual
         hop.slow_behind.add(self._chain.sender_of(hop.name))
-        if self._as_first is not None and self._as_first[0] == hop.name and \
-                self._as_first[1] < usual * CRAWL_FRACTION:
+        if self._as_first is not None and self._as_first[0] == hop.name and self._as_first[1] < usual * CRAWL_FRACTION:
             hop.slow_behind.add(SOURCE)
         return self._worse(hop, reason, LOOK_AT_LINK, "slow")
 

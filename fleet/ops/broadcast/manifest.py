@@ -53,9 +53,16 @@ class Manifest:
     @cached_property
     def message(self) -> bytes:
         """The control line, and the packed manifest behind it."""
-        line = {"op": "manifest", "size": len(self.packed), "sha256": hashlib.sha256(self.packed).hexdigest(),
-                "allocated": {index: self.links.allocated[key] for index, f in enumerate(self.files)
-                              if (key := f"{f[0]} {f[1]}") in self.links.allocated}}
+        line = {
+            "op": "manifest",
+            "size": len(self.packed),
+            "sha256": hashlib.sha256(self.packed).hexdigest(),
+            "allocated": {
+                index: self.links.allocated[key]
+                for index, f in enumerate(self.files)
+                if (key := f"{f[0]} {f[1]}") in self.links.allocated
+            },
+        }
         return json.dumps(line).encode() + b"\n" + self.packed
 
     @property
@@ -74,10 +81,14 @@ def scan(sources: Sequence[Path]) -> Manifest:
             entries += _entries(number, source, skipped, links)
         except FileNotFoundError as error:
             if error.filename != os.fspath(source):
-                raise HostFailed(f"{error.filename} vanished while the source was read", kind="sync",
-                                 hint="run the sync again; nothing was sent") from error
-            raise UsageError(f"{error.filename} does not exist", hint="--data PATH[:DEST] takes a path of this machine"
-                             ) from error
+                raise HostFailed(
+                    f"{error.filename} vanished while the source was read",
+                    kind="sync",
+                    hint="run the sync again; nothing was sent",
+                ) from error
+            raise UsageError(
+                f"{error.filename} does not exist", hint="--data PATH[:DEST] takes a path of this machine"
+            ) from error
         except OSError as error:
             hint = "mend its mode" if error.errno == errno.EACCES else None
             raise UsageError(f"cannot read {error.filename}: {error.strerror}", hint=hint) from error

@@ -127,9 +127,13 @@ class Member:
         if not all(0 <= i < count for i in unsure):
             raise ValueError("what it needs makes no sense")
         self.need = {
-            "wants": ranges(self.parts["wants"], manifest.size), "bytes": count_of(message["bytes"]),
+            "wants": ranges(self.parts["wants"], manifest.size),
+            "bytes": count_of(message["bytes"]),
             "files": [range(a, b) for a, b in ranges(self.parts["files"], count)],
-            "unsure": unsure, "address": message["address"], "port": port, "stages": stages,
+            "unsure": unsure,
+            "address": message["address"],
+            "port": port,
+            "stages": stages,
         }
         self.parts.clear()
         self.state = "ready"

@@ -54,8 +54,11 @@ def make_plan(
         for item in items:
             to = item.dests[host.name]
             if to in seen:
-                raise UsageError(f"{seen[to]} and {item.source} both go to {to}", host=host.name,
-                                 hint="end DEST with '/' to put them inside it")
+                raise UsageError(
+                    f"{seen[to]} and {item.source} both go to {to}",
+                    host=host.name,
+                    hint="end DEST with '/' to put them inside it",
+                )
             seen[to] = item.source
     return BroadcastPlan(tuple(items), None if limit is None else parse_rate(limit), via)
 

@@ -26,9 +26,15 @@ class Steering:
     """lacking: members to be served, in order. fail: called for one that is given up. reach: where the source can dial
     a member. limited: whether the source's rate is limited by wish. The caller holds its lock."""
 
-    def __init__(self, lacking: Sequence[Member], source: Source, emit: Emit,
-                 fail: Callable[[Member, FleetError], None], reach: Callable[[Member], list[list[Any]]],
-                 limited: bool) -> None:
+    def __init__(
+        self,
+        lacking: Sequence[Member],
+        source: Source,
+        emit: Emit,
+        fail: Callable[[Member, FleetError], None],
+        reach: Callable[[Member], list[list[Any]]],
+        limited: bool,
+    ) -> None:
         now = time.monotonic()
         self.chain = Chain([(member.host.name, member.need["bytes"]) for member in lacking], now)
         self.losses = Losses()
@@ -45,8 +51,9 @@ class Steering:
         self.chain.sent(name, count_of(message["sent"]), now)
         if name == SOURCE:
             return
-        self.chain.heard(name, count_of(message["position"]), count_of(message["received"]), now,
-                         count_of(message["placed"]))
+        self.chain.heard(
+            name, count_of(message["position"]), count_of(message["received"]), now, count_of(message["placed"])
+        )
         if name in self.chain.away:
             self._emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
             self._give(self.chain.rejoin(name))
@@ -54,8 +61,9 @@ class Steering:
             self._emit(Notice("info", f"goes on without host {lost[0]}, {lost[1]:g} s lost", name))
 
     def link_broke(self, sender: str, message: Mapping[str, Any]) -> None:
-        answer = self._judge.broken(sender, message["epoch"], message["connected"], message["why"][:WHY_LENGTH],
-                                    message["nonsense"])
+        answer = self._judge.broken(
+            sender, message["epoch"], message["connected"], message["why"][:WHY_LENGTH], message["nonsense"]
+        )
         if answer == "redial":
             self._give(self.chain.redial(sender))
         else:
@@ -106,8 +114,7 @@ class Steering:
                 self.remove(name)
             else:
                 gone = ConnectError if verdict.kind in ("lost", "unreachable") else HostFailed
-                self._fail(self._members[name], gone(
-                    verdict.reason, hint=verdict.hint, host=name, kind=verdict.kind))
+                self._fail(self._members[name], gone(verdict.reason, hint=verdict.hint, host=name, kind=verdict.kind))
         elif verdict.action == "aside":
             member = self._members[name]
             self._emit(Progress(name, "away", member.received, member.need["bytes"]))

@@ -62,10 +62,25 @@ class BuildPlan:
     def describe(self) -> dict[str, Any]:
         source = str(self.tree) if self.tree else f"deepspeed=={self.version}, from pip's index on this machine"
         env, ops = build_env(self, () if self.cpu else self.arch or ("auto",), {})
-        argv = [self.host.python or "python3", "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation",
-                "SOURCE"]
-        return {"what": self.name, "source": source, "on": self.host.name, "ops": list(ops), "env": env, "argv": argv,
-                "arch": "cpu" if self.cpu else list(self.arch) or "auto"}
+        argv = [
+            self.host.python or "python3",
+            "-m",
+            "pip",
+            "wheel",
+            "--no-index",
+            "--no-deps",
+            "--no-build-isolation",
+            "SOURCE",
+        ]
+        return {
+            "what": self.name,
+            "source": source,
+            "on": self.host.name,
+            "ops": list(ops),
+            "env": env,
+            "argv": argv,
+            "arch": "cpu" if self.cpu else list(self.arch) or "auto",
+        }
 
 
 def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
@@ -82,11 +97,14 @@ def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
         if options.source and options.version:
             raise UsageError("--version and --source exclude each other", hint="a tree has its own version")
         tree = check_tree(options.source) if options.source else None
-        return BuildPlan("deepspeed", tree, None if tree else options.version or DEEPSPEED, host, arch, options.ops,
-                         options.cpu)
+        return BuildPlan(
+            "deepspeed", tree, None if tree else options.version or DEEPSPEED, host, arch, options.ops, options.cpu
+        )
     if options.source or options.version or options.ops:
-        raise UsageError("--source, --version and --ops belong to 'fleet build deepspeed'",
-                         hint="for any other tree: fleet build PATH --env NAME=VALUE")
+        raise UsageError(
+            "--source, --version and --ops belong to 'fleet build deepspeed'",
+            hint="for any other tree: fleet build PATH --env NAME=VALUE",
+        )
     tree = check_tree(Path(options.what))
     return BuildPlan(tree.name, tree, None, host, arch, (), options.cpu)
 
@@ -97,15 +115,23 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
     facts_of = look(inventory, runtime)
     silent = tuple(r for r in facts_of if not r.ok)
     if silent:
-        return Report("build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of),
-                      exit_code_of(facts_of))
+        return Report(
+            "build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of), exit_code_of(facts_of)
+        )
     facts = {r.host: r.data["facts"] for r in facts_of}
     arch = () if plan.cpu else plan.arch or judge.fleet_arch(facts)
     errors = judge.toolchain(facts[plan.host.name], arch, needs_torch=plan.deepspeed)
     if errors:
-        return _failed(plan, PreflightError(
-            "; ".join(e.message for e in errors), host=plan.host.name, kind="toolchain",
-            hint="; ".join(dict.fromkeys(e.hint for e in errors if e.hint))), {})
+        return _failed(
+            plan,
+            PreflightError(
+                "; ".join(e.message for e in errors),
+                host=plan.host.name,
+                kind="toolchain",
+                hint="; ".join(dict.fromkeys(e.hint for e in errors if e.hint)),
+            ),
+            {},
+        )
     newer = judge.older_glibc(facts, plan.host.name)
     if newer:
         runtime.emit(Notice("warning", newer, host=plan.host.name))
@@ -114,8 +140,13 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
     build_id = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:4]
     folder = _own_folder(options.builds_dir) / build_id
     folder.mkdir(0o700, parents=True)
-    said: dict[str, Any] = {"build": build_id, "on": plan.host.name, "log": str(folder / "build.log"),
-                            "arch": list(arch), "ops": list(ops)}
+    said: dict[str, Any] = {
+        "build": build_id,
+        "on": plan.host.name,
+        "log": str(folder / "build.log"),
+        "arch": list(arch),
+        "ops": list(ops),
+    }
     one = Inventory((plan.host,), env=inventory.env, unselected=inventory.hosts + inventory.unselected)
     try:
         there = carry(one, plan.name, tree, whole=plan.tree is None, runtime=runtime)
@@ -126,8 +157,9 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
     said |= {"wheel": str(path), "sha256": digest}
     if not options.install:
         return Report("build", (Result(plan.host.name, True, 0),), 0, said)
-    done = wheels.execute(inventory, wheels.make_plan(inventory, path),
-                          wheels.WheelsOptions(options.import_seconds), runtime)
+    done = wheels.execute(
+        inventory, wheels.make_plan(inventory, path), wheels.WheelsOptions(options.import_seconds), runtime
+    )
     return Report("build", done.results, done.exit_code, {**done.data, **said})
 
 
@@ -156,8 +188,9 @@ def _own_folder(builds: Path) -> Path:
         if not (builds / ".gitignore").exists():
             (builds / ".gitignore").write_text("*\n")
     except OSError as error:
-        raise UsageError(f"cannot write to {builds}: {error.strerror}",
-                         hint="choose a folder with --builds-dir") from error
+        raise UsageError(
+            f"cannot write to {builds}: {error.strerror}", hint="choose a folder with --builds-dir"
+        ) from error
     return builds.resolve()
 
 
@@ -176,10 +209,18 @@ def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
         with zipfile.ZipFile(path) as archive, archive.open("deepspeed/git_version_info_installed.py") as f:
             text = f.read(1 << 16).decode("utf-8", "replace")
     except wheels.DAMAGE as error:
-        raise HostFailed(f"what was built is no wheel of deepspeed: {error}", host=host, kind="build",
-                         hint="the log tells what was built") from error
+        raise HostFailed(
+            f"what was built is no wheel of deepspeed: {error}",
+            host=host,
+            kind="build",
+            hint="the log tells what was built",
+        ) from error
     found = installed_ops(text)
     lacking = [op for op in ops if not found.get(op)]
     if lacking:
-        raise HostFailed(f"the wheel lacks {', '.join(lacking)}", host=host, kind="build",
-                         hint=f"deepspeed knows {', '.join(sorted(found))}; the log tells why one was left out")
+        raise HostFailed(
+            f"the wheel lacks {', '.join(lacking)}",
+            host=host,
+            kind="build",
+            hint=f"deepspeed knows {', '.join(sorted(found))}; the log tells why one was left out",
+        )

@@ -34,8 +34,12 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
     for host, known in facts.items():
         if known.get("gpu_error") or "gpus" not in known:
             why = known.get("gpu_error") or "nvidia-smi gave no answer"
-            raise PreflightError(f"its GPUs cannot be asked: {why}", host=host, kind="gpus",
-                                 hint='mend it, leave the host out with -x, or say --arch "8.0;9.0"')
+            raise PreflightError(
+                f"its GPUs cannot be asked: {why}",
+                host=host,
+                kind="gpus",
+                hint='mend it, leave the host out with -x, or say --arch "8.0;9.0"',
+            )
         for gpu in known["gpus"]:
             value = gpu.get("capability") or capability(gpu["name"])
             if value is None:
@@ -44,8 +48,11 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
                 found.add(value)
     if unknown:
         said = "; ".join(f"{name} on {fold(hosts)}" for name, hosts in unknown.items())
-        raise PreflightError(f"compute capability not known: {said}", kind="gpus",
-                             hint='say it: --arch "8.0;9.0" (https://developer.nvidia.com/cuda-gpus)')
+        raise PreflightError(
+            f"compute capability not known: {said}",
+            kind="gpus",
+            hint='say it: --arch "8.0;9.0" (https://developer.nvidia.com/cuda-gpus)',
+        )
     return tuple(sorted(found, key=lambda a: tuple(map(int, a.split(".")))))
 
 
@@ -57,8 +64,10 @@ def older_glibc(facts: Mapping[str, Facts], builder: str) -> str | None:
     if not older:
         return None
     oldest = min(older, key=lambda host: versions[host] or (0, 0))
-    return (f"glibc {facts[builder]['glibc']} on {builder} is newer than on {fold(older)}: what is built may not load "
-            f"there; --on {oldest} builds for all")
+    return (
+        f"glibc {facts[builder]['glibc']} on {builder} is newer than on {fold(older)}: what is built may not load "
+        f"there; --on {oldest} builds for all"
+    )
 
 
 def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list[PreflightError]:
@@ -77,11 +86,15 @@ def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list
     missing = [name for name, there in (facts.get("backends") or {}).items() if not there]
     if missing:
         how = "" if missing == ["wheel"] else f"{python['executable']} -m ensurepip; or "
-        refuse(f"{python['executable']} lacks {' and '.join(missing)}, which build wheels",
-               f"{how}sync their wheels: fleet sync --wheels DIR")
+        refuse(
+            f"{python['executable']} lacks {' and '.join(missing)}, which build wheels",
+            f"{how}sync their wheels: fleet sync --wheels DIR",
+        )
     if not facts.get("headers"):
-        refuse(f"the headers of {python['executable']} are missing (Python.h)",
-               "apt-get install python3-dev (python3.X-dev), yum install python3-devel; conda has them")
+        refuse(
+            f"the headers of {python['executable']} are missing (Python.h)",
+            "apt-get install python3-dev (python3.X-dev), yum install python3-devel; conda has them",
+        )
     torch = facts.get("torch") or {}
     if needs_torch and not torch:
         refuse(f"torch is not in {python['executable']}", "fleet sync --wheels a folder with it, or set 'python'")
@@ -95,46 +108,63 @@ def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list
 def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None, refuse: Any) -> None:
     built = numbers(torch.get("cuda"))
     if torch and built is None and not torch.get("hip"):
-        refuse(f"torch {torch['version']} there is built without CUDA, which GPUs ({';'.join(arch)}) need",
-               "install a CUDA build of torch there; --cpu builds only for the CPU")
+        refuse(
+            f"torch {torch['version']} there is built without CUDA, which GPUs ({';'.join(arch)}) need",
+            "install a CUDA build of torch there; --cpu builds only for the CPU",
+        )
         return
     if nvcc is None:
         wanted = f" {torch['cuda']}" if torch.get("cuda") else ""
-        refuse("no nvcc there", f"install the CUDA toolkit{wanted}, set CUDA_HOME in 'env', choose another host with "
-                                "--on, or build only for the CPU with --cpu")
+        refuse(
+            "no nvcc there",
+            f"install the CUDA toolkit{wanted}, set CUDA_HOME in 'env', choose another host with "
+            "--on, or build only for the CPU with --cpu",
+        )
         return
     version = numbers(nvcc["version"])
     if version is None:
         return
     if built and built[0] != version[0]:
-        refuse(f"nvcc is {nvcc['version']}, torch is built with CUDA {torch['cuda']}",
-               f"point CUDA_HOME in 'env' at a toolkit {built[0]}.x: ops and torch must share the major version")
+        refuse(
+            f"nvcc is {nvcc['version']}, torch is built with CUDA {torch['cuda']}",
+            f"point CUDA_HOME in 'env' at a toolkit {built[0]}.x: ops and torch must share the major version",
+        )
     for one in arch:
         plain = one.split("+")[0].rstrip("af")
         if version < FIRST_CUDA.get(plain, (0, 0)):
             first = ".".join(map(str, FIRST_CUDA[plain]))
-            refuse(f"nvcc {nvcc['version']} does not know compute capability {one}",
-                   f"CUDA {first} is the first that does: point CUDA_HOME at one, or narrow --arch or -w")
+            refuse(
+                f"nvcc {nvcc['version']} does not know compute capability {one}",
+                f"CUDA {first} is the first that does: point CUDA_HOME at one, or narrow --arch or -w",
+            )
         if version > LAST_CUDA.get(plain, (99, 0)):
             last = ".".join(map(str, LAST_CUDA[plain]))
-            refuse(f"nvcc {nvcc['version']} no longer compiles for compute capability {one}",
-                   f"CUDA {last} is the last that does: point CUDA_HOME at one, or narrow --arch or -w")
+            refuse(
+                f"nvcc {nvcc['version']} no longer compiles for compute capability {one}",
+                f"CUDA {last} is the last that does: point CUDA_HOME at one, or narrow --arch or -w",
+            )
 
 
 def _gcc(facts: Facts, torch: Facts, cuda: str | None, refuse: Any) -> None:
     for key, name, package in (("cc", "gcc", "gcc"), ("cxx", "g++", "g++")):
         found = facts.get(key)
         if found is None:
-            refuse(f"no {name} there", f"apt-get install {package}, yum install {package.replace('g++', 'gcc-c++')}; "
-                                       "or name one in 'activate' or in CC and CXX")
+            refuse(
+                f"no {name} there",
+                f"apt-get install {package}, yum install {package.replace('g++', 'gcc-c++')}; "
+                "or name one in 'activate' or in CC and CXX",
+            )
             continue
         version = numbers(found["version"])
         oldest, newest = gcc_bounds(torch.get("version"), cuda)
         if version is None:
             continue
         if newest is not None and version[0] > newest:
-            refuse(f"{name} {found['version']} is too new for nvcc {cuda}, which takes up to {newest}",
-                   another_gcc(newest))
+            refuse(
+                f"{name} {found['version']} is too new for nvcc {cuda}, which takes up to {newest}", another_gcc(newest)
+            )
         elif oldest is not None and version[0] < oldest:
-            refuse(f"{name} {found['version']} is too old for torch {torch['version']}, which wants {oldest} or newer",
-                   another_gcc(min(oldest + 2, newest or oldest + 2)))
+            refuse(
+                f"{name} {found['version']} is too old for torch {torch['version']}, which wants {oldest} or newer",
+                another_gcc(min(oldest + 2, newest or oldest + 2)),
+            )

@@ -35,22 +35,36 @@ FACTS: Mapping[str, Any] = {
     "activate": (str, None),
     "python": ({"error": str}, {"error": None, "executable": str}),
     "torch": ({"version": (str, None), "cuda": (str, None), "hip": (str, None)}, None),
-    "glibc": (_VERSION, None), "gpu_error": (str, None),
+    "glibc": (_VERSION, None),
+    "gpu_error": (str, None),
     "gpus": [{"name": str, "capability": (ARCH, None)}],
-    "cc": _TOOL, "cxx": _TOOL, "nvcc": _TOOL, "ninja": _TOOL, "headers": (str, None),
+    "cc": _TOOL,
+    "cxx": _TOOL,
+    "nvcc": _TOOL,
+    "ninja": _TOOL,
+    "headers": (str, None),
     "backends": {"pip": bool, "setuptools": bool, "wheel": bool},
 }
-BUILT = {"event": re.compile("built"), "file": re.compile(
-    r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl"), "sha256": re.compile("[0-9a-f]{64}")}
+BUILT = {
+    "event": re.compile("built"),
+    "file": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl"),
+    "sha256": re.compile("[0-9a-f]{64}"),
+}
 
 
 def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
     """Every host's toolchain and GPUs, as data["facts"]; nothing is changed."""
+
     def task(session: Session, host: Host) -> Result:
-        spec = {"python": host.python, "activate": host.activate, "env": inventory.env_for(host),
-                "deadline": LOOK_SECONDS}
-        answer = call(session, "toolchain", spec, timeout=LOOK_SECONDS + 30, silence=SILENCE_SECONDS,
-                      cancel=runtime.cancel)
+        spec = {
+            "python": host.python,
+            "activate": host.activate,
+            "env": inventory.env_for(host),
+            "deadline": LOOK_SECONDS,
+        }
+        answer = call(
+            session, "toolchain", spec, timeout=LOOK_SECONDS + 30, silence=SILENCE_SECONDS, cancel=runtime.cancel
+        )
         facts = answer.get("facts")
         if not isinstance(facts, dict) or not all(fits(facts[k], FACTS[k]) for k in FACTS.keys() & facts.keys()):
             raise Nonsense("its toolchain is described in another way", host.name)
@@ -74,8 +88,16 @@ def build_there(
 ) -> tuple[Path, str]:
     """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
     host = one.hosts[0]
-    spec = {"python": host.python, "activate": host.activate, "env": {**one.env_for(host), **env}, "source": there,
-            "id": build_id, "mark": f"build-{build_id}", "grace": 2.0, "wait": LOCK_SECONDS}
+    spec = {
+        "python": host.python,
+        "activate": host.activate,
+        "env": {**one.env_for(host), **env},
+        "source": there,
+        "id": build_id,
+        "mark": f"build-{build_id}",
+        "grace": 2.0,
+        "wait": LOCK_SECONDS,
+    }
     log_path = folder / "build.log"
     runtime.emit(Notice("info", f"building on {host.name}, log in {log_path}"))
     wheel = _Incoming(folder)
@@ -111,8 +133,12 @@ def build_there(
                 f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
                 text = f.read().decode("utf-8", "replace")
             why = first_error(text)
-            raise HostFailed(Reason.of_node(failure["message"] + (f": {why}" if why else "")), host=host.name,
-                             kind="build", hint=failure["hint"] or remedy(text))
+            raise HostFailed(
+                Reason.of_node(failure["message"] + (f": {why}" if why else "")),
+                host=host.name,
+                kind="build",
+                hint=failure["hint"] or remedy(text),
+            )
         return wheel.finish(host.name)
     finally:
         wheel.drop()

@@ -25,8 +25,10 @@ def check_tree(folder: Path) -> Path:
         what = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"the source {folder} {what}", hint="give the folder with its pyproject.toml or setup.py")
     if not (folder / "pyproject.toml").is_file() and not (folder / "setup.py").is_file():
-        raise UsageError(f"{folder} has neither pyproject.toml nor setup.py",
-                         hint="give the folder that 'pip install FOLDER' would take")
+        raise UsageError(
+            f"{folder} has neither pyproject.toml nor setup.py",
+            hint="give the folder that 'pip install FOLDER' would take",
+        )
     return folder.resolve()
 
 
@@ -45,17 +47,35 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
         # isolation it needs no second download for it; where setuptools is missing here, it must isolate.
         pip = pip_command()
         isolation = ["--no-build-isolation"] if pip[0] == sys.executable and _has_setuptools() else []
-        said = run_pip([*pip, "download", "--no-binary", "deepspeed", "--no-deps", *isolation, "--progress-bar", "off",
-                        "-d", str(work), f"deepspeed=={version}"], runtime,
-                       env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"})
+        said = run_pip(
+            [
+                *pip,
+                "download",
+                "--no-binary",
+                "deepspeed",
+                "--no-deps",
+                *isolation,
+                "--progress-bar",
+                "off",
+                "-d",
+                str(work),
+                f"deepspeed=={version}",
+            ],
+            runtime,
+            env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"},
+        )
         if said is not None:
             errors = [line for line in said.splitlines() if line.startswith("ERROR: ")] or said.strip().splitlines()
-            raise HostFailed(f"pip download: {errors[-1].removeprefix('ERROR: ') if errors else 'failed'}",
-                             kind="collect", hint="name a released --version, or give the tree with --source DIR")
+            raise HostFailed(
+                f"pip download: {errors[-1].removeprefix('ERROR: ') if errors else 'failed'}",
+                kind="collect",
+                hint="name a released --version, or give the tree with --source DIR",
+            )
         sdist = next(work.glob("*.tar.gz"), None)
         if sdist is None:
-            raise HostFailed(f"pip left no source of deepspeed {version}", kind="collect",
-                             hint="give the tree with --source DIR")
+            raise HostFailed(
+                f"pip left no source of deepspeed {version}", kind="collect", hint="give the tree with --source DIR"
+            )
         inner = unpack(sdist, work / "tree")
         shutil.rmtree(folder, ignore_errors=True)
         inner.rename(folder)
@@ -72,8 +92,11 @@ def unpack(sdist: Path, to: Path) -> Path:
             for member in archive:
                 path = PurePosixPath(member.name)
                 if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
-                    raise HostFailed(f"{sdist.name} holds {member.name!r}, which no source has", kind="collect",
-                                     hint="give the tree with --source DIR")
+                    raise HostFailed(
+                        f"{sdist.name} holds {member.name!r}, which no source has",
+                        kind="collect",
+                        hint="give the tree with --source DIR",
+                    )
                 target = to / path
                 (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
                 if (content := archive.extractfile(member)) is not None:
@@ -82,8 +105,11 @@ def unpack(sdist: Path, to: Path) -> Path:
                     target.chmod(0o755 if member.mode & 0o100 else 0o644)
         return next(to.iterdir())
     except (tarfile.TarError, zlib.error, EOFError, StopIteration) as error:
-        raise HostFailed(f"{sdist.name} is no sdist: {error or 'it is empty'}", kind="collect",
-                         hint="give the tree with --source DIR") from None
+        raise HostFailed(
+            f"{sdist.name} is no sdist: {error or 'it is empty'}",
+            kind="collect",
+            hint="give the tree with --source DIR",
+        ) from None
 
 
 def _has_setuptools() -> bool:

@@ -21,7 +21,14 @@ from fleet.ops.runtime import Runtime
 from fleet.rules.units import counted
 
 __all__ = [
-    "Interrupts", "LaunchOptions", "Plan", "launch", "make_plan", "new_run_id", "parse_nnodes", "parse_nproc",
+    "Interrupts",
+    "LaunchOptions",
+    "Plan",
+    "launch",
+    "make_plan",
+    "new_run_id",
+    "parse_nnodes",
+    "parse_nproc",
     "read_env",
 ]
 
@@ -43,16 +50,26 @@ def launch(
             plan = preflight(inventory, draft, sessions)
         folder = RunFolder.create(options.runs_dir, run_id)
         folder.write_json("run.json", {**plan.describe(), "started": time.time()})
-        runtime.emit(Notice("info", f"ranks meet at {plan.world.master_addr}:{plan.world.master_port}",
-                            data=folder.event("plan", **plan.describe())))
+        runtime.emit(
+            Notice(
+                "info",
+                f"ranks meet at {plan.world.master_addr}:{plan.world.master_port}",
+                data=folder.event("plan", **plan.describe()),
+            )
+        )
         with step(runtime, "start", len(plan.hosts)):
             started = start_all(plan, sessions)
         for host, answer in started.items():
             folder.event("started", host=host, pid=answer.get("pid"), folder=answer.get("dir"))
         logs = options.runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
-        runtime.emit(Notice("info", f"run {run_id}: {size}, logs in {logs}",
-                            data=folder.event("running", world_size=plan.world.size, logs=str(logs))))
+        runtime.emit(
+            Notice(
+                "info",
+                f"run {run_id}: {size}, logs in {logs}",
+                data=folder.event("running", world_size=plan.world.size, logs=str(logs)),
+            )
+        )
         run = Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime, interrupts)
         return run.follow()
     finally:
@@ -65,9 +82,16 @@ def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
 
     hosts = replace(inventory, hosts=plan.hosts)
     where = {n.node.host.name: n.workdir for n in plan.nodes}
-    report = sync.execute(hosts, sync.SyncPlan(
-        Path(plan.options.cwd), where, force=plan.options.force,
-        hint="'fleet launch --sync --force' replaces it; --workdir names another folder"), runtime)
+    report = sync.execute(
+        hosts,
+        sync.SyncPlan(
+            Path(plan.options.cwd),
+            where,
+            force=plan.options.force,
+            hint="'fleet launch --sync --force' replaces it; --workdir names another folder",
+        ),
+        runtime,
+    )
     errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
     if errors:
         refusal = as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere")

@@ -16,8 +16,11 @@ LINK_SECONDS = 5.0  # within which all nodes fall silent when it is this machine
 
 def own_link(gang: Gang) -> Failure | None:
     """All of several nodes fell silent at once: the head's link, not theirs."""
-    lost = [node.lost for node in gang.nodes.values()
-            if node.lost is not None and node.why is not None and node.why.kind == "lost"]
+    lost = [
+        node.lost
+        for node in gang.nodes.values()
+        if node.lost is not None and node.why is not None and node.why.kind == "lost"
+    ]
     if len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
         return None
     first = next(iter(gang.nodes.values()))
@@ -26,8 +29,12 @@ def own_link(gang: Gang) -> Failure | None:
 
 def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
     """The last rank that had ended well before a rank failed, and the seconds between: others may miss it."""
-    ends = [(failure.time - node.clock.on_head(end.time), end) for node in gang.nodes.values()
-            for end in node.ranks.values() if not end.failed]
+    ends = [
+        (failure.time - node.clock.on_head(end.time), end)
+        for node in gang.nodes.values()
+        for end in node.ranks.values()
+        if not end.failed
+    ]
     before = [(seconds, end) for seconds, end in ends if seconds > 0]
     seconds, end = min(before, key=lambda found: found[0], default=(0.0, None))
     return (end, seconds) if end is not None else None

@@ -34,8 +34,13 @@ class Finding:
     hint: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {"event": "finding", "severity": self.severity, "hosts": list(self.hosts), "message": self.message,
-                "hint": self.hint}
+        return {
+            "event": "finding",
+            "severity": self.severity,
+            "hosts": list(self.hosts),
+            "message": self.message,
+            "hint": self.hint,
+        }
 
 
 def folded(findings: list[Finding]) -> list[Finding]:
@@ -48,8 +53,11 @@ def folded(findings: list[Finding]) -> list[Finding]:
 
 def told(findings: list[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
     """As people are told: what has one cause once, errors first."""
-    return [(severity, cause) for severity in SEVERITIES
-            for cause in by_cause([(f, f.message, f.hint) for f in folded(findings) if f.severity == severity], fold)]
+    return [
+        (severity, cause)
+        for severity in SEVERITIES
+        for cause in by_cause([(f, f.message, f.hint) for f in folded(findings) if f.severity == severity], fold)
+    ]
 
 
 def judge(plan: Plan, raw: Mapping[str, Raw], complete: bool = True) -> list[Finding]:
@@ -70,30 +78,48 @@ def _node(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, str,
     stuck = [*raw.get("timed_out", ()), *raw.get("failed", {})]
     for step in OWN_STEPS.intersection(stuck):
         why = raw.get("failed", {}).get(step, "no answer in time")
-        yield ("warning" if step == "code" else "error"), Reason.of_node(f"preflight of its {step}: {why}"), \
-            "a wedged mount or driver there? 'fleet check' looks closer"
+        yield (
+            ("warning" if step == "code" else "error"),
+            Reason.of_node(f"preflight of its {step}: {why}"),
+            "a wedged mount or driver there? 'fleet check' looks closer",
+        )
     for sure in (True, False):
         version = (raw.get("python") or {}).get("version")
-        locks = [str(build["path"]) for build in raw.get("builds") or () if bool(build["sure"]) is sure
-                 and _is_for(version, str(build["path"]))]
+        locks = [
+            str(build["path"])
+            for build in raw.get("builds") or ()
+            if bool(build["sure"]) is sure and _is_for(version, str(build["path"]))
+        ]
         if locks:
             yield ("error" if sure else "warning"), *of_locks(node.node.host.name, locks, sure)
     code = raw.get("code") or {}
     if code.get("busy"):
-        yield "error", f"a sync to {code.get('folder')} is under way, from {code['busy']}", \
-            "launch again when it has ended"
+        yield (
+            "error",
+            f"a sync to {code.get('folder')} is under way, from {code['busy']}",
+            "launch again when it has ended",
+        )
         return
     if code.get("half"):
-        yield "error", f"a sync to {code.get('folder')} was interrupted while it put files in place: " \
-            "old and new ones are mixed", "run 'fleet sync' again"
+        yield (
+            "error",
+            f"a sync to {code.get('folder')} was interrupted while it put files in place: old and new ones are mixed",
+            "run 'fleet sync' again",
+        )
         return
     data = raw.get("data") or {}
     if data.get("busy"):
-        yield "error", Reason("data is being delivered to {to}, from {who}", to=data.get("folder"), who=data["busy"]), \
-            "launch again when it has come"
+        yield (
+            "error",
+            Reason("data is being delivered to {to}, from {who}", to=data.get("folder"), who=data["busy"]),
+            "launch again when it has come",
+        )
     elif data:
-        yield "error", Reason("a delivery of data to {to} was cut short: files of it are missing or old",
-                              to=data.get("folder")), "run 'fleet sync --data' again"
+        yield (
+            "error",
+            Reason("a delivery of data to {to} was cut short: files of it are missing or old", to=data.get("folder")),
+            "run 'fleet sync --data' again",
+        )
     if "files" in stuck:
         return
     if not workdir.get("exists"):
@@ -111,10 +137,18 @@ def _shared(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
     for node in plan.nodes:
         host = node.node.host
         if host.name in raw:
-            views[host.name] = view(raw[host.name], ranks=host.slots if _by_slots(plan) else None, devices=host.devices,
-                                    modules=modules, deadline=DEADLINE_SECONDS)
-    return [Finding("error", f.hosts, f.message, f.remedy)
-            for f in rules.judge(views, fold, modules=modules) if f.severity == "error"]
+            views[host.name] = view(
+                raw[host.name],
+                ranks=host.slots if _by_slots(plan) else None,
+                devices=host.devices,
+                modules=modules,
+                deadline=DEADLINE_SECONDS,
+            )
+    return [
+        Finding("error", f.hosts, f.message, f.remedy)
+        for f in rules.judge(views, fold, modules=modules)
+        if f.severity == "error"
+    ]
 
 
 def _by_slots(plan: Plan) -> bool:
@@ -126,8 +160,11 @@ def _crowded(plan: Plan, node: NodePlan, raw: Raw) -> Iterator[tuple[Severity, s
     indexes = {gpu["index"] for gpu in raw.get("gpus") or ()}
     wanted = indexes if node.node.host.devices is None else indexes.intersection(node.node.host.devices)
     if wanted and not _by_slots(plan) and node.node.local_world_size > len(wanted):
-        yield "warning", f"{node.node.local_world_size} ranks share {len(wanted)} GPUs", \
-            "set 'slots', or --nproc-per-node gpu"
+        yield (
+            "warning",
+            f"{node.node.local_world_size} ranks share {len(wanted)} GPUs",
+            "set 'slots', or --nproc-per-node gpu",
+        )
 
 
 def _meeting(plan: Plan, raw: Mapping[str, Raw]) -> list[Finding]:
@@ -164,8 +201,12 @@ def _differences(raw: Mapping[str, Raw]) -> list[Finding]:
     """What must be the same everywhere and is not; named are the hosts that deviate from most."""
     checks: list[tuple[str, Severity, Callable[[Raw], Any], str]] = [
         ("the script's content", "error", lambda r: (r.get("script") or {}).get("sha256"), _SYNC),
-        ("the code that was synced", "error", lambda r: (r.get("code") or {}).get("digest"),
-         "an earlier sync reached some of them only: run 'fleet sync' again, to all"),
+        (
+            "the code that was synced",
+            "error",
+            lambda r: (r.get("code") or {}).get("digest"),
+            "an earlier sync reached some of them only: run 'fleet sync' again, to all",
+        ),
     ]
     found = []
     for what, severity, value_of, hint in checks:
@@ -178,13 +219,22 @@ def _differences(raw: Mapping[str, Raw]) -> list[Finding]:
             most = max(groups, key=lambda v: len(groups[v]))
             for value, names in groups.items():
                 if value != most:
-                    found.append(Finding(severity, tuple(names), f"{what} differs: {_short(value)}, "
-                                         f"elsewhere {_short(most)}", hint))
+                    found.append(
+                        Finding(
+                            severity, tuple(names), f"{what} differs: {_short(value)}, elsewhere {_short(most)}", hint
+                        )
+                    )
     synced = [name for name, facts in raw.items() if facts.get("code")]
     others = [name for name, facts in raw.items() if "code" in facts and name not in synced]
     if synced and others:
-        found.append(Finding("warning", tuple(others), "the code there did not come by 'fleet sync', elsewhere it did",
-                             "run 'fleet sync', so that it is the same everywhere"))
+        found.append(
+            Finding(
+                "warning",
+                tuple(others),
+                "the code there did not come by 'fleet sync', elsewhere it did",
+                "run 'fleet sync', so that it is the same everywhere",
+            )
+        )
     return found
 
 
@@ -198,8 +248,9 @@ def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, s
     """What is wrong with locks of builds that nobody holds, and the line to copy."""
     which = ", ".join(locks)
     who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
-    return f"{who}: a rank that wants what is built there waits for ever, without a word", \
-        Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
+    return f"{who}: a rank that wants what is built there waits for ever, without a word", Reason(
+        f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host
+    )
 
 
 def _short(value: Any) -> str:

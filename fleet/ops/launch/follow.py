@@ -65,8 +65,15 @@ class Follower(threading.Thread):
     """session: an open connection to start with. logs: this node's files. post: takes Heard, must not block."""
 
     def __init__(
-        self, run_id: str, host: Host, session: Session, transport: Transport, logs: NodeLogs,
-        post: Callable[[Heard], None], emit: Emit, node_timeout: float,
+        self,
+        run_id: str,
+        host: Host,
+        session: Session,
+        transport: Transport,
+        logs: NodeLogs,
+        post: Callable[[Heard], None],
+        emit: Emit,
+        node_timeout: float,
     ) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.run_id, self.host, self.logs = run_id, host, logs
@@ -99,7 +106,8 @@ class Follower(threading.Thread):
                 self._once()
         finally:
             complete = self._sizes is not None and self._sizes == {
-                name: size for name, size in self.logs.sizes().items() if name in self._sizes}
+                name: size for name, size in self.logs.sizes().items() if name in self._sizes
+            }
             self.tell("over", complete=complete, blocked=self.logs.blocked)
             if self._session is not None:
                 self._session.close()
@@ -122,8 +130,14 @@ class Follower(threading.Thread):
             self._nonsense += isinstance(error, Nonsense) or not isinstance(error, FleetError)
             stranger = isinstance(error, FleetError) and error.kind == "host-key"  # no wait makes it the right one
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
-                self.tell("broken", error=error if stranger else ConnectError(
-                    f"given up: {error}", kind="protocol", hint="something there breaks fleet's programs"))
+                self.tell(
+                    "broken",
+                    error=error
+                    if stranger
+                    else ConnectError(
+                        f"given up: {error}", kind="protocol", hint="something there breaks fleet's programs"
+                    ),
+                )
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
                 reason = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"

@@ -15,10 +15,14 @@ from fleet.ops.shape import fits
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
 # why a node ended its part by itself -> the exit code; see remote/rundir.py
-OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED,
-              "supervisor": EXIT_HOST_FAILED}
-_TEXTS = {**dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)), "left": ([int], None),
-          "disk_full": (bool, None), "builds": ([str], None), "begins": ([int], None)}
+OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED, "supervisor": EXIT_HOST_FAILED}
+_TEXTS = {
+    **dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)),
+    "left": ([int], None),
+    "disk_full": (bool, None),
+    "builds": ([str], None),
+    "begins": ([int], None),
+}
 _UNSAID = dict.fromkeys(_TEXTS)
 _WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
 
@@ -205,8 +209,7 @@ class Gang:
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self._last_attempts() if e.failed]
-        ends = [(when, end) for when, end in ends
-                if self._before_stop(when) and not self._explained(end, when)]
+        ends = [(when, end) for when, end in ends if self._before_stop(when) and not self._explained(end, when)]
         if not ends:
             return []
         earliest = min(when for when, _ in ends)
@@ -227,8 +230,16 @@ class Gang:
             if node.lost is not None:
                 found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node", why=node.why))
             elif node.state == "exited" and node.engine_code and self._before_stop(when):
-                found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine",
-                                     signal=node.status.get("signal")))
+                found.append(
+                    Failure(
+                        node.host,
+                        node.node_rank,
+                        node.engine_code,
+                        when,
+                        what="engine",
+                        signal=node.status.get("signal"),
+                    )
+                )
             elif (cause := self._own_cause(node)) is not None:
                 found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
             elif node.state in ("stopped", "lost") and self._before_stop(when):

@@ -43,7 +43,9 @@ def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport
         return None
     lease = plan.options.lease
     spec = {
-        "run": plan.run_id, "grace": plan.options.grace, "folder": str(folder.path),
+        "run": plan.run_id,
+        "grace": plan.options.grace,
+        "folder": str(folder.path),
         "seconds": NO_LEASE_SECONDS if lease is None else lease + plan.options.grace + MARGIN_SECONDS,
         "hosts": [_as_json(host) for host in hosts],
         "gateways": [_as_json(hop) for host in hosts for hop in transport.route(host)],
@@ -51,8 +53,13 @@ def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport
     try:
         with open(folder.path / "janitor.log", "ab", opener=private) as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "fleet.ops.launch.janitor"], cwd="/", start_new_session=True,
-                stdin=subprocess.PIPE, stdout=log, stderr=log)
+                [sys.executable, "-m", "fleet.ops.launch.janitor"],
+                cwd="/",
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
         assert process.stdin
         process.stdin.write(json.dumps(spec).encode())
         process.stdin.close()
@@ -73,9 +80,7 @@ def _host(stored: dict[str, Any]) -> Host:
     return Host(**{**stored, "devices": None})
 
 
-def clean(
-    host: Host, run: str, grace: float, transport: Transport, until: float, logs: NodeLogs
-) -> tuple[str, bool]:
+def clean(host: Host, run: str, grace: float, transport: Transport, until: float, logs: NodeLogs) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     spec = {"run": run, "grace": grace, "reason": "the head gave this node up"}
     last = "never tried"
@@ -90,8 +95,10 @@ def clean(
                 session.close()
                 raise
             complete = fetch(host, run, session, transport, until, logs)
-            return (f"stopped; processes left: {answer['left'][:20] or 'none'}; its logs are "
-                    f"{'complete' if complete else 'not complete'} here"), complete
+            return (
+                f"stopped; processes left: {answer['left'][:20] or 'none'}; its logs are "
+                f"{'complete' if complete else 'not complete'} here"
+            ), complete
         except FleetError as error:
             last = str(error)
         time.sleep(RETRY_SECONDS)

@@ -121,8 +121,10 @@ class RunFolder:
                 (runs_dir / ".gitignore").write_text("*\n")
             path.mkdir(0o700)
         except OSError as error:
-            raise UsageError(f"cannot make the log folder {path}: {error.strerror}",
-                             hint="run fleet in a folder you may write to, or give --runs-dir") from None
+            raise UsageError(
+                f"cannot make the log folder {path}: {error.strerror}",
+                hint="run fleet in a folder you may write to, or give --runs-dir",
+            ) from None
         return cls(path)
 
     def node(self, host: str) -> NodeLogs:

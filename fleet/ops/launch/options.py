@@ -65,8 +65,9 @@ def parse_nproc(text: str | None) -> tuple[int | None, str]:
     if text in ("auto", "gpu", "cpu"):
         return None, text
     if len(text) > 20 or not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
-        raise UsageError(f"--nproc-per-node {text}: not a number of ranks",
-                         hint=f"a number up to {MAX_SLOTS}, auto, gpu or cpu")
+        raise UsageError(
+            f"--nproc-per-node {text}: not a number of ranks", hint=f"a number up to {MAX_SLOTS}, auto, gpu or cpu"
+        )
     return int(text), "slots"
 
 
@@ -123,7 +124,8 @@ def read_env_file(path: Path) -> dict[str, str]:
 def _check(name: str, option: str, where: str | None = None) -> None:
     if not _NAME.match(name):
         # the text may be a value that lost its name: it is not repeated
-        raise UsageError(f"{option}: not a variable name in front of '='", where=where,
-                         hint="letters, digits and _, as in KEY=VALUE")
+        raise UsageError(
+            f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"
+        )
     if name.startswith("FLEET_"):
         raise UsageError(f"{option} {name}: names that begin with FLEET_ are fleet's own", where=where)

@@ -119,14 +119,13 @@ def make_plan(
     return Plan(run_id, job, options, world, tuple(plans), facts)
 
 
-def _nodes(
-    inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Facts]
-) -> list[Node]:
+def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Facts]) -> list[Node]:
     hosts = inventory.hosts
     if options.nnodes is not None:
         if options.nnodes > len(hosts):
-            raise UsageError(f"--nnodes {options.nnodes}: only {len(hosts)} hosts are selected",
-                             hint="see 'fleet hosts'")
+            raise UsageError(
+                f"--nnodes {options.nnodes}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'"
+            )
         hosts = hosts[: options.nnodes]
     if not hosts:
         raise UsageError("no host is selected", hint="see 'fleet hosts'")
@@ -177,5 +176,6 @@ def workdir_of(host: Host, job: Job, options: LaunchOptions) -> str:
 
 
 def _instead(name: str) -> str:
-    return {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port",
-            "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}.get(name, "another name")
+    return {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}.get(
+        name, "another name"
+    )

@@ -78,8 +78,11 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
         with Program(session, "preflight", spec_for(plan, host, port, token)) as program:
             undo = hurry.on_set(lambda: program.send({"op": "done"}))
             try:
-                for frame in program.frames(silence=SILENCE_SECONDS, cancel=sessions.runtime.cancel,
-                                            deadline=time.monotonic() + DEADLINE_SECONDS + 10):
+                for frame in program.frames(
+                    silence=SILENCE_SECONDS,
+                    cancel=sessions.runtime.cancel,
+                    deadline=time.monotonic() + DEADLINE_SECONDS + 10,
+                ):
                     if frame.kind == "J":
                         message = frame.json()
                         if "facts" in message:
@@ -112,8 +115,13 @@ def spec_for(plan: Plan, host: Host, port: int, token: str) -> dict[str, Any]:
     return {
         "run": plan.run_id,
         "node_rank": node.node.node_rank,
-        "master": {"address": plan.world.master_addr, "port": port, "token": token,
-                   "is_me": node.node.node_rank == 0, "peers": len(others)},
+        "master": {
+            "address": plan.world.master_addr,
+            "port": port,
+            "token": token,
+            "is_me": node.node.node_rank == 0,
+            "peers": len(others),
+        },
         "script": plan.job.script,
         "workdir": node.workdir,
         "python": plan.job.python or host.python,
@@ -133,17 +141,17 @@ def _text(said: Any) -> str | None:
 def facts_of(raw: Raw) -> Facts:
     python, network, code = raw.get("python") or {}, raw.get("network") or {}, raw.get("code") or {}
     return Facts(
-        python=_text(python.get("path")), gpus=len(raw.get("gpus") or ()),
+        python=_text(python.get("path")),
+        gpus=len(raw.get("gpus") or ()),
         cpus=min(int(raw.get("cpus") or 1), MAX_CPUS),
-        address=_text(network.get("address")), interface=_text(network.get("interface")),
+        address=_text(network.get("address")),
+        interface=_text(network.get("interface")),
         clock_offset=float(raw.get("time") or 0) - float(raw.get("heard") or 0),
         code=(str(code["state"]), str(code["digest"])) if code.get("digest") else None,
     )
 
 
-def refuse(
-    plan: Plan, findings: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions
-) -> None:
+def refuse(plan: Plan, findings: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions) -> None:
     """Tell everything that was found; raise when anything of it forbids the start."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
@@ -167,7 +175,9 @@ def refuse(
         refusal.hosts = wrong
         raise refusal
     if fatal and plan.options.preflight:
-        refusal = PreflightError(f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
-                                 hint="--no-preflight starts in spite of them")
+        refusal = PreflightError(
+            f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
+            hint="--no-preflight starts in spite of them",
+        )
         refusal.hosts = wrong
         raise refusal

@@ -46,25 +46,40 @@ class Run:
     """A started run. `attach` later makes one for a run that somebody else started."""
 
     def __init__(
-        self, plan: Plan, folder: RunFolder, sessions: Mapping[str, Session], runtime: Runtime,
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        sessions: Mapping[str, Session],
+        runtime: Runtime,
         interrupts: Interrupts,
     ) -> None:
         self.plan, self.folder, self.runtime, self.interrupts = plan, folder, runtime, interrupts
         options = plan.options
-        self.gang = Gang({n.node.host.name: n.node.node_rank for n in plan.nodes},
-                         restarts=plan.job.max_restarts > 0)
+        self.gang = Gang({n.node.host.name: n.node.node_rank for n in plan.nodes}, restarts=plan.job.max_restarts > 0)
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in plan.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard] = queue.Queue()
         self._followers = {
-            host.name: Follower(plan.run_id, host, sessions[host.name], runtime.transport, self.logs[host.name],
-                                self._heard.put, runtime.emit, options.node_timeout)
+            host.name: Follower(
+                plan.run_id,
+                host,
+                sessions[host.name],
+                runtime.transport,
+                self.logs[host.name],
+                self._heard.put,
+                runtime.emit,
+                options.node_timeout,
+            )
             for host in plan.hosts
         }
         self._handlers: dict[str, Callable[[Heard], None]] = {
-            "message": self._on_message, "dropped": self._on_dropped, "resumed": self._on_resumed,
-            "blocked": self._on_blocked, "unblocked": self._on_unblocked, "over": self._on_over,
+            "message": self._on_message,
+            "dropped": self._on_dropped,
+            "resumed": self._on_resumed,
+            "blocked": self._on_blocked,
+            "unblocked": self._on_unblocked,
+            "over": self._on_over,
             "broken": self._on_broken,
         }
         self._stop_by: float | None = None
@@ -98,8 +113,13 @@ class Run:
 
     # -- what is heard ------------------------------------------------------------------------------------
     def say(
-        self, level: Literal["info", "warning", "error"], message: str, event: str, host: str | None = None,
-        hint: str | None = None, **data: Any,
+        self,
+        level: Literal["info", "warning", "error"],
+        message: str,
+        event: str,
+        host: str | None = None,
+        hint: str | None = None,
+        **data: Any,
     ) -> None:
         """One event: a line of events.jsonl, and a Notice for whoever looks on."""
         record = self.folder.event(event, host=host, message=message, **data)
@@ -114,8 +134,14 @@ class Run:
             self._on_rank(heard.host, message)
         elif message.get("event") == "status" and message.get("builds"):
             what, line = of_locks(heard.host, [str(path) for path in message["builds"]])
-            self.say("warning", f"{heard.host}: {what}", "build-lock", heard.host, locks=message["builds"],
-                     hint=f"end this run, then: {line}")
+            self.say(
+                "warning",
+                f"{heard.host}: {what}",
+                "build-lock",
+                heard.host,
+                locks=message["builds"],
+                hint=f"end this run, then: {line}",
+            )
         elif message.get("event") == "status":
             state = {k: message[k] for k in STATUS_FIELDS if k in message}
             self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
@@ -125,15 +151,32 @@ class Run:
             self._stop_if(f"{heard.host}: {message.get('message')}")
 
     def _on_rank(self, host: str, message: Mapping[str, Any]) -> None:
-        end = RankEnd(host, self.gang.nodes[host].node_rank, int(message["rank"]), message.get("local_rank"),
-                      message.get("status"), message.get("signal"), float(message.get("time") or 0),
-                      int(message.get("attempt") or 0), tuple(message.get("begins") or (0, 0)))
+        end = RankEnd(
+            host,
+            self.gang.nodes[host].node_rank,
+            int(message["rank"]),
+            message.get("local_rank"),
+            message.get("status"),
+            message.get("signal"),
+            float(message.get("time") or 0),
+            int(message.get("attempt") or 0),
+            tuple(message.get("begins") or (0, 0)),
+        )
         how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
         reason = self.gang.rank_ended(end)
         level: Literal["info", "error"] = "error" if reason else "info"
-        self.say(level, f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}", "rank", host,
-                 rank=end.rank, node_rank=end.node_rank, local_rank=end.local_rank, status=end.status,
-                 signal=end.signal, attempt=end.attempt)
+        self.say(
+            level,
+            f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}",
+            "rank",
+            host,
+            rank=end.rank,
+            node_rank=end.node_rank,
+            local_rank=end.local_rank,
+            status=end.status,
+            signal=end.signal,
+            attempt=end.attempt,
+        )
         self._stop_if(reason)
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
             self._followers[host].stop(min(ENGINE_GRACE, self.plan.options.grace), str(self.gang.reason))
@@ -149,8 +192,13 @@ class Run:
             self._lose(heard.host, heard.time, heard.data["error"])
 
     def _on_blocked(self, heard: Heard) -> None:
-        self.say("error", _of(heard.host, f": logs cannot be written here: {heard.data['reason']}"), "blocked",
-                 heard.host, hint=f"training goes on and its nodes keep every line; make room in {self.folder.path}")
+        self.say(
+            "error",
+            _of(heard.host, f": logs cannot be written here: {heard.data['reason']}"),
+            "blocked",
+            heard.host,
+            hint=f"training goes on and its nodes keep every line; make room in {self.folder.path}",
+        )
 
     def _on_unblocked(self, heard: Heard) -> None:
         self.say("info", _of(heard.host, ": logs are written again, nothing is lost"), "unblocked", heard.host)
@@ -161,8 +209,13 @@ class Run:
         if not heard.data["complete"]:
             self.incomplete.append(heard.host)
         if not heard.data["complete"] and node.lost is None:
-            self.say("error", _of(heard.host, ": its logs are not complete here"), "incomplete", heard.host,
-                     hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.plan.run_id}")
+            self.say(
+                "error",
+                _of(heard.host, ": its logs are not complete here"),
+                "incomplete",
+                heard.host,
+                hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.plan.run_id}",
+            )
 
     # -- what is done about it ----------------------------------------------------------------------------
     def _stop_if(self, reason: str | None) -> None:
@@ -187,9 +240,15 @@ class Run:
             silent = time.monotonic() - since
             if silent >= self.plan.options.node_timeout:
                 shut = follower.shut
-                self._lose(host, time.time() - silent, ConnectError(
-                    f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""), kind="lost",
-                    hint=shut.hint if shut else "the host hangs, or the link to it is cut"))
+                self._lose(
+                    host,
+                    time.time() - silent,
+                    ConnectError(
+                        f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
+                        kind="lost",
+                        hint=shut.hint if shut else "the host hangs, or the link to it is cut",
+                    ),
+                )
 
     def _lose(self, host: str, when: float, error: FleetError) -> None:
         self._followers[host].give_up()
@@ -216,8 +275,11 @@ class Run:
 
     def _clean_up(self) -> None:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
-        left = [host for host in self.plan.hosts
-                if self.gang.nodes[host.name].lost is not None or not self.gang.nodes[host.name].ended]
+        left = [
+            host
+            for host in self.plan.hosts
+            if self.gang.nodes[host.name].lost is not None or not self.gang.nodes[host.name].ended
+        ]
         if not left:
             return
         for host in left:
@@ -227,8 +289,15 @@ class Run:
         lease = self.plan.options.lease
         pid = send_janitor(self.plan, left, self.folder, self.runtime.transport)
         for host in left:
-            ends = f"its ranks end by themselves {lease:g} s after it lost the head" if lease is not None else \
-                "its ranks run until somebody stops them: this run has no lease"
-            self.say("warning", f"{host.name}: {ends}" + (
-                f"; a helper (pid {pid}) stops them and brings the rest of the logs when it answers" if pid else ""
-            ), "janitor", host.name)
+            ends = (
+                f"its ranks end by themselves {lease:g} s after it lost the head"
+                if lease is not None
+                else "its ranks run until somebody stops them: this run has no lease"
+            )
+            self.say(
+                "warning",
+                f"{host.name}: {ends}"
+                + (f"; a helper (pid {pid}) stops them and brings the rest of the logs when it answers" if pid else ""),
+                "janitor",
+                host.name,
+            )

@@ -33,8 +33,13 @@ def step(runtime: Runtime, name: str, hosts: int) -> Iterator[None]:
     yield
     seconds = round(time.monotonic() - began, 3)
     runtime.emit(Round("", ()))
-    runtime.emit(Notice("info", f"{name}: {counted(hosts, 'host')}, {seconds:.1f} s", data={
-        "event": "step", "time": time.time(), "step": name, "hosts": hosts, "seconds": seconds}))
+    runtime.emit(
+        Notice(
+            "info",
+            f"{name}: {counted(hosts, 'host')}, {seconds:.1f} s",
+            data={"event": "step", "time": time.time(), "step": name, "hosts": hosts, "seconds": seconds},
+        )
+    )
 
 
 class Sessions:
@@ -69,9 +74,7 @@ class Sessions:
         self.runtime.emit(Round(what, tuple(host.name for host in hosts)))
         for host in hosts:
             self.runtime.emit(Started(host.name, what))
-        for host, outcome in fanout.run(
-            hosts, work, limit=len(hosts), cancel=cancel or self.runtime.cancel
-        ):
+        for host, outcome in fanout.run(hosts, work, limit=len(hosts), cancel=cancel or self.runtime.cancel):
             outcomes[host.name] = outcome
             self.runtime.emit(Finished(Result(host.name, not isinstance(outcome, BaseException))))
         answers: dict[str, T] = {}
@@ -144,4 +147,5 @@ def stop_all(
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
     spec = {"run": plan.run_id, "grace": grace, "reason": reason}
     return sessions.each(
-        plan.hosts, lambda host: call(sessions.get(host), "stop", spec, timeout=grace + STOP_SECONDS), "stop", Cancel())
+        plan.hosts, lambda host: call(sessions.get(host), "stop", spec, timeout=grace + STOP_SECONDS), "stop", Cancel()
+    )

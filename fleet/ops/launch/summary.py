@@ -28,8 +28,9 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
     failure = None if interrupted else own_link(gang) or gang.first(collateral)
-    missing = {n.node.host.name: ranks for n in plan.nodes
-               if (ranks := gang.unaccounted(n.node.host.name, n.node.ranks))}
+    missing = {
+        n.node.host.name: ranks for n in plan.nodes if (ranks := gang.unaccounted(n.node.host.name, n.node.ranks))
+    }
     if failure is None and not interrupted and missing and not plan.job.max_restarts:
         host = next(iter(missing))
         failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
@@ -43,16 +44,21 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
     results = tuple(_result(gang.nodes[host.name], plan) for host in plan.hosts)
     if code == EXIT_OK and not all(result.ok for result in results):
         code = EXIT_HOST_FAILED
-    return Report("launch", results, code, {
-        "run": plan.run_id,
-        "world_size": plan.world.size,
-        "seconds": round(seconds, 3),
-        "logs": str(plan.options.runs_dir / plan.run_id),
-        "stopped": gang.reason,
-        "first_failure": describe(failure, plan, logs, gang) if failure else None,
-        "tracebacks": _tracebacks(plan, logs, gang) if code != EXIT_OK else [],
-        "incomplete_logs": incomplete,
-    })
+    return Report(
+        "launch",
+        results,
+        code,
+        {
+            "run": plan.run_id,
+            "world_size": plan.world.size,
+            "seconds": round(seconds, 3),
+            "logs": str(plan.options.runs_dir / plan.run_id),
+            "stopped": gang.reason,
+            "first_failure": describe(failure, plan, logs, gang) if failure else None,
+            "tracebacks": _tracebacks(plan, logs, gang) if code != EXIT_OK else [],
+            "incomplete_logs": incomplete,
+        },
+    )
 
 
 def _tail(gang: Gang, logs: Mapping[str, NodeLogs], host: str, rank: int, stream: str = "err") -> str:
@@ -71,8 +77,10 @@ def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> list[di
             name = f"rank{rank}.err"
             trace = last_of(_tail(gang, logs, host, rank))
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
-                group = groups.setdefault(identity(trace), {
-                    "ranks": [], "hosts": [], "exception": exception_of(trace), "log": str(logs[host].folder / name)})
+                group = groups.setdefault(
+                    identity(trace),
+                    {"ranks": [], "hosts": [], "exception": exception_of(trace), "log": str(logs[host].folder / name)},
+                )
                 group["ranks"].append(rank)
                 group["hosts"] += [host] * (host not in group["hosts"])
     return list(groups.values())
@@ -88,10 +96,19 @@ def _result(node: NodeState, plan: Plan) -> Result:
     if error is None and node.lost is not None:
         error = ConnectError("the host was lost", host=node.host, kind="lost")
     ok = error is None and node.state == "exited" and not status and not node.status.get("left")
-    return Result(node.host, ok, status, error=error, data={
-        "node_rank": node.node_rank, "state": "lost" if node.lost is not None else node.state, "ranks": ranks,
-        "reason": node.status.get("reason"), "left": node.status.get("left") or [],
-    })
+    return Result(
+        node.host,
+        ok,
+        status,
+        error=error,
+        data={
+            "node_rank": node.node_rank,
+            "state": "lost" if node.lost is not None else node.state,
+            "ranks": ranks,
+            "reason": node.status.get("reason"),
+            "left": node.status.get("left") or [],
+        },
+    )
 
 
 def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> dict[str, Any]:
@@ -113,8 +130,10 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: G
     early = left_early(failure, gang) if rule is not None and rule.collateral else None
     if early is not None:
         end, seconds = early
-        hint = (f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before: "
-                "did the others still need it?")
+        hint = (
+            f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before: "
+            "did the others still need it?"
+        )
     elif ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
@@ -133,4 +152,3 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: G
         "hint": hint,
         "log": str(logs[failure.host].folder / name),
     }
-

@@ -42,8 +42,13 @@ class Asks:
 
 
 def setup(
-    plan: SetupPlan, make_transport: MakeTransport, runtime: Runtime, passwords: Passwords, asks: Asks,
-    *, limit: float = 10.0,
+    plan: SetupPlan,
+    make_transport: MakeTransport,
+    runtime: Runtime,
+    passwords: Passwords,
+    asks: Asks,
+    *,
+    limit: float = 10.0,
 ) -> Report:
     """Carry the plan out. One host's failure does not stop the others. limit: seconds for each verified pair.
 
@@ -86,7 +91,12 @@ class _Run:
     """Level by level: host keys, then the head's key. Transports are made anew when what they read has changed."""
 
     def __init__(
-        self, plan: SetupPlan, head: Head, runtime: Runtime, make_transport: MakeTransport, passwords: Passwords,
+        self,
+        plan: SetupPlan,
+        head: Head,
+        runtime: Runtime,
+        make_transport: MakeTransport,
+        passwords: Passwords,
         asks: Asks,
     ) -> None:
         self._plan, self._head, self._runtime = plan, head, runtime
@@ -141,7 +151,11 @@ def _verify(plan: SetupPlan, hosts: list[Reached], runtime: Runtime, limit: floa
 
 
 def _report(
-    plan: SetupPlan, head: Head, reached: dict[str, Reached], failures: dict[str, Result], how: dict[str, str],
+    plan: SetupPlan,
+    head: Head,
+    reached: dict[str, Reached],
+    failures: dict[str, Result],
+    how: dict[str, str],
     pairs: list[Pair],
 ) -> Report:
     results = []
@@ -153,8 +167,13 @@ def _report(
         if result is None:
             result = _pairs_result(host_plan.host, mine)
         data = {
-            "host_key": None if found is None else {
-                "type": found.host_key.type, "fingerprint": found.host_key.fingerprint, "how": how.get(name, "known")},
+            "host_key": None
+            if found is None
+            else {
+                "type": found.host_key.type,
+                "fingerprint": found.host_key.fingerprint,
+                "how": how.get(name, "known"),
+            },
             "changed": found.changed if found else [],
         }
         results.append(replace(result, data={**result.data, **data}))
@@ -181,4 +200,3 @@ def _pairs_result(host: Host, pairs: list[Pair]) -> Result:
     elif broken:
         error = verify.as_error(host.name, broken, len(own))
     return failed(host, error) if error is not None else Result(host.name, ok=True)
-

@@ -35,9 +35,7 @@ def _value(text: str, *, tokens: bool = False) -> str:
     return f'"{text}"' if re.search(r"[\s#'=\\]", text) or not text else text
 
 
-def render(
-    block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, source: str = "the inventory"
-) -> bytes:
+def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, source: str = "the inventory") -> bytes:
     """The block's text, markers included. known_hosts: the file that holds the verified host keys.
 
     UpdateHostKeys and CheckHostIP are off because they write into known_hosts behind everybody's back.
@@ -88,7 +86,8 @@ def _find(data: bytes, block: str, where: str) -> tuple[int, int] | None:
     if len(starts) != 1 or len(ends) != 1 or starts[0] > ends[0]:
         raise HostFailed(
             f"fleet's block '{block}' is broken: its marker lines do not pair",
-            where=f"{where}:{min(starts + ends) + 1}", hint="remove the block's lines and run setup-ssh again",
+            where=f"{where}:{min(starts + ends) + 1}",
+            hint="remove the block's lines and run setup-ssh again",
         )
     return starts[0], ends[0] + 1
 

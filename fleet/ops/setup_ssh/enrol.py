@@ -72,10 +72,16 @@ def enrol(
                 how[plan.name] = "pinned"
                 accepted.append((plan, key))
             else:
-                failures[plan.name] = failed(plan.host, ConnectError(
-                    Reason("the inventory expects host key {pin}, it presented {key}", pin=plan.host.host_key, key=key),
-                    kind="host-key",
-                    hint="if the change is expected: correct host_key in the inventory"))
+                failures[plan.name] = failed(
+                    plan.host,
+                    ConnectError(
+                        Reason(
+                            "the inventory expects host key {pin}, it presented {key}", pin=plan.host.host_key, key=key
+                        ),
+                        kind="host-key",
+                        hint="if the change is expected: correct host_key in the inventory",
+                    ),
+                )
         elif any(e.key == key for e in on_file.known):
             how[plan.name] = "known"
         else:
@@ -109,8 +115,10 @@ def _called_otherwise(plan: HostPlan, theirs: set[str], transport: SshTransport)
         return None
     return ConnectError(
         f"this machine knows another host as {plan.name}: {on_file[0]}; {plan.endpoint} has {min(theirs)}",
-        kind="host-key", hint="give it another name in the inventory; if it is the same host: "
-                              f"fleet setup-ssh --replace-key {plan.name}")
+        kind="host-key",
+        hint="give it another name in the inventory; if it is the same host: "
+        f"fleet setup-ssh --replace-key {plan.name}",
+    )
 
 
 def _on_file(plan: HostPlan, transport: SshTransport) -> bool:
@@ -157,13 +165,17 @@ def _present(host: Host, transport: SshTransport, runtime: Runtime) -> HostKey:
 
 def _refused(entry: NewKey, *, asked: bool) -> ConnectError:
     if entry.old:
-        message = Reason("host key changed: expected {old}, it presented {key}", old=", ".join(entry.old),
-                         key=entry.key)
+        message = Reason(
+            "host key changed: expected {old}, it presented {key}", old=", ".join(entry.old), key=entry.key
+        )
         hint = "it was not confirmed" if asked else "confirm it on a terminal, or run with --tofu"
         return ConnectError(message, kind="host-key", hint=hint)
     if asked:
-        return ConnectError(Reason("its host key {key} was not confirmed", key=entry.key), kind="unknown-host-key",
-                            hint="compare it with 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on the host")
+        return ConnectError(
+            Reason("its host key {key} was not confirmed", key=entry.key),
+            kind="unknown-host-key",
+            hint="compare it with 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on the host",
+        )
     return ConnectError(
         Reason("unknown host key: it presented {key}, and there is no terminal to confirm it on", key=entry.key),
         kind="unknown-host-key",

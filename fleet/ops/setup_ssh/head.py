@@ -93,6 +93,5 @@ class Head:
 
 
 def public_text(key: HeadKey) -> str:
-    """"TYPE BLOB" of a key pair, as the record keeps it."""
+    """ "TYPE BLOB" of a key pair, as the record keeps it."""
     return f"{key.public.type.decode()} {key.public.blob.decode()}"
-

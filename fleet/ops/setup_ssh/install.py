@@ -61,8 +61,14 @@ def install(
     for name, found in reached.items():
         if found.state.open_home and results[name].ok:
             home = found.state.open_home
-            runtime.emit(Notice("warning", f"others can write to its home {home}: its sshd allows that, most "
-                                "refuse all keys then", host=name, hint=_there(found.plan, "chmod", "go-w", home)))
+            runtime.emit(
+                Notice(
+                    "warning",
+                    f"others can write to its home {home}: its sshd allows that, most refuse all keys then",
+                    host=name,
+                    hint=_there(found.plan, "chmod", "go-w", home),
+                )
+            )
     head.enrol((r.plan, r.host_key) for r in reached.values())
     return reached, tuple(results[p.name] for p in level)
 
@@ -73,16 +79,24 @@ def by_key_or_password(
     """Do it on every host. The password is asked for once, when the first host turns out not to take the key."""
     results = {r.host: r for r in on_each(hosts, runtime, task, what=what)}
     refused = [
-        host for host in hosts
+        host
+        for host in hosts
         if (error := results[host.name].error) and error.kind == "auth" and not passwords.used(host.name)
     ]
     if refused and ask_once(passwords, [h.name for h in refused], ask):
         results.update({r.host: r for r in on_each(refused, runtime, task, what=what)})
     elif refused:
         for host in refused:
-            results[host.name] = Result(host.name, ok=False, error=ConnectError(
-                "the key is not accepted yet, and there is no terminal to ask for the password", host=host.name,
-                kind="auth", hint="give it with --password-file FILE"))
+            results[host.name] = Result(
+                host.name,
+                ok=False,
+                error=ConnectError(
+                    "the key is not accepted yet, and there is no terminal to ask for the password",
+                    host=host.name,
+                    kind="auth",
+                    hint="give it with --password-file FILE",
+                ),
+            )
     return results
 
 
@@ -100,8 +114,12 @@ def _explained(result: Result, found: Reached) -> Result:
 def _there(plan: HostPlan, *argv: str) -> Reason:
     """A line to copy that runs a command on a host for which there is no entry in the ssh config yet."""
     at = plan.endpoint
-    words = ["ssh", *(["-p", str(at.port)] if at.port != 22 else []),
-             *(["-J", ",".join(at.proxy_jump)] if at.proxy_jump else []), f"{at.user}@{at.address}"]
+    words = [
+        "ssh",
+        *(["-p", str(at.port)] if at.port != 22 else []),
+        *(["-J", ",".join(at.proxy_jump)] if at.proxy_jump else []),
+        f"{at.user}@{at.address}",
+    ]
     line = shlex.join(argv)
     return Reason("{ssh} ", ssh=shlex.join(words)) + (line if line == " ".join(argv) else shlex.quote(line))
 

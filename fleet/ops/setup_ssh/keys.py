@@ -58,16 +58,21 @@ def check_private(path: Path) -> None:
     """As ssh: a key that others can read is one no more. ConnectError; nothing is changed, it may be any file."""
     info = path.stat()
     if info.st_mode & 0o077 and info.st_uid == os.getuid():
-        raise ConnectError(f"others can read the key {path} (mode {info.st_mode & 0o777:o})", kind="auth",
-                           hint=f"if it is your private key: chmod 600 {shlex.quote(str(path))}")
+        raise ConnectError(
+            f"others can read the key {path} (mode {info.st_mode & 0o777:o})",
+            kind="auth",
+            hint=f"if it is your private key: chmod 600 {shlex.quote(str(path))}",
+        )
 
 
 def _create(path: Path, key_type: str) -> HeadKey:
     files.make_private_dir(path.parent)
     public = path.with_name(path.name + ".pub")
     if public.exists():
-        raise HostFailed(f"{public} is there, but not its private key {path}",
-                         hint="move it away, or name another key with --key-type or identity_file")
+        raise HostFailed(
+            f"{public} is there, but not its private key {path}",
+            hint="move it away, or name another key with --key-type or identity_file",
+        )
     comment = f"{_user()}@{socket.gethostname()} fleet"
     done = _run("ssh-keygen", "-q", "-t", key_type, *BITS.get(key_type, ()), "-N", "", "-C", comment, "-f", str(path))
     if done.returncode != 0:
@@ -97,15 +102,21 @@ def _from_agent(path: Path, reason: str, seconds: float) -> PublicKey:
     """The public half of a key that needs a passphrase, if the agent can use it."""
     said = files.read(path.with_name(path.name + ".pub"))
     if "passphrase" not in reason or said is None:
-        raise ConnectError(f"the key {path} cannot be used: {reason}", kind="auth",
-                           hint="repair it, or name another with identity_file in the inventory")
+        raise ConnectError(
+            f"the key {path} cannot be used: {reason}",
+            kind="auth",
+            hint="repair it, or name another with identity_file in the inventory",
+        )
     public = parse_public_key(said)
     agent = Agent()
     if public.blob not in (base64.b64encode(key.asbytes()) for key in agent.keys(seconds)):
         if agent.trouble:
             raise ConnectError(f"the key {path} has a passphrase, and {agent.trouble}", kind="auth", hint=HINT)
-        raise ConnectError(f"the key {path} has a passphrase and no agent holds it", kind="auth",
-                           hint=f"ssh-add {path}, or name a key without one with identity_file in the inventory")
+        raise ConnectError(
+            f"the key {path} has a passphrase and no agent holds it",
+            kind="auth",
+            hint=f"ssh-add {path}, or name a key without one with identity_file in the inventory",
+        )
     agent.close()
     return public
 
@@ -114,8 +125,10 @@ def _run(*argv: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, umask=0o077)
     except FileNotFoundError:
-        raise HostFailed(f"{argv[0]} is not installed on this machine",
-                         hint="install OpenSSH's client, openssh-client or openssh-clients") from None
+        raise HostFailed(
+            f"{argv[0]} is not installed on this machine",
+            hint="install OpenSSH's client, openssh-client or openssh-clients",
+        ) from None
     except subprocess.TimeoutExpired:
         raise HostFailed(f"{argv[0]} did not end") from None
 

@@ -36,7 +36,8 @@ def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> 
     lines = []
     for names, key in wanted:
         missing = [
-            name for name in dict.fromkeys(names)
+            name
+            for name in dict.fromkeys(names)
             if (name, key) not in plain and not any(e.key == key and e.covers(name) for e in special)
         ]
         if missing:

@@ -67,8 +67,7 @@ def wanted_files(
     config = config_block.put(before, plan.node_block_name, block, f"{found.plan.name}:~/.ssh/config")
     wanted = {"authorized_keys": keys, "known_hosts": known, "config": config}
     files = {name: data for name, data in wanted.items() if data is not None and data != state.data(name)}
-    added = {"authorized_keys": keys_added, "known_hosts": known_added,
-             "config": Added(created=before is None)}
+    added = {"authorized_keys": keys_added, "known_hosts": known_added, "config": Added(created=before is None)}
     return files, {name: added[name] for name in files}
 
 
@@ -83,5 +82,11 @@ def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, r
             stale.setdefault(host, set()).add(str(key))
     for host, keys in stale.items():
         said = Reason("it also knows another key for {other}: {keys}", other=host, keys=", ".join(sorted(keys)))
-        runtime.emit(Notice("warning", said, host=found.plan.name, hint=Reason(
-            "fleet setup-ssh --replace-key {other} removes it everywhere", other=host)))
+        runtime.emit(
+            Notice(
+                "warning",
+                said,
+                host=found.plan.name,
+                hint=Reason("fleet setup-ssh --replace-key {other} removes it everywhere", other=host),
+            )
+        )

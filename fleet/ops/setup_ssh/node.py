@@ -100,7 +100,9 @@ def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> No
     if not mark:
         said = (done.stderr or head).decode("utf-8", "replace").strip() or f"exit status {done.status}"
         raise ConnectError(
-            f"the login shell did not start a plain sh: {said[-300:]!r}", host=session.host.name, kind="protocol",
+            f"the login shell did not start a plain sh: {said[-300:]!r}",
+            host=session.host.name,
+            kind="protocol",
             hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a restricted shell or a "
             "broken rc file: try 'ssh HOST true'",
         )
@@ -109,9 +111,13 @@ def _call(session: Session, calls: Sequence[bytes], cancel: Cancel | None) -> No
         last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         detail = f" ({last[:200]})" if last else ""
         full = "No space left" in detail or "quota" in detail.lower()
-        raise HostFailed(failed + detail, host=session.host.name,
-                         hint="look there with 'df -h ~/.ssh' and 'quota -s', free some space, then run this again"
-                         if full else None)
+        raise HostFailed(
+            failed + detail,
+            host=session.host.name,
+            hint="look there with 'df -h ~/.ssh' and 'quota -s', free some space, then run this again"
+            if full
+            else None,
+        )
     return state
 
 

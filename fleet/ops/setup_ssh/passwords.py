@@ -57,8 +57,9 @@ def read_password_file(path: str, names: Sequence[str]) -> Passwords:
         with Path(path).open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
             if stat.S_ISREG(mode) and mode & 0o077:
-                raise UsageError(f"others can read the password file {path} (mode {mode & 0o777:04o})",
-                                 hint=f"chmod 600 {path}")
+                raise UsageError(
+                    f"others can read the password file {path} (mode {mode & 0o777:04o})", hint=f"chmod 600 {path}"
+                )
             return parse(file.read(), names, path)
     except UnicodeDecodeError:
         raise UsageError(f"the password file {path} is not UTF-8 text") from None
@@ -84,8 +85,11 @@ def parse(text: str, names: Sequence[str], where: str) -> Passwords:
             continue
         entry = _split(line, names)
         if entry is None:
-            raise UsageError("does not begin with a host of the inventory and its password",
-                             where=f"{where}:{number}", hint=FORMAT_HINT)
+            raise UsageError(
+                "does not begin with a host of the inventory and its password",
+                where=f"{where}:{number}",
+                hint=FORMAT_HINT,
+            )
         hosts, password = entry
         if hosts is None:
             default = password

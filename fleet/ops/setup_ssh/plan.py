@@ -115,8 +115,9 @@ class SetupPlan:
         """What --dry-run shows."""
         return {
             "head": {
-                "keys": {str(p): "reuse" if p.exists() else f"create ({self.options.new_key_type})"
-                         for p in self.identities},
+                "keys": {
+                    str(p): "reuse" if p.exists() else f"create ({self.options.new_key_type})" for p in self.identities
+                },
                 "config": f"{self.home / '.ssh' / 'config'}: block '{self.block}'",
             },
             "hosts": {h.name: self._describe(h) for h in self.all},
@@ -134,11 +135,19 @@ class SetupPlan:
             host_key = "accept on trust" if self.options.tofu else "show and ask"
         steps = [f"authorise {plan.identity}.pub; with the password where the key is not accepted yet"]
         if self.options.mesh and not plan.gateway:
-            steps += [f"a key of its own (~/.ssh/id_{self.options.new_key_type}), made there if missing",
-                      f"authorise the keys of all {len(self.hosts)} hosts", f"known_hosts: {len(self.hosts)} hosts",
-                      f"~/.ssh/config: block '{self.node_block_name}'"]
-        return {"target": str(plan.endpoint), "via": [hop.name for hop in plan.route], "host_key": host_key,
-                "known_as": list(plan.names), "steps": steps}
+            steps += [
+                f"a key of its own (~/.ssh/id_{self.options.new_key_type}), made there if missing",
+                f"authorise the keys of all {len(self.hosts)} hosts",
+                f"known_hosts: {len(self.hosts)} hosts",
+                f"~/.ssh/config: block '{self.node_block_name}'",
+            ]
+        return {
+            "target": str(plan.endpoint),
+            "via": [hop.name for hop in plan.route],
+            "host_key": host_key,
+            "known_as": list(plan.names),
+            "steps": steps,
+        }
 
 
 def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home: Path) -> SetupPlan:
@@ -162,18 +171,26 @@ def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, 
             hop_plan = plans.get(hop.name) or _host_plan(hop, transport, options, home)
             wanted.setdefault(hop.name, replace(hop_plan, gateway=hop.name not in selected))
         wanted[name] = plans[name]
-    known = frozenset(
-        name for name, plan in wanted.items()
-        if transport.known_hosts.of(plan.endpoint).known
-    )
+    known = frozenset(name for name, plan in wanted.items() if transport.known_hosts.of(plan.endpoint).known)
     depth = max((len(p.route) for p in wanted.values()), default=0)
     in_order = [*selected, *(n for n in wanted if n not in selected)]
     levels = [tuple(wanted[n] for n in in_order if len(wanted[n].route) == d) for d in range(depth + 1)]
     return SetupPlan(
-        block, everyone.source, home, options, tuple(level for level in levels if level),
+        block,
+        everyone.source,
+        home,
+        options,
+        tuple(level for level in levels if level),
         tuple(_head_entry(plans[h.name], plain[h.name]) for h in everyone.hosts),
-        tuple(ConfigEntry(h.name, h.data_address or plans[h.name].endpoint.address, plans[h.name].endpoint.port,
-                          plans[h.name].endpoint.user) for h in everyone.hosts),
+        tuple(
+            ConfigEntry(
+                h.name,
+                h.data_address or plans[h.name].endpoint.address,
+                plans[h.name].endpoint.port,
+                plans[h.name].endpoint.user,
+            )
+            for h in everyone.hosts
+        ),
         known,
     )
 
@@ -204,4 +221,3 @@ def _head_entry(plan: HostPlan, plain: Endpoint) -> ConfigEntry:
         jump,
         str(plan.identity),
     )
-

@@ -78,8 +78,10 @@ class Record:
             try:
                 record._parse(json.loads(data))
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                raise HostFailed(f"{record.path} is damaged ({type(error).__name__})",
-                                 hint="move it away; what it recorded has to be undone by hand then") from error
+                raise HostFailed(
+                    f"{record.path} is damaged ({type(error).__name__})",
+                    hint="move it away; what it recorded has to be undone by hand then",
+                ) from error
         return record
 
     def host(self, name: str) -> Trace:
@@ -119,8 +121,13 @@ class Record:
                     **({"leaving": True} if trace.leaving else {}),
                 }
 
-            document = {"version": VERSION, "inventory": self.source, "head": dump(self.head),
-                        "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.items())}, "text": text}
+            document = {
+                "version": VERSION,
+                "inventory": self.source,
+                "head": dump(self.head),
+                "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.items())},
+                "text": text,
+            }
             return files.write(self.path, (json.dumps(document, indent=0) + "\n").encode())
 
     def delete(self) -> None:
@@ -137,9 +144,13 @@ class Record:
 
         def trace(value: dict[str, Any]) -> Trace:
             return Trace(
-                {name: Added([text[i] for i in a["lines"]], a["newline"], a["created"])
-                 for name, a in value["files"].items()},
-                dict(value["keys"]), value["made_dir"], value.get("leaving", False),
+                {
+                    name: Added([text[i] for i in a["lines"]], a["newline"], a["created"])
+                    for name, a in value["files"].items()
+                },
+                dict(value["keys"]),
+                value["made_dir"],
+                value.get("leaving", False),
             )
 
         self.head = trace(document["head"])

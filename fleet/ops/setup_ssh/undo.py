@@ -30,8 +30,10 @@ def undo(
     with my_turn(everyone.source, runtime):
         record = Record.load(home, everyone.source)
         if record.empty:
-            raise HostFailed(f"there is no record of setup-ssh for {everyone.source} on this machine: nothing to undo",
-                             hint=f"it would be {record.path}")
+            raise HostFailed(
+                f"there is no record of setup-ssh for {everyone.source} on this machine: nothing to undo",
+                hint=f"it would be {record.path}",
+            )
         by_name = {name: Result(name, ok=True, data={"changed": []}) for name in inventory.names}
         by_name.update(_undo_hosts(inventory, record, runtime, passwords, ask))
         left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]
@@ -84,9 +86,13 @@ def _keep_for(left: list[str], inventory: Inventory, record: Record, home: Path,
     if others:
         runtime.emit(Notice("info", f"this machine keeps its part for the hosts not selected: {', '.join(others)}"))
     if failed:
-        runtime.emit(Notice("warning", f"this machine keeps its key and its entries for {fold(failed)}",
-                            hint="run it again when they can be reached; take what is gone for good out of the "
-                            "inventory first"))
+        runtime.emit(
+            Notice(
+                "warning",
+                f"this machine keeps its key and its entries for {fold(failed)}",
+                hint="run it again when they can be reached; take what is gone for good out of the inventory first",
+            )
+        )
     record.save()
     path = home / ".ssh" / "config"
     data = files.read(path)
@@ -104,8 +110,10 @@ def describe(inventory: Inventory, everyone: Inventory, home: Path) -> dict[str,
     record = Record.load(home, everyone.source)
 
     def of(trace: Trace) -> dict[str, Any]:
-        return {"lines": {name: len(added.lines) for name, added in trace.files.items() if added.lines},
-                "keys": sorted(trace.keys)}
+        return {
+            "lines": {name: len(added.lines) for name, added in trace.files.items() if added.lines},
+            "keys": sorted(trace.keys),
+        }
 
     hosts = {name: of(trace) for name, trace in record.hosts.items() if name in inventory.names}
     return {"head": of(record.head), "hosts": hosts}
@@ -115,8 +123,13 @@ def _finish(record: Record, everyone: Inventory, runtime: Runtime) -> None:
     """What is still on record belongs to hosts that were not reached, or that left the inventory."""
     gone = [name for name in record.hosts if name not in everyone.names]
     if gone:
-        runtime.emit(Notice("warning", f"no longer in the inventory, left as they are: {', '.join(gone)}",
-                            hint="remove fleet's lines from their ~/.ssh by hand"))
+        runtime.emit(
+            Notice(
+                "warning",
+                f"no longer in the inventory, left as they are: {', '.join(gone)}",
+                hint="remove fleet's lines from their ~/.ssh by hand",
+            )
+        )
     record.head = Trace()
     record.hosts = {name: trace for name, trace in record.hosts.items() if name in everyone.names}
     if record.hosts:
@@ -129,6 +142,7 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
     """(what to do on the node, the same in words). Pure."""
     calls: list[bytes] = []
     words: list[str] = []
+
     def file(name: str) -> None:
         data, before = state.files[name]
         new = undone(name, data, trace, block, where)

@@ -80,8 +80,14 @@ def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime
     ssh-agent that hangs: ssh asks it first, and knows no limit to that."""
     same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
     script = text(targets, HEAD_LANES, limit, "" if same else str(home / ".ssh" / "config"))
-    process = subprocess.Popen(["/bin/sh", "-c", 'eval "$(cat)"'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, start_new_session=True, env=_environment(limit, runtime))
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", 'eval "$(cat)"'],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=_environment(limit, runtime),
+    )
     undo = runtime.cancel.on_set(lambda: _end(process))
     try:
         output, _ = process.communicate(script, timeout=_patience(len(targets), HEAD_LANES, limit))
@@ -98,8 +104,13 @@ def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
     agent.keys(limit)
     agent.close()
     if agent.trouble:
-        runtime.emit(Notice("warning", f"{agent.trouble}: plain ssh hangs on it, too; the connections were verified "
-                            "without it", hint=HINT))
+        runtime.emit(
+            Notice(
+                "warning",
+                f"{agent.trouble}: plain ssh hangs on it, too; the connections were verified without it",
+                hint=HINT,
+            )
+        )
     return {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK" or not agent.trouble}
 
 
@@ -125,8 +136,9 @@ def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runti
     def task(session: Session, host: Host) -> Result:
         at = names.index(host.name) + 1
         targets = names[at:] + names[:at]
-        answer = run_script(session, text(targets, lanes, limit),
-                            timeout=_patience(len(targets), lanes, limit), cancel=runtime.cancel)
+        answer = run_script(
+            session, text(targets, lanes, limit), timeout=_patience(len(targets), lanes, limit), cancel=runtime.cancel
+        )
         done[host.name] = parse(host.name, targets, answer.stdout)
         runtime.emit(Progress(None, CHECKING, sum(map(len, done.values())), len(names) ** 2, "count"))
         return Result(host.name, ok=True)
@@ -155,16 +167,21 @@ def brief(pair: Pair) -> str:
     return re.sub(r"^Could not resolve hostname \S+: ", "the name does not resolve: ", reason)
 
 
-SSHD_HINT = ("see its log; AuthorizedKeysFile, PubkeyAuthentication and AllowUsers in its sshd_config, "
-             "and who may write to the home")
+SSHD_HINT = (
+    "see its log; AuthorizedKeysFile, PubkeyAuthentication and AllowUsers in its sshd_config, "
+    "and who may write to the home"
+)
 
 
 def hint_for(reason: str) -> str:
     """What to look at, by what ssh said."""
     lower = reason.lower()
     for words, hint in (
-        ("ssh-keygen is not", "install OpenSSH's client there (Debian: apt-get install openssh-client), then run this "
-         "again; --no-mesh does without"),
+        (
+            "ssh-keygen is not",
+            "install OpenSSH's client there (Debian: apt-get install openssh-client), then run this "
+            "again; --no-mesh does without",
+        ),
         ("no space left", "free some space in ~/.ssh there ('df -h ~/.ssh', 'quota -s'), then run this again"),
         (NO_KEY, "--key-type rsa makes one of another type; --no-mesh does without"),
         ("not resolve", "the name means nothing there: set address or data_address in the inventory"),

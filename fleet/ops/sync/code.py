@@ -42,8 +42,18 @@ NEED = {"files": list, "stage": ABSOLUTE, "basis": ABSOLUTE}
 LACKS = {"files": list}
 DONE = {"sent": int, "bytes": int, "deleted": int, "kept": [PATH], "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
-RSYNC = ("--links", "--times", "--perms", "--ignore-times", "--from0", "--files-from=-", "--no-implied-dirs",
-         "--sparse", "--partial", "--timeout=60")
+RSYNC = (
+    "--links",
+    "--times",
+    "--perms",
+    "--ignore-times",
+    "--from0",
+    "--files-from=-",
+    "--no-implied-dirs",
+    "--sparse",
+    "--partial",
+    "--timeout=60",
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +77,12 @@ def make_plan(inventory: Inventory, source: Path, to: str | None, force: bool = 
         raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
     here = str(Path.cwd())
     words = [str(source)] * (source != Path(".")) + (["--to", to] if to else [])
-    return SyncPlan(source, {h.name: to or h.workdir or here for h in inventory.hosts}, force=force,
-                    hint=f"to go on all the same: {shlex.join(['fleet', 'sync', *words, '--force'])}")
+    return SyncPlan(
+        source,
+        {h.name: to or h.workdir or here for h in inventory.hosts},
+        force=force,
+        hint=f"to go on all the same: {shlex.join(['fleet', 'sync', *words, '--force'])}",
+    )
 
 
 class Digests:
@@ -104,13 +118,21 @@ def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
         again = {r.host: r for r in _mirror(hosts, plan, tree, here, agreed, runtime)}
         results = tuple(again.get(r.host, r) for r in results)
     results = with_shared(results)
-    data = {"source": str(tree.root), "entries": len(tree.entries), "skipped": list(tree.skipped),
-            "hard_links": tree.links.count}
+    data = {
+        "source": str(tree.root),
+        "entries": len(tree.entries),
+        "skipped": list(tree.skipped),
+        "hard_links": tree.links.count,
+    }
     return Report("sync", results, exit_code_of(results), data)
 
 
 def _mirror(
-    hosts: Sequence[Host], plan: SyncPlan, tree: Tree, here: Source, replaces: bool | Sequence[Source],
+    hosts: Sequence[Host],
+    plan: SyncPlan,
+    tree: Tree,
+    here: Source,
+    replaces: bool | Sequence[Source],
     runtime: Runtime,
 ) -> tuple[Result, ...]:
     """Once over the hosts. replaces: the other folders of which what they delivered may be lost, True: any."""
@@ -126,9 +148,16 @@ def _mirror(
 
     def task(session: Session, host: Host) -> Result:
         name = host.name
-        spec = {"dest": plan.dests[name], "sync": sync_id, "host": name, "wait": LOCK_WAIT_SECONDS,
-                "head": f"{here['host']} (pid {os.getpid()})", "patience": PATIENCE_SECONDS, "source": here,
-                "replaces": replaces or []}
+        spec = {
+            "dest": plan.dests[name],
+            "sync": sync_id,
+            "host": name,
+            "wait": LOCK_WAIT_SECONDS,
+            "head": f"{here['host']} (pid {os.getpid()})",
+            "patience": PATIENCE_SECONDS,
+            "source": here,
+            "replaces": replaces or [],
+        }
         turns.begin(name)
         with Program(session, "mirror", spec) as program:
             talk = Conversation(program, runtime, waiting)
@@ -174,9 +203,11 @@ def _take(tree: Tree, said: Mapping[str, Any], paths: list[str], host: str) -> N
     """Put to `paths` what a node asks for. It may name anything here: ignored files, or what a link in the tree leads
     to."""
     files = said["files"]
-    if not (all(fits(item, [(str, int)]) and len(item) == 2 for item in files)
-            and tree.by_path.keys() >= {path for path, _size in files}
-            and len(paths) + len(files) <= len(tree.by_path)):
+    if not (
+        all(fits(item, [(str, int)]) and len(item) == 2 for item in files)
+        and tree.by_path.keys() >= {path for path, _size in files}
+        and len(paths) + len(files) <= len(tree.by_path)
+    ):
         raise Nonsense("it asks for files that are not in the source", host)
     paths += [path for path, _size in files]
 
@@ -184,8 +215,13 @@ def _take(tree: Tree, said: Mapping[str, Any], paths: list[str], host: str) -> N
 def _manifest(tree: Tree, known: str | None) -> bytes:
     """The control line, and the packed manifest behind it unless the node has this very one."""
     packed = b"" if known == tree.digest else tree.packed
-    line = {"op": "manifest", "digest": tree.digest, "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest(),
-            "allocated": tree.links.allocated}
+    line = {
+        "op": "manifest",
+        "digest": tree.digest,
+        "size": len(packed),
+        "sha256": hashlib.sha256(packed).hexdigest(),
+        "allocated": tree.links.allocated,
+    }
     return json.dumps(line).encode() + b"\n" + packed
 
 
@@ -208,11 +244,21 @@ def _rsync(
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
     options = [*RSYNC, "--compare-dest=" + os.fsdecode(need["basis"].encode("utf-8", "surrogateescape"))]
     try:
-        rsync(session, options, tree.root, os.fsdecode(need["stage"].encode("utf-8", "surrogateescape")), names,
-              cancel=cancel, moved=counter.add)
+        rsync(
+            session,
+            options,
+            tree.root,
+            os.fsdecode(need["stage"].encode("utf-8", "surrogateescape")),
+            names,
+            cancel=cancel,
+            moved=counter.add,
+        )
     except HostFailed:
         for path in paths:
             if not tree.local(path).is_file():
-                raise HostFailed(f"{path} vanished while it was sent", kind="sync",
-                                 hint="run the sync again; nothing was switched in") from None
+                raise HostFailed(
+                    f"{path} vanished while it was sent",
+                    kind="sync",
+                    hint="run the sync again; nothing was switched in",
+                ) from None
         raise

@@ -43,8 +43,12 @@ class Conversation:
                     self._waited = True
                 elif message.get("event") == "failed":
                     told(message, name, FAILED)
-                    raise HostFailed(Reason.of_node(message["message"]), hint=message["hint"], host=name,
-                                     kind="busy" if message.get("busy") is True else "sync")
+                    raise HostFailed(
+                        Reason.of_node(message["message"]),
+                        hint=message["hint"],
+                        host=name,
+                        kind="busy" if message.get("busy") is True else "sync",
+                    )
                 else:
                     return message
         raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")

@@ -19,15 +19,27 @@ OTHER = {"source": {"host": str, "path": str}, "dest": re.compile("(?s).+"), "de
 def question(others: Sequence[Result], here: Source) -> str:
     """What would be lost where, for the user to decide."""
     said = by_cause([(r.host, r.error.message, None) for r in others if r.error is not None], fold)
-    return "\n".join([*(f"{fold(cause.whose)}: {cause.message}" for cause in said),
-                      f"Put {here['host']}:{here['path']} there all the same?"])
+    return "\n".join(
+        [
+            *(f"{fold(cause.whose)}: {cause.message}" for cause in said),
+            f"Put {here['host']}:{here['path']} there all the same?",
+        ]
+    )
 
 
 def refusal(said: Mapping[str, Any], host: str, hint: str) -> Result:
     """The refusal to lose what another folder delivered to this host."""
     source = {key: said["source"][key] for key in ("host", "path")}
-    message = Reason("{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} "
-                     "replaced", to=said["dest"], source=f"{source['host']}:{source['path']}",
-                     deleted=said["deleted"], replaced=said["replaced"])
-    return Result(host, False, error=PreflightError(message, host=host, kind=KIND, hint=hint), data={
-        "to": said["dest"], "source": source, "deleted": said["deleted"], "replaced": said["replaced"]})
+    message = Reason(
+        "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
+        to=said["dest"],
+        source=f"{source['host']}:{source['path']}",
+        deleted=said["deleted"],
+        replaced=said["replaced"],
+    )
+    return Result(
+        host,
+        False,
+        error=PreflightError(message, host=host, kind=KIND, hint=hint),
+        data={"to": said["dest"], "source": source, "deleted": said["deleted"], "replaced": said["replaced"]},
+    )

@@ -80,11 +80,15 @@ class Tree:
                     digest.update(block)
                 info = os.fstat(f.fileno())
         except OSError as error:
-            raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind="sync",
-                             hint="run the sync again; nothing was switched in") from error
+            raise HostFailed(
+                f"{path} changed while it was read: {error.strerror}",
+                kind="sync",
+                hint="run the sync again; nothing was switched in",
+            ) from error
         if (info.st_size, info.st_mtime_ns) != self.by_path[path][3:5]:
-            raise HostFailed(f"{path} changed while it was read", kind="sync",
-                             hint="run the sync again; nothing was switched in")
+            raise HostFailed(
+                f"{path} changed while it was read", kind="sync", hint="run the sync again; nothing was switched in"
+            )
         return digest.hexdigest()
 
     def local(self, path: str) -> Path:
@@ -126,8 +130,11 @@ def _patterns(path: Path) -> list[Any]:
         try:
             found += GitIgnoreSpec.from_lines([line]).patterns
         except (ValueError, re.error) as error:
-            raise UsageError(f"not a pattern: {line!r}", where=f"{path}:{number}",
-                             hint="correct it; a literal ! or \\ at its beginning needs a \\ before it") from error
+            raise UsageError(
+                f"not a pattern: {line!r}",
+                where=f"{path}:{number}",
+                hint="correct it; a literal ! or \\ at its beginning needs a \\ before it",
+            ) from error
     return found
 
 
@@ -157,8 +164,9 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
         root = root.resolve()
         there = root.exists()
     except (OSError, RuntimeError) as error:  # too long a name; links that lead to each other
-        raise UsageError(f"the source {root} cannot be looked at: {error}",
-                         hint="give the folder to mirror: fleet sync SRC") from error
+        raise UsageError(
+            f"the source {root} cannot be looked at: {error}", hint="give the folder to mirror: fleet sync SRC"
+        ) from error
     if not there:
         raise UsageError(f"the source {root} does not exist", hint="give the folder to mirror: fleet sync SRC")
     if not root.is_dir():
@@ -169,8 +177,11 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
     try:
         entries = tuple(_walk(root, "", prefix, ignore, skipped, links))
     except FileNotFoundError as error:
-        raise HostFailed(f"{error.filename} vanished while the source was read", kind="sync",
-                         hint="run the sync again; nothing was sent") from error
+        raise HostFailed(
+            f"{error.filename} vanished while the source was read",
+            kind="sync",
+            hint="run the sync again; nothing was sent",
+        ) from error
     except OSError as error:
         raise UsageError(
             f"cannot read {error.filename}: {error.strerror}", hint="mend its mode, or list it in .fleetignore"
@@ -180,9 +191,7 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
     return Tree(root, entries, tuple(skipped), links)
 
 
-def _walk(
-    root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[str], links: Links
-) -> Iterator[Entry]:
+def _walk(root: Path, inside: str, prefix: str, ignore: Ignore, skipped: list[str], links: Links) -> Iterator[Entry]:
     """Entries below root/inside, folders before what they hold, sorted by name."""
     folder = root / inside
     ignore = ignore.enter(folder, prefix)

@@ -40,8 +40,9 @@ class Turns:
                 self._wait(lambda: self._open, None)
             error = self._refusal and self._refusal.error
             if error:
-                raise HostFailed(f"not begun: {error.message} (host {self._first})", hint=error.hint, host=name,
-                                 kind=error.kind)
+                raise HostFailed(
+                    f"not begun: {error.message} (host {self._first})", hint=error.hint, host=name, kind=error.kind
+                )
 
     def locked(self, name: str) -> None:
         """A host's lock is held."""
@@ -52,6 +53,7 @@ class Turns:
 
     def watch(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
         """Sees which hosts have ended, however they did."""
+
         def seen(event: Event) -> None:
             if isinstance(event, Finished):
                 with self._changed:
@@ -60,6 +62,7 @@ class Turns:
                         self._refusal = event.result
                     self._leave(event.result.host)
             emit(event)
+
         return seen
 
     def _leave(self, name: str) -> None:

@@ -104,9 +104,12 @@ def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, jud
     answers = node.ask(inventory, wheels, runtime, judge=judge)
     bad = [r.host for r in answers if not r.ok]
     if bad:
-        raise _NobodyGets(tuple(
-            r if not r.ok else _held(r.host, bad, "nothing was sent", node.states(r.data["facts"], wheels))
-            for r in answers))
+        raise _NobodyGets(
+            tuple(
+                r if not r.ok else _held(r.host, bad, "nothing was sent", node.states(r.data["facts"], wheels))
+                for r in answers
+            )
+        )
     return {r.host: r.data["facts"] for r in answers}
 
 
@@ -116,20 +119,31 @@ def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> None
     bad = [host for host, error in errors.items() if error]
     if bad:
         have = {host: node.states(found, wheels) for host, found in facts.items()}
-        raise _NobodyGets(tuple(
-            Result(name, False, error=error, data={"wheels": have[name]}) if (error := errors[name]) else
-            _held(name, bad, "nothing was sent", have[name]) for name in inventory.names))
+        raise _NobodyGets(
+            tuple(
+                Result(name, False, error=error, data={"wheels": have[name]})
+                if (error := errors[name])
+                else _held(name, bad, "nothing was sent", have[name])
+                for name in inventory.names
+            )
+        )
 
 
 def _held(name: str, bad: Sequence[str], what: str, have: Mapping[str, str]) -> Result:
-    error = HostFailed(f"{what}: {fold(bad)} could not", host=name, kind="held",
-                       hint=f"all or none: mend it, or leave it out: -x {fold(bad)}")
+    error = HostFailed(
+        f"{what}: {fold(bad)} could not",
+        host=name,
+        kind="held",
+        hint=f"all or none: mend it, or leave it out: -x {fold(bad)}",
+    )
     return Result(name, False, error=error, data={"wheels": have})
 
 
 def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> tuple[Result, ...]:
-    return tuple(Result(name, True, 0, data={"python": facts[name]["executable"],
-                                             "wheels": node.states(facts[name], wheels)}) for name in inventory.names)
+    return tuple(
+        Result(name, True, 0, data={"python": facts[name]["executable"], "wheels": node.states(facts[name], wheels)})
+        for name in inventory.names
+    )
 
 
 def _bring(
@@ -162,14 +176,22 @@ def _send(
     lacking = tuple(h for h in inventory.hosts if any(have[h.name][w.name] != "there" for w in wanted))
     if not lacking:
         return {}
-    runtime.emit(Notice("info", f"sending {len(wanted)} wheel{'s' * (len(wanted) > 1)} "
-                                f"({size(sum(w.size for w in wanted))}) to {len(lacking)} of "
-                                f"{len(inventory.hosts)} host{'s' * (len(inventory.hosts) > 1)}"))
+    runtime.emit(
+        Notice(
+            "info",
+            f"sending {len(wanted)} wheel{'s' * (len(wanted) > 1)} "
+            f"({size(sum(w.size for w in wanted))}) to {len(lacking)} of "
+            f"{len(inventory.hosts)} host{'s' * (len(inventory.hosts) > 1)}",
+        )
+    )
     some = replace(inventory, hosts=lacking, unselected=inventory.hosts + inventory.unselected)
     carried = carry(some, wanted, name, runtime)
     bad = [r.host for r in carried if not r.ok]
-    return {r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else
-            replace(r, data={"wheels": have[r.host]}) for r in carried if bad}
+    return {
+        r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else replace(r, data={"wheels": have[r.host]})
+        for r in carried
+        if bad
+    }
 
 
 def _report(results: tuple[Result, ...], wheels: Sequence[Wheel]) -> Report:

@@ -27,8 +27,10 @@ CHAIN_KINDS = ("unreachable", "slow", "stalled")
 # From here on hosts hand it on to each other; below it, starting that costs more than it saves.
 BROADCAST_BYTES = 32 << 20
 # also what syncs left that were never brought to their end
-CLEAN = ('cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data" && '
-         f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +")
+CLEAN = (
+    'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data" && '
+    f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +"
+)
 
 
 def digest_of_set(wheels: Sequence[Wheel]) -> str:

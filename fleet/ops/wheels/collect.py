@@ -74,15 +74,33 @@ def collect(
         minor = ".".join(next(iter(facts.values()))["version"].split(".")[:2])
         here = f"{sys.version_info[0]}.{sys.version_info[1]}"
         if minor != here:
-            runtime.emit(Notice("warning", f"pip reads 'python_version' in requirements as {here} (this machine's), "
-                                           f"the hosts run {minor}: conditional requirements may differ"))
+            runtime.emit(
+                Notice(
+                    "warning",
+                    f"pip reads 'python_version' in requirements as {here} (this machine's), "
+                    f"the hosts run {minor}: conditional requirements may differ",
+                )
+            )
         work = folder.with_name(f"{key}.new")
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True, mode=0o700)
         runtime.emit(Round("collecting wheels with pip", ()))
         try:
-            _download([*pip_command(), "download", "--only-binary=:all:", "--progress-bar", "off", *options,
-                       "-d", str(work), "-r", str(requirements)], runtime)
+            _download(
+                [
+                    *pip_command(),
+                    "download",
+                    "--only-binary=:all:",
+                    "--progress-bar",
+                    "off",
+                    *options,
+                    "-d",
+                    str(work),
+                    "-r",
+                    str(requirements),
+                ],
+                runtime,
+            )
             if not any(work.glob("*.whl")):
                 raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
             (work / DONE).touch()
@@ -97,21 +115,35 @@ def _download(argv: list[str], runtime: Runtime) -> None:
     out = run_pip(argv, runtime)
     if out is None:
         return
-    errors = [line.partition("ERROR: ")[2] or line.partition("error: ")[2] for line in out.splitlines()
-              if line.startswith("ERROR: ") or ": error: " in line]
+    errors = [
+        line.partition("ERROR: ")[2] or line.partition("error: ")[2]
+        for line in out.splitlines()
+        if line.startswith("ERROR: ") or ": error: " in line
+    ]
     said = errors[-1] if errors else (out.strip().splitlines() or ["pip failed"])[-1]
     if said.startswith("Invalid requirement") or "no such option" in said:
         raise UsageError(f"pip download: {said}", hint="correct that line of the requirements")
-    raise HostFailed(f"pip download: {said}", kind="collect",
-                     hint="no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
-                          "pip an index that has it (PIP_EXTRA_INDEX_URL)")
+    raise HostFailed(
+        f"pip download: {said}",
+        kind="collect",
+        hint="no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
+        "pip an index that has it (PIP_EXTRA_INDEX_URL)",
+    )
 
 
 def run_pip(argv: list[str], runtime: Runtime, env: Mapping[str, str] | None = None) -> str | None:
     """Run pip on the head with the user's own configuration; None when all is well, else what it said."""
     env = {**os.environ, **(env or {}), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    process = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     undo = runtime.cancel.on_set(process.terminate)
     try:
         out, _ = process.communicate()

@@ -74,8 +74,11 @@ def _options(line: str, where: str) -> Iterator[str]:
         if name in PLAIN and not given:
             continue
         if name not in VALUED or not (given or words):
-            why = "would run a package's code on this machine" if re.match("-e|--e|--no-b", word) else \
-                "is no option that fleet hands to pip"
+            why = (
+                "would run a package's code on this machine"
+                if re.match("-e|--e|--no-b", word)
+                else "is no option that fleet hands to pip"
+            )
             raise _refuse(line, where, why, BUILD if "run" in why else f"it takes {', '.join(VALUED + PLAIN)}")
         value = value if given else words.pop(0)
         if name in INCLUDES:
@@ -89,8 +92,12 @@ def _requirement(line: str, where: str) -> tuple[()]:
     text, *options = re.split(r"\s+(?=--?\w)", line)
     for option in options:
         if not option.startswith("--hash"):
-            raise _refuse(line, where, f"has an option that fleet does not hand to pip: {option.split('=')[0]}",
-                          "leave that option out, or " + BUILD)
+            raise _refuse(
+                line,
+                where,
+                f"has an option that fleet does not hand to pip: {option.split('=')[0]}",
+                "leave that option out, or " + BUILD,
+            )
     place = text.partition(" ; ")[0].rstrip()
     with contextlib.suppress(InvalidRequirement):  # a path, or nothing that pip takes either
         place = Requirement(text).url or place

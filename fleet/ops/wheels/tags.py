@@ -28,8 +28,11 @@ def agree(facts: Mapping[str, Facts]) -> None:
         kinds.setdefault(kind_of(found), []).append(host)
     if len(kinds) > 1:
         said = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in sorted(kinds.items(), key=lambda k: -len(k[1])))
-        raise PreflightError(f"the hosts' Pythons differ: {said}", kind="python",
-                             hint="nothing was sent; set 'python' in the inventory, or select equal hosts with -w")
+        raise PreflightError(
+            f"the hosts' Pythons differ: {said}",
+            kind="python",
+            hint="nothing was sent; set 'python' in the inventory, or select equal hosts with -w",
+        )
 
 
 def common_tags(facts: Mapping[str, Facts]) -> tuple[str, ...]:
@@ -59,9 +62,12 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
         else:
             refused += [_refusal(w, facts) for w in group]
     if refused:
-        raise PreflightError("; ".join(refused), kind="tags",
-                             hint="nothing was sent; collect wheels for the hosts' Python: fleet sync --wheels "
-                                  "requirements.txt, or build them there: fleet build PATH")
+        raise PreflightError(
+            "; ".join(refused),
+            kind="tags",
+            hint="nothing was sent; collect wheels for the hosts' Python: fleet sync --wheels "
+            "requirements.txt, or build them there: fleet build PATH",
+        )
     return tuple(chosen)
 
 
@@ -83,11 +89,15 @@ def _refusal(wheel: Wheel, facts: Mapping[str, Facts]) -> str:
     against = [host for host, found in facts.items() if not wheel.tags & set(found["tags"])] or list(facts)
     young = _too_young(wheel, facts)
     if young and wheel.tags & set(facts[young[0]]["tags"]):
-        return (f"{wheel.path.name} wants Python {wheel.requires_python}, {fold(young)} "
-                f"{'have' if len(young) > 1 else 'has'} {facts[young[0]]['version']}")
+        return (
+            f"{wheel.path.name} wants Python {wheel.requires_python}, {fold(young)} "
+            f"{'have' if len(young) > 1 else 'has'} {facts[young[0]]['version']}"
+        )
     supports = facts[against[0]]["tags"]
-    return (f"{wheel.path.name} does not fit {fold(against)}: Python {facts[against[0]]['version']} there, pip "
-            f"{facts[against[0]]['pip']} takes {_short(supports)}")
+    return (
+        f"{wheel.path.name} does not fit {fold(against)}: Python {facts[against[0]]['version']} there, pip "
+        f"{facts[against[0]]['pip']} takes {_short(supports)}"
+    )
 
 
 def _short(tags: Iterable[str]) -> str:

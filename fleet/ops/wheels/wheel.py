@@ -26,8 +26,17 @@ from fleet.ops.wheels.cache import memo, recall, remember
 # counted up when a Wheel is read or noted in another way
 MEMO_VERSION = 4
 # a zip whose offsets are wrong shows as almost anything
-DAMAGE = (zipfile.BadZipFile, csv.Error, zlib.error, struct.error, OSError, KeyError, EOFError, ValueError,
-          RuntimeError)
+DAMAGE = (
+    zipfile.BadZipFile,
+    csv.Error,
+    zlib.error,
+    struct.error,
+    OSError,
+    KeyError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+)
 # the largest wheels there are, of 15,000 files, tell 2 MiB, and unpack to the fourfold
 TOLD_BYTES = 8 << 20
 PLAIN_BYTES, PACKED_BY = 256 << 20, 100
@@ -74,8 +83,7 @@ def read_wheel(path: Path) -> Wheel:
         number = known.pop("build")
         requires, modules = tuple(known.pop("requires")), tuple(known.pop("modules"))
         build: tuple[int, str] | tuple[()] = (number[0], number[1]) if number else ()
-        return Wheel(path, tags=frozenset(known.pop("tags")), build=build, requires=requires, modules=modules,
-                     **known)
+        return Wheel(path, tags=frozenset(known.pop("tags")), build=build, requires=requires, modules=modules, **known)
     wheel = _examine(path)
     remember(note, {**{k: v for k, v in vars(wheel).items() if k != "path"}, "tags": sorted(wheel.tags)})
     return wheel
@@ -85,8 +93,11 @@ def _examine(path: Path) -> Wheel:
     try:
         name, version, build, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
-        raise UsageError(f"{path}: not the name of a wheel", hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
-                         "and build tools write it; a renamed wheel must get its name back") from error
+        raise UsageError(
+            f"{path}: not the name of a wheel",
+            hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
+            "and build tools write it; a renamed wheel must get its name back",
+        ) from error
     if not os.access(path, os.R_OK):
         raise UsageError(f"cannot read {path}: Permission denied")
     try:
@@ -100,15 +111,30 @@ def _examine(path: Path) -> Wheel:
             listed = _told(archive, top).decode("utf-8", "replace").split() if top in names else []
             _compare(archive, rows)
     except DAMAGE as error:
-        raise UsageError(f"{path}: damaged: {error.args[0] if error.args else error}",
-                         hint="download or build it again, and leave it its name") from error
+        raise UsageError(
+            f"{path}: damaged: {error.args[0] if error.args else error}",
+            hint="download or build it again, and leave it its name",
+        ) from error
     inside = (canonicalize_name(metadata.get("Name") or ""), _version(metadata.get("Version")))
     if inside != (name, version):
-        raise UsageError(f"{path}: {inside[0] or 'nameless'} {inside[1] or 'without version'} is in it",
-                         hint="a renamed wheel must get its name back")
-    return Wheel(path, name, str(version), build, frozenset(map(str, tags)), digest_of(path), identity_of(rows, info),
-                 tuple(metadata.get_all("Requires-Dist") or ()), metadata.get("Requires-Python") or "",
-                 _modules(name, rows, listed), unpacked, path.stat().st_size)
+        raise UsageError(
+            f"{path}: {inside[0] or 'nameless'} {inside[1] or 'without version'} is in it",
+            hint="a renamed wheel must get its name back",
+        )
+    return Wheel(
+        path,
+        name,
+        str(version),
+        build,
+        frozenset(map(str, tags)),
+        digest_of(path),
+        identity_of(rows, info),
+        tuple(metadata.get_all("Requires-Dist") or ()),
+        metadata.get("Requires-Python") or "",
+        _modules(name, rows, listed),
+        unpacked,
+        path.stat().st_size,
+    )
 
 
 def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
@@ -154,8 +180,9 @@ def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
             raise zipfile.BadZipFile(f"{path} leads out of the folder that it is installed in")
     for path, _digest, size in rows:
         if size and sizes.get(path) != size and not path.endswith(".pyc"):
-            raise zipfile.BadZipFile(f"{path} is not what its RECORD says" if path in sizes else
-                                     f"{path} is in its RECORD only")
+            raise zipfile.BadZipFile(
+                f"{path} is not what its RECORD says" if path in sizes else f"{path} is in its RECORD only"
+            )
 
 
 def _dist_info(names: Iterable[str], name: str) -> str:
@@ -217,8 +244,10 @@ def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[s
 def sdist_refused(path: Path) -> UsageError:
     """The error for a source distribution where a wheel is wanted."""
     name = next(path.name[: -len(end)] for end in SDISTS if path.name.endswith(end))
-    return UsageError(f"{path} is a source distribution, not a wheel",
-                      hint=f"unpack it, then build it on a host: fleet build ./{name}")
+    return UsageError(
+        f"{path} is a source distribution, not a wheel",
+        hint=f"unpack it, then build it on a host: fleet build ./{name}",
+    )
 
 
 def read_folder(folder: Path) -> tuple[Wheel, ...]:

@@ -45,8 +45,12 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Sshd]]:
     root = tmp_path_factory.mktemp("farm")
     bastion = Sshd(root / "bastion")
     port = free_port("127.7.0.1")
-    nodes = [Sshd(root / f"n{i}", addresses=[f"127.7.{i}.{j}" for j in range(1, 17)], port=port,
-                  settings=["MaxStartups 100"]) for i in range(4)]
+    nodes = [
+        Sshd(
+            root / f"n{i}", addresses=[f"127.7.{i}.{j}" for j in range(1, 17)], port=port, settings=["MaxStartups 100"]
+        )
+        for i in range(4)
+    ]
     yield [bastion, *nodes]
     for server in (bastion, *nodes):
         server.stop()

@@ -90,8 +90,9 @@ def connect(head: Head, policy: Policy, password: str | None = None, timeout: fl
     key_file = head.home.parent / "hostkey"
     with server(policy, key_file) as port:
         head.known_hosts.write_text(f"[127.0.0.1]:{port} {Path(f'{key_file}.pub').read_text()}")
-        made = SshTransport(ConnectOptions(timeout), home=head.home,
-                            password_for=(lambda _: password) if password else None)
+        made = SshTransport(
+            ConnectOptions(timeout), home=head.home, password_for=(lambda _: password) if password else None
+        )
         try:
             made.connect(Host("gpu1", "127.0.0.1", port=port, user="train", **fields), Cancel()).close()
         except ConnectError as error:

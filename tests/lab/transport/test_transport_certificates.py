@@ -124,8 +124,13 @@ def test_the_agent_that_the_config_names(head: Head, sshd: Sshd, agent: Path, mo
     get_in(head, sshd)
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
     monkeypatch.setenv("OTHER_SOCK", str(agent))
-    for text, works in (("", True), ("IdentityAgent none", False), ("IdentityAgent SSH_AUTH_SOCK", True),
-                        ("IdentityAgent $OTHER_SOCK", True), ("IdentityAgent /nowhere", False)):
+    for text, works in (
+        ("", True),
+        ("IdentityAgent none", False),
+        ("IdentityAgent SSH_AUTH_SOCK", True),
+        ("IdentityAgent $OTHER_SOCK", True),
+        ("IdentityAgent /nowhere", False),
+    ):
         config.write_text(text + "\n")
         if works:
             get_in(head, sshd)

@@ -171,7 +171,8 @@ def test_no_open_file_left_names_the_limit(head: Head, sshd: Sshd) -> None:
         "except LimitError as error:\n"
         "    print(error.message, '|', error.hint, '|', len(kept))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(head.home), str(sshd.port)],
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(head.home), str(sshd.port)], capture_output=True, text=True, timeout=60
+    )
     assert "no open file left" in done.stdout, done
     assert "ulimit -n" in done.stdout

@@ -36,8 +36,11 @@ def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
     made = transport(head, 1)
     with listener() as port:
         begin = time.monotonic()
-        results = list(fanout.run(
-            range(40), lambda i: made.connect(Host(f"n{i}", "127.0.0.1", port=port), Cancel()), cancel=Cancel()))
+        results = list(
+            fanout.run(
+                range(40), lambda i: made.connect(Host(f"n{i}", "127.0.0.1", port=port), Cancel()), cancel=Cancel()
+            )
+        )
         assert time.monotonic() - begin < 2
     assert all(isinstance(r, ConnectError) and r.kind == "banner" and r.host == f"n{i}" for i, r in results)
 
@@ -114,8 +117,11 @@ def test_chains_inventory_names_and_the_bastion_itself(tmp_path: Path, farm: lis
     bastion, inner, node = farm[:3]
     for server in (bastion, inner, node):
         head.trusted_by(server)
-    hosts = [bastion.host("door", proxy_jump="door"), inner.host("inner", proxy_jump="door"),
-             node.host("node", proxy_jump="inner")]
+    hosts = [
+        bastion.host("door", proxy_jump="door"),
+        inner.host("inner", proxy_jump="door"),
+        node.host("node", proxy_jump="inner"),
+    ]
     made = transport(head, 10, hosts=hosts)
     assert [h.name for h in made.route(hosts[2])] == ["door", "inner"]
     session = made.connect(hosts[2], Cancel())

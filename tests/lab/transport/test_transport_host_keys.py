@@ -37,12 +37,20 @@ def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head:
     try:
         new.allow(head.public)
         asked: list[str] = []
-        error = failure(head, new.host("gpu7"), password_for=lambda h: asked.append(h.name) or "secret",
-                        accept_unknown=lambda h, k: True)
+        error = failure(
+            head,
+            new.host("gpu7"),
+            password_for=lambda h: asked.append(h.name) or "secret",
+            accept_unknown=lambda h, k: True,
+        )
         assert error.kind == "host-key"
         for server in (old, new):
-            said = subprocess.run(["ssh-keygen", "-lf", str(server.folder / "host_ed25519.pub")],
-                                  capture_output=True, text=True, check=True)
+            said = subprocess.run(
+                ["ssh-keygen", "-lf", str(server.folder / "host_ed25519.pub")],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             assert said.stdout.split()[1] in error.message
         assert error.hint is not None
         assert "fleet setup-ssh --replace-key gpu7" in error.hint

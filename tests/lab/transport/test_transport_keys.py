@@ -27,9 +27,12 @@ def openssl_key(file: Path, *how: str, passphrase: str = "") -> None:
     Path(f"{file}.pub").write_bytes(public + b" me\n")
 
 
-KINDS = {"ed25519": ["-algorithm", "ed25519"], "rsa": ["-algorithm", "rsa", "-pkeyopt", "rsa_keygen_bits:2048"],
-         "p256": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
-         "p521": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521"]}
+KINDS = {
+    "ed25519": ["-algorithm", "ed25519"],
+    "rsa": ["-algorithm", "rsa", "-pkeyopt", "rsa_keygen_bits:2048"],
+    "p256": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+    "p521": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521"],
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,10 +47,13 @@ def test_a_pkcs8_key_with_a_passphrase_or_of_another_kind_is_named(tmp_path: Pat
     openssl_key(tmp_path / "locked", *KINDS["ed25519"], passphrase="secret")
     assert "it has a passphrase" in failure(head, sshd.host(identity_file=str(tmp_path / "locked"))).message
     openssl_key(tmp_path / "ed448", "-algorithm", "ed25519")
-    (tmp_path / "ed448").write_bytes(subprocess.run(["openssl", "genpkey", "-algorithm", "ed448"], check=True,
-                                                    capture_output=True).stdout)
-    assert "not a private key that fleet can read" in failure(
-        head, sshd.host(identity_file=str(tmp_path / "ed448"))).message
+    (tmp_path / "ed448").write_bytes(
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed448"], check=True, capture_output=True).stdout
+    )
+    assert (
+        "not a private key that fleet can read"
+        in failure(head, sshd.host(identity_file=str(tmp_path / "ed448"))).message
+    )
 
 
 # -- agents that hang -------------------------------------------------------------------------------------
@@ -81,15 +87,32 @@ def test_a_hung_agent_is_nothing_to_a_key_that_is_let_in(
     assert time.monotonic() - begin < 10
 
 
-@pytest.mark.parametrize("verb", [["exec", "--", "true"], ["check"], ["sync"], ["sync", "--data", "fleet.yaml:/tmp/x"],
-                                  ["launch", "--engine", "command", "x.sh"], ["kill-port", "1"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["exec", "--", "true"],
+        ["check"],
+        ["sync"],
+        ["sync", "--data", "fleet.yaml:/tmp/x"],
+        ["launch", "--engine", "command", "x.sh"],
+        ["kill-port", "1"],
+    ],
+    ids=" ".join,
+)
 def test_a_hung_agent_is_bounded_for_every_verb(verb: list[str], tmp_path: Path, keyless: Head, sshd: Sshd) -> None:
     host = f"{{address: 127.0.0.1, port: {sshd.port}, workdir: /tmp/none}}"
     (tmp_path / "fleet.yaml").write_text(f"hosts: {{n1: {host}}}")
     env = {**os.environ, "HOME": str(keyless.home), "SSH_AUTH_SOCK": str(tmp_path / "agent")}
     with hung_agent(tmp_path / "agent", "accepts"):
-        done = subprocess.run([str(Path(sys.executable).with_name("fleet")), "--connect-timeout", "2", *verb], env=env,
-                              cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("fleet")), "--connect-timeout", "2", *verb],
+            env=env,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     assert done.returncode == 122, done.stderr
     assert "the ssh-agent at" in done.stderr and "does not answer" in done.stderr
 
@@ -114,6 +137,8 @@ def test_a_key_that_others_can_read_is_not_offered(tmp_path: Path, head: Head, s
     openssl_key(tmp_path / "k", *KINDS["ed25519"])
     sshd.allow(tmp_path / "k.pub")
     (tmp_path / "k").chmod(0o640)
-    assert "others can read it, so ssh would not use it: chmod 600" in failure(
-        head, sshd.host(identity_file=str(tmp_path / "k"))).message
+    assert (
+        "others can read it, so ssh would not use it: chmod 600"
+        in failure(head, sshd.host(identity_file=str(tmp_path / "k"))).message
+    )
     assert (tmp_path / "k").stat().st_mode & 0o777 == 0o640

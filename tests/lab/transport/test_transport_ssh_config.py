@@ -21,17 +21,33 @@ def odd(tmp_path: Path, sshd: Sshd) -> Head:
     sshd.allow(head.ssh / "my keys/key of node.pub")
     (head.ssh / "known of root").write_text(f"[{sshd.addresses[0]}]:{sshd.port} {sshd.public_key()}\n")
     (head.ssh / "config").write_text(
-        f"Match exec \"test %n = node\"\n HostName {sshd.addresses[0]} # here\n Port {sshd.port} # and here\n"
-        " IdentityFile \"~/.ssh/my keys/key of %n\"\n UserKnownHostsFile \"~/.ssh/known of %r\"\n IdentitiesOnly true\n"
-        "Host walled\n ProxyCommand nc %h %p\n")
+        f'Match exec "test %n = node"\n HostName {sshd.addresses[0]} # here\n Port {sshd.port} # and here\n'
+        ' IdentityFile "~/.ssh/my keys/key of %n"\n UserKnownHostsFile "~/.ssh/known of %r"\n IdentitiesOnly true\n'
+        "Host walled\n ProxyCommand nc %h %p\n"
+    )
     return head
 
 
 def fleet(head: Head, tmp_path: Path, host: str) -> tuple[int, dict[str, Any]]:
     (tmp_path / "hosts").write_text(f"{host} user=root\n")
-    done = subprocess.run([sys.executable, "-c", "from fleet.cli.main import main; main()", "-i", tmp_path / "hosts",
-                           "--json", "exec", "--", "echo", "here"], capture_output=True, text=True, timeout=60,
-                          env={"HOME": str(head.home), "PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from fleet.cli.main import main; main()",
+            "-i",
+            tmp_path / "hosts",
+            "--json",
+            "exec",
+            "--",
+            "echo",
+            "here",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"HOME": str(head.home), "PATH": "/usr/bin:/bin"},
+    )
     assert "Traceback" not in done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["hosts"][host]
     return done.returncode, found
