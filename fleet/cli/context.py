@@ -58,7 +58,7 @@ def make_transport(inventory: Inventory, password_for: Callable[[Host], str | No
         from fleet.transport.local import LocalTransport
 
         return LocalTransport()
-    from fleet.transport.ssh import SshTransport
+    from fleet.transport.ssh.transport import SshTransport
 
     # a gateway may be a host of the inventory that is not selected
     options = ConnectOptions(settings.connect_timeout)

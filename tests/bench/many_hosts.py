@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fleet.model import Host
 from fleet.ops.setup_ssh.config_block import ConfigEntry, render
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 from tests.bench.fleet_lab import FLEET
 from tests.lab.private_sshd import Head, Sshd
 

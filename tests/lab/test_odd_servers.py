@@ -12,7 +12,7 @@ from virtual_lab import LabFactory
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 
 @pytest.fixture(scope="module")

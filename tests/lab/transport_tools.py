@@ -14,7 +14,7 @@ from private_sshd import Head
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 # generous where a real sshd has to answer on a busy machine, short where it is waited out
 TIMEOUT = 10.0

@@ -28,7 +28,7 @@ from fleet.rules.causes import by_cause
 from fleet.rules.judge import judge
 from fleet.rules.view import view
 from fleet.transport.frames import Nonsense
-from fleet.transport.ssh_dial import os_error
+from fleet.transport.ssh.dial import os_error
 
 
 def refused(i: int) -> FleetError:

@@ -24,12 +24,13 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
-from fleet.transport import base, ssh_channel
+from fleet.transport import base
 from fleet.transport.base import Cancel
 from fleet.transport.frames import PREAMBLE, Nonsense
 from fleet.transport.line import OUTPUT_LIMIT, run_line
 from fleet.transport.program import Program, call
-from fleet.transport.ssh_wire import Packets, paramiko
+from fleet.transport.ssh import channel as ssh_channel
+from fleet.transport.ssh.wire import Packets, paramiko
 from tests.peak import LIMIT_MIB, peak_of
 
 HOST = Host("gpu1", "gpu1")

@@ -16,7 +16,7 @@ from fleet.ops.launch.preflight import meeting_address, refuse
 from fleet.ops.launch.start import Sessions
 from fleet.ops.runtime import Runtime
 from fleet.transport.local import LocalTransport
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 
 def meeting(host: Host, home: Path, **job: str) -> str:

@@ -14,7 +14,7 @@ from fleet.ops.setup_ssh import config_block, files, known_hosts
 from fleet.ops.setup_ssh.authorize import PublicKey, add_keys, blobs, parse_public_key
 from fleet.ops.setup_ssh.config_block import ConfigEntry, put, render, take
 from fleet.ops.setup_ssh.lines import append, remove
-from fleet.transport.ssh_hostkeys import HostKey
+from fleet.transport.ssh.hostkeys import HostKey
 
 KEY = PublicKey(b"ssh-ed25519", b"AAAAC3NzaC1lZDI1NTE5AAAAIPATzJK", b"me@head fleet")
 OTHER = PublicKey(b"ssh-rsa", b"AAAAB3NzaC1yc2EAAAADAQABAAABgQ", b"x")

@@ -16,7 +16,7 @@ from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.lines import Added
 from fleet.ops.setup_ssh.plan import SetupOptions, SetupPlan, make_plan
 from fleet.ops.setup_ssh.record import Record, block_name
-from fleet.transport.ssh_hostkeys import HostKey
+from fleet.transport.ssh.hostkeys import HostKey
 
 GPU1 = Host("gpu1", "10.0.0.1", data_address="192.168.0.1", user="me", port=33)
 GPU2 = Host("gpu2", "gpu2", proxy_jump="gpu1")

@@ -16,10 +16,10 @@ from fleet.errors import ConnectError, Interrupted
 from fleet.model import Host
 from fleet.ops.setup_ssh.config_block import ConfigEntry, render
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_ask import SshClient
-from fleet.transport.ssh_config import SshConfig
-from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
-from fleet.transport.ssh_known_hosts import KnownHosts
+from fleet.transport.ssh.ask import SshClient
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
+from fleet.transport.ssh.known_hosts import KnownHosts
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -236,7 +236,7 @@ def test_a_distributions_own_file_needs_no_ssh(system: str, tmp_path: Path, monk
         (tmp_path / name).write_text(text.replace("{etc}", str(tmp_path)))
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").write_text("Host x\n HostName 10.0.0.7\nHost 10.*\n User byaddress\n")
-    monkeypatch.setattr("fleet.transport.ssh_config.SYSTEM_CONFIG", tmp_path / "ssh_config")
+    monkeypatch.setattr("fleet.transport.ssh.config.SYSTEM_CONFIG", tmp_path / "ssh_config")
     monkeypatch.setenv("PATH", "")
     found = resolve(Host("x", "x"), SshConfig(tmp_path, (tmp_path / ".ssh/config", tmp_path / "ssh_config")))
     # with "Match final", ssh reads the file once more for the address
@@ -244,7 +244,7 @@ def test_a_distributions_own_file_needs_no_ssh(system: str, tmp_path: Path, monk
 
 
 def test_a_match_exec_that_hangs_is_bounded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.transport.ssh_ask.SECONDS", 3.0)
+    monkeypatch.setattr("fleet.transport.ssh.ask.SECONDS", 3.0)
     text = f'Match exec "echo $$ > {tmp_path}/pid; exec sleep 99"\n Port 10\n'
     with pytest.raises(ConnectError, match="no answer within"):
         endpoint(tmp_path, Host("x", "x"), text)

@@ -12,9 +12,9 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh_ask import SshClient
-from fleet.transport.ssh_config import SshConfig
-from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
+from fleet.transport.ssh.ask import SshClient
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
 from tests.unit import ssh_config_cases as cases
 
 OWN = pwd.getpwuid(os.getuid()).pw_dir

@@ -9,9 +9,9 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.ssh_endpoint import Endpoint
-from fleet.transport.ssh_hostkeys import HostKeyCheck
-from fleet.transport.ssh_known_hosts import HostKey, KnownHosts, parse
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.hostkeys import HostKeyCheck
+from fleet.transport.ssh.known_hosts import HostKey, KnownHosts, parse
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from fleet.events import Event, Finished, Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops.each import failed
 from fleet.transport.local import LocalTransport
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 VERBS = [
     "hosts",

@@ -28,7 +28,7 @@ from fleet.ops.shape import fits
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
 from fleet.transport.frames import Nonsense
 from fleet.transport.program import call
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0

@@ -22,7 +22,7 @@ from fleet.ops.launch.start import Sessions
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 SILENCE_SECONDS = 15.0
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has

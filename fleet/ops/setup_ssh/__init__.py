@@ -25,8 +25,8 @@ from fleet.ops.setup_ssh.plan import HostPlan, SetupOptions, SetupPlan, make_pla
 from fleet.ops.setup_ssh.record import Record, my_turn
 from fleet.ops.setup_ssh.verify import Pair
 from fleet.transport.base import Transport
-from fleet.transport.ssh import SshTransport
-from fleet.transport.ssh_config import SshConfig
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.transport import SshTransport
 
 __all__ = ["Asks", "MakeTransport", "SetupOptions", "SetupPlan", "make_plan", "setup"]
 

@@ -13,8 +13,8 @@ from fleet.ops.each import failed
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.plan import HostPlan
-from fleet.transport.ssh import SshTransport
-from fleet.transport.ssh_hostkeys import HostKey
+from fleet.transport.ssh.hostkeys import HostKey
+from fleet.transport.ssh.transport import SshTransport
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fleet.ops.setup_ssh.keys import HeadKey
 from fleet.ops.setup_ssh.lines import Added
 from fleet.ops.setup_ssh.plan import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
-from fleet.transport.ssh_hostkeys import HostKey
+from fleet.transport.ssh.hostkeys import HostKey
 
 
 class Head:

@@ -19,8 +19,8 @@ from fleet.ops.setup_ssh.passwords import Passwords, ask_once
 from fleet.ops.setup_ssh.plan import HostPlan
 from fleet.ops.setup_ssh.verify import SSHD_HINT
 from fleet.transport.base import Session
-from fleet.transport.ssh_channel import SshSession
-from fleet.transport.ssh_hostkeys import HostKey
+from fleet.transport.ssh.channel import SshSession
+from fleet.transport.ssh.hostkeys import HostKey
 
 # asked for the password of these hosts; None when there is nobody to ask
 AskPassword = Callable[[Sequence[str]], str | None]

@@ -14,7 +14,7 @@ from pathlib import Path
 from fleet.errors import ConnectError, HostFailed
 from fleet.ops.setup_ssh import files
 from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
-from fleet.transport.ssh_agent import HINT, Agent
+from fleet.transport.ssh.agent import HINT, Agent
 
 BITS = {"rsa": ("-b", "3072")}
 

@@ -1,6 +1,6 @@
 """Editing known_hosts: adding and forgetting. Pure; every other line stays as it is.
 
-Whether a presented key is the right one is decided in one place, transport/ssh_hostkeys.
+Whether a presented key is the right one is decided in one place, transport/ssh/hostkeys.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.ops.setup_ssh.lines import Added, append, split
-from fleet.transport.ssh_known_hosts import HostKey, parse
+from fleet.transport.ssh.known_hosts import HostKey, parse
 
 
 def known_name(address: str, port: int = 22) -> str:

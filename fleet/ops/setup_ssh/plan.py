@@ -13,9 +13,9 @@ from fleet.ops.setup_ssh import config_block, keys
 from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.known_hosts import known_name
 from fleet.ops.setup_ssh.record import block_name
-from fleet.transport.ssh import SshTransport
-from fleet.transport.ssh_config import SshConfig
-from fleet.transport.ssh_endpoint import Endpoint
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.transport import SshTransport
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.shell import run_script
-from fleet.transport.ssh_agent import HINT, Agent
+from fleet.transport.ssh.agent import HINT, Agent
 
 HEAD = "head"
 NO_KEY = "it has no key of its own"

@@ -10,7 +10,7 @@ from private_sshd import Head, Sshd, free_port
 from transport_tools import transport
 
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_channel import SshSession
+from fleet.transport.ssh.channel import SshSession
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from private_sshd import Head, listener, make_key
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.ssh import SshTransport
+from fleet.transport.ssh.transport import SshTransport
 
 PASSWORD = "correct horse"
 

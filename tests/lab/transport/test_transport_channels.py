@@ -15,7 +15,7 @@ from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
 from fleet.transport.line import run_line
 from fleet.transport.program import call
-from fleet.transport.ssh_channel import SshSession
+from fleet.transport.ssh.channel import SshSession
 
 
 def test_status_and_streams(session: SshSession) -> None:
@@ -44,7 +44,7 @@ def test_a_big_send_to_a_peer_that_writes_first(session: SshSession) -> None:
 
 
 def test_rekeying_in_the_middle_loses_nothing(session: SshSession) -> None:
-    import fleet.transport.ssh_wire as wire
+    import fleet.transport.ssh.wire as wire
 
     before = wire.Packets.REKEY_BYTES
     wire.Packets.REKEY_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from transport_tools import WAIT, failure, transport, wait_until
 from fleet import fanout
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_channel import SshSession
+from fleet.transport.ssh.channel import SshSession
 
 
 def test_a_name_that_does_not_resolve(head: Head) -> None:
@@ -161,7 +161,7 @@ def test_no_open_file_left_names_the_limit(head: Head, sshd: Sshd) -> None:
         "from fleet.errors import LimitError\n"
         "from fleet.model import Host\n"
         "from fleet.transport.base import Cancel\n"
-        "from fleet.transport.ssh import SshTransport\n"
+        "from fleet.transport.ssh.transport import SshTransport\n"
         "made = SshTransport(home=Path(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "kept = []\n"

@@ -9,15 +9,15 @@ from pathlib import Path
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.ssh_auth import TriesUsedUp, authenticate
-from fleet.transport.ssh_channel import SshSession
-from fleet.transport.ssh_config import SshConfig
-from fleet.transport.ssh_dial import Deadline, dial
-from fleet.transport.ssh_endpoint import Endpoint, parse_hop, resolve
-from fleet.transport.ssh_gateway import Gates, Gateways, dial_through, must_answer
-from fleet.transport.ssh_hostkeys import AcceptUnknown, HostKey, HostKeyCheck, KnownHosts
-from fleet.transport.ssh_keys import Keyring
-from fleet.transport.ssh_link import ClosedEarly, Link
+from fleet.transport.ssh.auth import TriesUsedUp, authenticate
+from fleet.transport.ssh.channel import SshSession
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.dial import Deadline, dial
+from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
+from fleet.transport.ssh.gateway import Gates, Gateways, dial_through, must_answer
+from fleet.transport.ssh.hostkeys import AcceptUnknown, HostKey, HostKeyCheck, KnownHosts
+from fleet.transport.ssh.keys import Keyring
+from fleet.transport.ssh.link import ClosedEarly, Link
 
 # sshd dropped us before its banner (MaxStartups): nothing was attempted, so trying again harms nobody
 EARLY_RETRIES = 4

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from fleet.errors import ConnectError
-from fleet.transport.ssh_wire import paramiko
+from fleet.transport.ssh.wire import paramiko
 
 HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_SOCK'"
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fleet.errors import ConnectError, Reason
-from fleet.transport.ssh_endpoint import Endpoint
+from fleet.transport.ssh.endpoint import Endpoint
 
 _KRL = b"SSHKRL\n\0"
 _MARKERS = ("", "@revoked", "@cert-authority")

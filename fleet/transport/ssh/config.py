@@ -19,8 +19,8 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_ask import NoClient, Query, Settings, SshClient
-from fleet.transport.ssh_words import tilde, words
+from fleet.transport.ssh.ask import NoClient, Query, Settings, SshClient
+from fleet.transport.ssh.words import tilde, words
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 INCLUDE_DEPTH = 16

@@ -1,5 +1,5 @@
 """The pieces of paramiko that fleet bends: its import, its packets, its channels. Private parts of it are touched
-only here and in ssh_link.py."""
+only here and in link.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from fleet.transport.ssh_dial import start_thread
+from fleet.transport.ssh.dial import start_thread
 
 
 def _load() -> Any:

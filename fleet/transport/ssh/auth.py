@@ -10,12 +10,12 @@ import threading
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError
-from fleet.transport.ssh_agent import HINT
-from fleet.transport.ssh_dial import Deadline
-from fleet.transport.ssh_endpoint import Endpoint
-from fleet.transport.ssh_keys import Keyring
-from fleet.transport.ssh_link import Link
-from fleet.transport.ssh_wire import Message, paramiko
+from fleet.transport.ssh.agent import HINT
+from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.keys import Keyring
+from fleet.transport.ssh.link import Link
+from fleet.transport.ssh.wire import Message, paramiko
 
 
 class _Auth(paramiko.AuthHandler):  # type: ignore[misc]

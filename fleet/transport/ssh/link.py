@@ -14,9 +14,9 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, LimitError, Reason
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_dial import Deadline, os_error, reached, start_thread
-from fleet.transport.ssh_hostkeys import ALGORITHMS, HostKey, HostKeyCheck
-from fleet.transport.ssh_wire import Message, NodeChannel, Packets, paramiko
+from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
+from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
+from fleet.transport.ssh.wire import Message, NodeChannel, Packets, paramiko
 
 # SSH_MSG_*
 _CHANNEL_OPEN = b"\x5a"

@@ -11,9 +11,9 @@ from pathlib import Path
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_ask import UNHEEDED, Query, Settings, tokens
-from fleet.transport.ssh_config import SshConfig, merged, one_of
-from fleet.transport.ssh_words import expand, tilde
+from fleet.transport.ssh.ask import UNHEEDED, Query, Settings, tokens
+from fleet.transport.ssh.config import SshConfig, merged, one_of
+from fleet.transport.ssh.words import expand, tilde
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 SYSTEM_KNOWN_HOSTS = [Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2")]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from fleet.errors import ConnectError, Reason
 from fleet.model import Host
-from fleet.transport.ssh_endpoint import Endpoint
-from fleet.transport.ssh_known_hosts import HostKey as HostKey
-from fleet.transport.ssh_known_hosts import KnownHosts as KnownHosts
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.known_hosts import HostKey as HostKey
+from fleet.transport.ssh.known_hosts import KnownHosts as KnownHosts
 
 # What fleet asks for, best first; ssh-rsa with SHA-1 is not among them.
 ALGORITHMS = {

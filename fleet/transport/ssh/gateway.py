@@ -15,9 +15,9 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_dial import Deadline
-from fleet.transport.ssh_link import ChannelRefused, ClosedEarly, Link
-from fleet.transport.ssh_wire import NodeChannel
+from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.link import ChannelRefused, ClosedEarly, Link
+from fleet.transport.ssh.wire import NodeChannel
 
 # sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
 KNOCKS_AT_ONCE = 8

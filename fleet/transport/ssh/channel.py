@@ -12,10 +12,10 @@ from paramiko.buffered_pipe import PipeTimeout
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_dial import Deadline
-from fleet.transport.ssh_hostkeys import HostKey
-from fleet.transport.ssh_link import WINDOW_BYTES, ChannelRefused, Link
-from fleet.transport.ssh_wire import NodeChannel
+from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.hostkeys import HostKey
+from fleet.transport.ssh.link import WINDOW_BYTES, ChannelRefused, Link
+from fleet.transport.ssh.wire import NodeChannel
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2

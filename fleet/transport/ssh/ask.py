@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.transport.base import Cancel
-from fleet.transport.ssh_words import expand, tilde, words
+from fleet.transport.ssh.words import expand, tilde, words
 
 SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may be behind it
 # {lower-case keyword: [(value, "FILE:LINE"), ...]}, for keywords that are set
