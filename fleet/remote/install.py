@@ -140,18 +140,16 @@ def import_all(path, tools, spec, answer, wheels):
         open(mark, "w").close()
 
 
-def install(path, tools, spec, answer, states, look, ask):
-    """pip, and nothing half done behind it; what the interpreter sees then."""
+def install(path, tools, spec, states, look):
+    """pip; the wheels that it was to install. What it leaves half done, the next install does again."""
     todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
     send_json({"event": "doing", "what": "installing"})
     check_files(spec, todo)
-    note_additions(answer, spec["folder"], todo)
     try:
         pip_install(path, tools, spec, todo)
     finally:
         answer, states = look()
         sweep(answer, todo, states)
-        take_back(answer, ask)
     for wheel in todo:
         state = states[wheel["name"]]
         if state["state"] != "there":
@@ -176,23 +174,19 @@ def work(spec, seen):
     wheels = spec["wheels"]
     spec["folder"] = expand_user(spec["folder"])
 
-    def ask(wheels):
-        answer = wheel_answer(path, tools, wheels, False, spec["deadline"])
-        return answer, {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
-
     def look():
-        answer, states = ask(wheels)
+        answer = wheel_answer(path, tools, wheels, False, spec["deadline"])
+        states = {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
         seen.update((name, state["state"]) for name, state in states.items())
         return answer, states
 
     answer = look()[0]
     claim(answer, spec["wait"])
-    take_back(answer, ask)
     answer, states = look()
     sweep(answer, wheels, states)
     todo = []
     if set(seen.values()) != {"there"}:
-        todo = install(path, tools, spec, answer, states, look, ask)
+        todo = install(path, tools, spec, states, look)
     send_json({"event": "doing", "what": "importing"})
     fresh = [wheel for wheel in wheels if wheel in todo or not os.path.exists(verified_file(answer, wheel))]
     import_all(path, tools, spec, answer, fresh)

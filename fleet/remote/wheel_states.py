@@ -64,7 +64,6 @@ def state(wheel):
 answer = {"executable": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix,
           "implementation": sys.implementation.name, "platform": sysconfig.get_platform(),
           "soabi": sysconfig.get_config_var("SOABI"), "target": sysconfig.get_path("purelib"),
-          "platlib": sysconfig.get_path("platlib"),
           "states": [state(wheel) for wheel in asked["wheels"]], "unmet": [], "pip": None, "tags": []}
 marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
 answer["managed"] = sys.prefix == sys.base_prefix and os.path.exists(marker)
