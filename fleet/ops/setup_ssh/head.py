@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fleet.ops.setup_ssh import config_block, files, keys, known_hosts
 from fleet.ops.setup_ssh.keys import HeadKey
-from fleet.ops.setup_ssh.lines import Added
 from fleet.ops.setup_ssh.plan import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
 from fleet.transport.ssh.hostkeys import HostKey
@@ -44,12 +43,8 @@ class Head:
 
     def prepare(self) -> None:
         """~/.ssh, the keys that are missing."""
-        if files.make_private_dir(self.ssh):
-            self.record.head.made_dir = True
-        elif files.repair_mode(self.ssh, 0o700):
+        if not files.make_private_dir(self.ssh) and files.repair_mode(self.ssh, 0o700):
             self.changed.append("mode of .ssh")
-        if files.read(self.config) is None:  # this machine may be a host, too: then both find none
-            self.record.head.note("config", Added(created=True))
         for path in self.plan.identities:
             if path not in self.keys:
                 self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
@@ -68,7 +63,7 @@ class Head:
             return
         new = config_block.put(data, self.plan.block, text, str(self.config))
         if new != data:
-            self.record.head.note("config", Added(created=data is None))
+            self.record.head.note("config", ())
             self.record.save()
             files.write(self.config, new, fix_mode=True)
             self.changed.append("config")
@@ -84,8 +79,7 @@ class Head:
                 data = known_hosts.forget(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
         data, added = known_hosts.add(data, [((plan.dialled,), key) for plan, key in wanted])
         if data != before:
-            if files.make_private_dir(self.ssh):
-                self.record.head.made_dir = True
+            files.make_private_dir(self.ssh)
             self.record.head.note("known_hosts", added)
             self.record.save()
             files.write(path, data)

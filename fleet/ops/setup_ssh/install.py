@@ -129,12 +129,8 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
     own_key = options.new_key_type if options.mesh and not plan.gateway else None
     state = node.look(session, key_type=own_key, cancel=runtime.cancel)
     trace = head.record.host(plan.name)
-    for name in state.created:
-        if name == ".ssh":
-            trace.made_dir = True
-        elif state.key is not None:
-            trace.keys[name] = f"{state.key.type.decode()} {state.key.blob.decode()}"
-    if state.created:
+    if state.key is not None and state.key_name in state.created:
+        trace.keys[state.key_name] = f"{state.key.type.decode()} {state.key.blob.decode()}"
         head.record.save()
     return state
 

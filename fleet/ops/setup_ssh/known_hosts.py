@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from fleet.ops.setup_ssh.lines import Added, append, split
-from fleet.transport.ssh.known_hosts import HostKey, parse
+from fleet.ops.setup_ssh.lines import append, split
+from fleet.transport.ssh.known_hosts import Entry, HostKey, parse
 
 
 def known_name(address: str, port: int = 22) -> str:
@@ -23,14 +23,14 @@ def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
             yield from ((name, entry.key) for name in entry.names if not name.startswith("|"))
 
 
-def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, Added]:
+def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, list[str]]:
     """The file with each key known under each of its names; a line is added for the names that lack it."""
     plain: set[tuple[str, HostKey]] = set()
-    special = []
+    special: dict[HostKey, list[Entry]] = {}  # hashed ones and patterns: few have the key that is looked for
     for entry in parse(data or b"", ""):
         if not entry.marker:
             if entry.special:
-                special.append(entry)
+                special.setdefault(entry.key, []).append(entry)
             else:
                 plain.update((name, entry.key) for name in entry.names)
     lines = []
@@ -38,7 +38,7 @@ def add(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> 
         missing = [
             name
             for name in dict.fromkeys(names)
-            if (name, key) not in plain and not any(e.key == key and e.covers(name) for e in special)
+            if (name, key) not in plain and not any(e.covers(name) for e in special.get(key, ()))
         ]
         if missing:
             plain.update((name, key) for name in missing)

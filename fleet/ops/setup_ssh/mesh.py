@@ -13,7 +13,6 @@ from fleet.ops.setup_ssh import config_block, known_hosts, node
 from fleet.ops.setup_ssh.authorize import PublicKey, add_keys
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.install import Reached
-from fleet.ops.setup_ssh.lines import Added
 from fleet.transport.base import Session
 
 Files = dict[str, bytes]
@@ -53,7 +52,7 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
 
 def wanted_files(
     found: Reached, reached: Mapping[str, Reached], public: list[PublicKey], head: Head
-) -> tuple[Files, dict[str, Added]]:
+) -> tuple[Files, dict[str, list[str]]]:
     """({file: its new bytes} for files that have to change, {file: what is new in it}). Pure."""
     plan, state = head.plan, found.state
     known = state.data("known_hosts")
@@ -62,12 +61,11 @@ def wanted_files(
             known = known_hosts.forget(known, other.plan.names, keep=other.host_key)
     keys, keys_added = add_keys(state.data("authorized_keys"), public)
     known, known_added = known_hosts.add(known, [(r.plan.names, r.host_key) for r in reached.values()])
-    before = state.data("config")
     block = config_block.only(plan.node_block(state.key_name), head.leads)
-    config = config_block.put(before, plan.node_block_name, block, f"{found.plan.name}:~/.ssh/config")
+    config = config_block.put(state.data("config"), plan.node_block_name, block, f"{found.plan.name}:~/.ssh/config")
     wanted = {"authorized_keys": keys, "known_hosts": known, "config": config}
     files = {name: data for name, data in wanted.items() if data is not None and data != state.data(name)}
-    added = {"authorized_keys": keys_added, "known_hosts": known_added, "config": Added(created=before is None)}
+    added: dict[str, list[str]] = {"authorized_keys": keys_added, "known_hosts": known_added, "config": []}
     return files, {name: added[name] for name in files}
 
 

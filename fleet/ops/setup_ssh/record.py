@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from fleet.errors import HostFailed
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import files
-from fleet.ops.setup_ssh.lines import Added
 from fleet.ops.turn import turn
 
 VERSION = 1
@@ -34,24 +34,20 @@ def block_name(source: str) -> str:
 
 @dataclass
 class Trace:
-    """What fleet left in one ~/.ssh. files: name -> lines added. keys: key file -> "TYPE BLOB" of a pair that
-    fleet made. made_dir: there was no ~/.ssh. leaving: it is being taken away, authorized_keys last."""
+    """What fleet left in one ~/.ssh. files: name -> lines added (of config: none, its block has a name). keys: key
+    file -> "TYPE BLOB" of a pair that fleet made. leaving: it is being taken away, authorized_keys last."""
 
-    files: dict[str, Added] = field(default_factory=dict)
+    files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
-    made_dir: bool = False
     leaving: bool = False
 
     @property
     def empty(self) -> bool:
-        return not (any(self.files.values()) or self.keys or self.made_dir)
+        return not (self.files or self.keys)
 
-    def note(self, name: str, added: Added) -> None:
-        if added:
-            self.files.setdefault(name, Added()).merge(added)
-
-    def added(self, name: str) -> Added:
-        return self.files.get(name, Added())
+    def note(self, name: str, added: Sequence[str]) -> None:
+        lines = self.files.setdefault(name, [])
+        lines += [line for line in added if line not in lines]
 
 
 def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:
@@ -112,12 +108,8 @@ class Record:
 
             def dump(trace: Trace) -> dict[str, Any]:
                 return {
-                    "files": {
-                        name: {"lines": [refer(x) for x in a.lines], "newline": a.newline, "created": a.created}
-                        for name, a in sorted(trace.files.items())
-                    },
+                    "files": {name: {"lines": [*map(refer, lines)]} for name, lines in sorted(trace.files.items())},
                     "keys": trace.keys,
-                    "made_dir": trace.made_dir,
                     **({"leaving": True} if trace.leaving else {}),
                 }
 
@@ -144,12 +136,8 @@ class Record:
 
         def trace(value: dict[str, Any]) -> Trace:
             return Trace(
-                {
-                    name: Added([text[i] for i in a["lines"]], a["newline"], a["created"])
-                    for name, a in value["files"].items()
-                },
+                {name: [text[i] for i in a["lines"]] for name, a in value["files"].items()},
                 dict(value["keys"]),
-                value["made_dir"],
                 value.get("leaving", False),
             )
 

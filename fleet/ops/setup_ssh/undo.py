@@ -111,7 +111,7 @@ def describe(inventory: Inventory, everyone: Inventory, home: Path) -> dict[str,
 
     def of(trace: Trace) -> dict[str, Any]:
         return {
-            "lines": {name: len(added.lines) for name, added in trace.files.items() if added.lines},
+            "lines": {name: len(lines) for name, lines in trace.files.items() if lines},
             "keys": sorted(trace.keys),
         }
 
@@ -156,16 +156,15 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
         calls.append(node.drop_key(name, public))
         words.append(f"removed key {name}")
     file("authorized_keys")  # up to here the head can come back and go on
-    if trace.made_dir:
-        calls.append(node.DROP_DIR)
-    return calls, words
+    return [*calls, node.DROP_DIR] if calls else [], words
 
 
 def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) -> bytes | None:
-    """One file without fleet's part; None when fleet made it and nothing else is in it."""
-    if name == "config":
-        data = config_block.take(data, block, where)
-    return remove(data, trace.added(name))
+    """One file without fleet's part; None when nothing else is in it."""
+    kept = config_block.take(data, block, where) if name == "config" else data
+    if kept == data and name not in trace.files:
+        return data
+    return remove(kept or b"", trace.files.get(name, ())) or None
 
 
 def undo_head(home: Path, record: Record, source: str) -> list[str]:
@@ -182,6 +181,6 @@ def undo_head(home: Path, record: Record, source: str) -> list[str]:
         for path, public in record.head.keys.items():
             if keys.discard(Path(path), public):
                 words.append(f"removed key {path}")
-        if record.head.made_dir and ssh.is_dir() and not any(ssh.iterdir()):
+        if ssh.is_dir() and not any(ssh.iterdir()):
             ssh.rmdir()
     return words
