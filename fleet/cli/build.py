@@ -101,20 +101,20 @@ def build(
 
     The compilers are checked first. A folder called deepspeed is meant by ./deepspeed.
     """
-    from fleet.ops.build import BuildOptions, execute, make_plan
+    from fleet.ops import build as op
 
     settings = settings_of()
     inventory = load_inventory()
     names = tuple(op.strip() for op in ops.split(",") if op.strip())
-    options = BuildOptions(
+    options = op.BuildOptions(
         what, version, source, arch, names, on, cpu, variables(env), install, builds_dir, import_timeout
     )
-    plan = make_plan(inventory, options)
+    plan = op.plan(inventory, options)
     if settings.dry_run:
         shown = plan.describe()
         return plans.tell("build", inventory.names, shown, lambda: plans.building(shown, install))
     with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
-        report = execute(inventory, plan, options, rt)
+        report = op.run(plan, rt)
     return finish(report, show, asked_for=not report.ok)
 
 

@@ -50,18 +50,16 @@ def check(timeout: float, engine: str) -> int:
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
     """
-    from fleet.ops.check import CheckOptions, make_plan
-    from fleet.ops.check import check as check_hosts
+    from fleet.ops import check as op
 
     settings = settings_of()
     inventory = load_inventory()
-    options = CheckOptions(timeout, engine=engine)
+    plan = op.plan(inventory, op.CheckOptions(timeout, engine=engine))
     if settings.dry_run:
-        plan = make_plan(inventory, options)
-        shown = {name: {**spec, "env": sorted(spec["env"])} for name, spec in plan.items()}
+        shown = plan.describe()
         return plans.tell("check", inventory.names, shown, lambda: plans.checking(shown))
     with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-        checked = check_hosts(inventory, options, rt)
+        checked = op.run(plan, rt)
 
     def show(report: Report) -> None:
         shown = screen(checked, width=terminal.width(sys.stdout), quiet=settings.quiet, verbose=settings.verbose > 0)

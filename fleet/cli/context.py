@@ -51,7 +51,7 @@ def load_inventory() -> Inventory:
     return select(load_everyone(), settings.hosts, settings.exclude)
 
 
-def make_transport(inventory: Inventory, password_for: Callable[[Host], str | None] | None = None) -> Transport:
+def make_transport(password_for: Callable[[Host], str | None] | None = None) -> Transport:
     """The transport of --transport."""
     settings = settings_of()
     if settings.transport == "local":
@@ -78,7 +78,7 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
 def runtime(inventory: Inventory, emit: Emit = silent, *, transport: Transport | None = None) -> Iterator[Runtime]:
     """A Runtime whose `cancel` is set by the first Ctrl-C (or SIGTERM); the second one ends fleet at once."""
     cancel = Cancel()
-    transport = transport or make_transport(inventory)
+    transport = transport or make_transport()
     with interrupts(cancel):
         try:
             yield Runtime(transport, settings_of().fanout, detailed(emit, inventory, transport), cancel, ask)

@@ -107,11 +107,11 @@ def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, v
     """Plan it; what is returned runs it."""
     from fleet.ops import broadcast
 
-    plan = broadcast.make_plan(inventory, data, limit=limit, via=via)
+    plan = broadcast.plan(inventory, data, limit=limit, via=via)
 
     def run() -> Report:
         settings = settings_of()
         with DataLine("receiving", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return broadcast.execute(inventory, plan, rt)
+            return broadcast.run(plan, rt)
 
     return Part("data", plan.describe(), lambda: plans.data(plan), run, show, tuple(item.source for item in plan.items))

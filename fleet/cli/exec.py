@@ -92,7 +92,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     Identical outputs are shown once, under the node set they came from, differing ones with the difference; with -q,
     too: they are what was asked for. Exit: the largest remote status.
     """
-    from fleet.ops.execute import ExecOptions, execute, make_plan
+    from fleet.ops import execute
 
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
@@ -103,8 +103,8 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
         raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
     settings = settings_of()
     inventory = load_inventory()
-    options = ExecOptions(argv or None, line, timeout, keep=settings.json or not no_fold)
-    plan = make_plan(inventory, options)
+    options = execute.ExecOptions(argv or None, line, timeout, keep=settings.json or not no_fold)
+    plan = execute.plan(inventory, options)
     if settings.dry_run:
         return plans.tell("exec", inventory.names, plan.describe(), lambda: plans.execution(plan.describe()))
     quiet = settings.quiet or settings.json
@@ -118,7 +118,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
             write_folded(report.results, "stderr")
 
     with progress, runtime(inventory, progress) as rt:
-        report = execute(inventory, plan, options, rt)
+        report = execute.run(plan, rt)
     code = finish(report, show, asked_for=True)
     if (
         len(argv) == 1

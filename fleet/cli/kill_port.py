@@ -60,24 +60,24 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     PORT is a port or a range, 29500-29510. What else a process listens on, and would give up, stands under ALSO. What
     this connection runs through is never ended. Exit: 1 when a port is still held by something.
     """
-    from fleet.ops.kill_port import end, preview, report, scan
+    from fleet.ops import kill_port as op
 
     settings = settings_of()
     inventory = load_inventory()
     with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-        scanned = scan(inventory, ports, force, rt)
-    if not settings.json and not (settings.quiet and (yes or not scanned.targets) and not settings.dry_run):
-        show(scanned.listeners)
-        if not scanned.listeners and any(result.ok for result in scanned.results):
+        plan = op.plan(inventory, ports, op.look(inventory, ports, rt), grace=grace, force=force)
+    if not settings.json and not (settings.quiet and (yes or not plan.targets) and not settings.dry_run):
+        show(plan.listeners)
+        if not plan.listeners and any(result.ok for result in plan.results):
             echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
     if settings.dry_run:
-        outcome = preview(scanned)
-    elif scanned.targets and (yes or agree(len({(each.host, each.pid) for each in scanned.targets}), ports, force)):
+        outcome = op.preview(plan)
+    elif plan.targets and (yes or agree(len({(each.host, each.pid) for each in plan.targets}), ports, force)):
         # a runtime of its own: while we ask, Ctrl-C means no
         with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            outcome = end(inventory, scanned, grace, force, rt)
+            outcome = op.run(plan, rt)
     else:
-        outcome = report(scanned, {})
+        outcome = op.report(plan, {})
     return finish(outcome, show_ended, asked_for=settings.dry_run)
 
 

@@ -197,7 +197,7 @@ def _run(inventory: Inventory, plan: Plan) -> int:
         [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
     )
     interrupts = Interrupts()
-    transport = make_transport(inventory)
+    transport = make_transport()
 
     def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
         view(Notice("info", text))

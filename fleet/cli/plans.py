@@ -12,7 +12,7 @@ from fleet.cli.output import clean, echo, fold, size_text, write_plan
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
-    from fleet.ops.broadcast.plan import BroadcastPlan
+    from fleet.ops.broadcast.planning import BroadcastPlan
     from fleet.ops.sync.code import SyncPlan
     from fleet.ops.wheels import WheelsPlan
 

@@ -20,12 +20,12 @@ from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice
 from fleet.model import Inventory, Report
-from fleet.ops.runtime import Runtime
 from fleet.rules.units import counted
-from fleet.transport.base import Transport
 
 if TYPE_CHECKING:
+    from fleet.ops.setup_ssh import SetupRuntime
     from fleet.ops.setup_ssh.enrol import NewKey
+    from fleet.ops.setup_ssh.passwords import Passwords
 
 
 def _terminal() -> bool:
@@ -100,15 +100,21 @@ def remark(notices: Sequence[Notice]) -> None:
 
 
 @contextmanager
-def telling(inventory: Inventory, transport: Transport | None = None) -> Iterator[Runtime]:
+def telling(inventory: Inventory, passwords: Passwords) -> Iterator[SetupRuntime]:
     """A Runtime whose events are told: what is about single hosts at the end, however that comes."""
+    from fleet.ops.setup_ssh import SetupRuntime
+
     settings, later = settings_of(), list[Notice]()
     try:
         with (
             ProgressLine(quiet=settings.quiet or settings.json) as line,
-            runtime(inventory, tell(line, quiet=settings.quiet, later=later), transport=transport) as rt,
+            runtime(
+                inventory, tell(line, quiet=settings.quiet, later=later), transport=make_transport(passwords.take)
+            ) as rt,
         ):
-            yield rt
+            yield SetupRuntime(
+                rt.transport, rt.fanout, rt.emit, rt.cancel, rt.ask, make_transport, passwords, confirm, ask_password
+            )
     finally:
         remark(later)
 
@@ -179,33 +185,29 @@ def setup_ssh(
     if undo:
         return _undo(inventory, everyone, home, password_file)
     replace = [select(inventory, nodeset, None).names for nodeset in replace_key]
-    options = op.SetupOptions(mesh, tofu, frozenset(n for names in replace for n in names), key_type)
-    plan = op.make_plan(inventory, everyone, options, home)
+    options = op.SetupOptions(
+        mesh, tofu, frozenset(n for names in replace for n in names), key_type, settings.connect_timeout
+    )
+    plan = op.plan(inventory, everyone, options, home)
     if settings.dry_run:
         return plans.tell("setup-ssh", inventory.names, plan.describe(), lambda: plans.setting_up(plan.describe()))
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
-    with telling(inventory) as rt:
-        report = op.setup(
-            plan,
-            lambda password_for: make_transport(everyone, password_for),
-            rt,
-            passwords,
-            op.Asks(confirm, ask_password),
-            limit=settings.connect_timeout,
-        )
+    with telling(inventory, passwords) as rt:
+        report = op.run(plan, rt)
     return finish(report, show)
 
 
 def _undo(inventory: Inventory, everyone: Inventory, home: Path, password_file: str | None) -> int:
+    from fleet.ops.setup_ssh import undo
     from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
-    from fleet.ops.setup_ssh.undo import describe, undo
 
-    settings = settings_of()
-    if settings.dry_run:
-        plan = describe(inventory, everyone, home)
-        return plans.tell("setup-ssh", inventory.names, plan, lambda: plans.undoing(plan), undo=True)
+    plan = undo.UndoPlan(inventory, everyone, home)
+    if settings_of().dry_run:
+        return plans.tell(
+            "setup-ssh", inventory.names, plan.describe(), lambda: plans.undoing(plan.describe()), undo=True
+        )
     passwords = read_password_file(password_file, inventory.names) if password_file else Passwords()
-    with telling(inventory, make_transport(everyone, passwords.take)) as rt:
-        report = undo(inventory, everyone, home, rt, passwords, ask_password)
+    with telling(inventory, passwords) as rt:
+        report = undo.run(plan, rt)
     return finish(report, show)

@@ -180,13 +180,13 @@ def _ask_for(inventory: Inventory, sources: Sequence[Path]) -> None:
 
 def sync_code(inventory: Inventory, source: Path, to: str | None, force: bool) -> Part:
     """Plan it; what is returned runs it."""
-    from fleet.ops.sync import execute, make_plan
+    from fleet.ops import sync as op
 
-    plan = make_plan(inventory, source, to, force)
+    plan = op.plan(inventory, source, to, force)
 
     def run() -> Report:
         settings = settings_of()
         with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return execute(inventory, plan, rt)
+            return op.run(plan, rt)
 
     return Part("code", plan.describe(), lambda: plans.code(plan), run, show, (plan.source,))

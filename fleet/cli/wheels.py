@@ -16,15 +16,14 @@ from fleet.model import Inventory, Report, Result
 
 def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_timeout: float) -> Part:
     """Plan it; what is returned runs it."""
-    from fleet.ops.wheels import WheelsOptions, execute, make_plan
+    from fleet.ops import wheels
 
-    plan = make_plan(inventory, source)
+    plan = wheels.plan(inventory, source, import_seconds=import_timeout, refresh=refresh)
 
     def run() -> Report:
         settings = settings_of()
-        options = WheelsOptions(import_timeout, refresh)
         with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return execute(inventory, plan, options, rt)
+            return wheels.run(plan, rt)
 
     return Part("wheels", plan.describe(), lambda: plans.wheels(plan), run, show_wheels)
 

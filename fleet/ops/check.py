@@ -49,9 +49,22 @@ class Checked:
     findings: tuple[Finding, ...]
 
 
-def make_plan(inventory: Inventory, options: CheckOptions) -> dict[str, dict[str, Any]]:
-    """Pure: host name -> the spec that fleet/remote/probe.py is fed."""
-    return {
+@dataclass(frozen=True)
+class CheckPlan:
+    """specs: host name -> what fleet/remote/probe.py is fed."""
+
+    hosts: tuple[Host, ...]
+    options: CheckOptions
+    specs: Mapping[str, Mapping[str, Any]]
+
+    def describe(self) -> dict[str, Any]:
+        """Names of variables, never their values."""
+        return {name: {**spec, "env": sorted(spec["env"])} for name, spec in self.specs.items()}
+
+
+def plan(inventory: Inventory, options: CheckOptions) -> CheckPlan:
+    """Pure: what each host is to tell."""
+    specs = {
         host.name: {
             "python": host.python,
             "activate": host.activate,
@@ -61,15 +74,16 @@ def make_plan(inventory: Inventory, options: CheckOptions) -> dict[str, dict[str
         }
         for host in inventory.hosts
     }
+    return CheckPlan(inventory.hosts, options, specs)
 
 
-def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Checked:
+def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     """Probe every host and judge them. exit_code: 122 and its like when a host could not be asked, else 123 with an
     error among the findings, else 0."""
-    plan = make_plan(inventory, options)
+    options = plan.options
 
     def task(session: Session, host: Host) -> Result:
-        facts = probe(session, plan[host.name], options, runtime)
+        facts = probe(session, plan.specs[host.name], options, runtime)
         try:
             seen = {host.name: view_of(host, facts, options)}
             judge(seen, fold), matrix(seen, fold, 2)
@@ -77,8 +91,10 @@ def check(inventory: Inventory, options: CheckOptions, runtime: Runtime) -> Chec
             raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
         return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
 
-    results = on_each(inventory.hosts, runtime, task, what="asking")
-    views = {r.host: view_of(inventory.host(r.host), r.data["facts"], options) for r in results if r.ok}
+    results = on_each(plan.hosts, runtime, task, what="asking")
+    views = {
+        host.name: view_of(host, r.data["facts"], options) for host, r in zip(plan.hosts, results, strict=True) if r.ok
+    }
     findings = tuple(judge(views, fold, modules=options.modules))
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):

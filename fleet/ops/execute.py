@@ -40,8 +40,10 @@ class ExecOptions:
 
 @dataclass(frozen=True)
 class ExecPlan:
-    """host name -> the spec that fleet/remote/execute.py is fed."""
+    """specs: host name -> what fleet/remote/execute.py is fed."""
 
+    hosts: tuple[Host, ...]
+    options: ExecOptions
     specs: Mapping[str, Mapping[str, Any]]
 
     def describe(self) -> dict[str, Any]:
@@ -55,9 +57,11 @@ class ExecPlan:
         }
 
 
-def make_plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
+def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
     """Pure: what each host is to run. `mark` tags the processes, so that they can be found and ended."""
     return ExecPlan(
+        inventory.hosts,
+        options,
         {
             host.name: {
                 "argv": None if options.argv is None else list(options.argv),
@@ -69,12 +73,13 @@ def make_plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
                 "timeout": options.timeout,
             }
             for host in inventory.hosts
-        }
+        },
     )
 
 
-def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime: Runtime) -> Report:
+def run(plan: ExecPlan, runtime: Runtime) -> Report:
     """Run the plan everywhere; Output events as bytes come, results in inventory order."""
+    options = plan.options
     mark = f"exec-{uuid.uuid4().hex}"
     spool = Spool()
 
@@ -110,7 +115,7 @@ def execute(inventory: Inventory, plan: ExecPlan, options: ExecOptions, runtime:
                 undo()
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
-    results = on_each(inventory.hosts, runtime, task, drain=options.grace + END_SECONDS)
+    results = on_each(plan.hosts, runtime, task, drain=options.grace + END_SECONDS)
     return Report("exec", results, exit_code_of(results))
 
 

@@ -1,6 +1,7 @@
 """`fleet kill-port`: shows who listens on ports, everywhere, and ends exactly those that were shown and agreed to.
 
-Two round trips: a scan, and the end of the processes approved, each named by pid, start time and owner.
+Two round trips: `look` brings what the plan is made of, `run` ends the processes approved, each named by pid, start
+time and owner.
 """
 
 from __future__ import annotations
@@ -71,12 +72,16 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """What listens where. results: of the hosts, with the errors of those that could not be asked."""
+class KillPlan:
+    """What listens where. results: of the hosts, with the errors of those that could not be asked. grace: seconds
+    between SIGTERM and SIGKILL. force: other users' processes, too."""
 
+    hosts: tuple[Host, ...]
     ports: tuple[int, ...]
     listeners: tuple[Listener, ...]
     results: tuple[Result, ...]
+    grace: float = 5.0
+    force: bool = False
 
     @property
     def targets(self) -> tuple[Listener, ...]:
@@ -84,8 +89,8 @@ class Scan:
         return tuple(listener for listener in self.listeners if listener.reason is None)
 
 
-def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runtime) -> Scan:
-    """Who listens on these ports, on every host. force: other users' processes may be ended too."""
+def look(inventory: Inventory, ports: Sequence[int], runtime: Runtime) -> tuple[Result, ...]:
+    """Who listens on these ports, on every host, as data["listeners"]."""
 
     def task(session: Session, host: Host) -> Result:
         answer = call(
@@ -93,14 +98,20 @@ def scan(inventory: Inventory, ports: Sequence[int], force: bool, runtime: Runti
         )
         return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name))
 
-    results = on_each(inventory.hosts, runtime, task, what="looking who listens")
+    return on_each(inventory.hosts, runtime, task, what="looking who listens")
+
+
+def plan(
+    inventory: Inventory, ports: Sequence[int], found: tuple[Result, ...], *, grace: float = 5.0, force: bool = False
+) -> KillPlan:
+    """Pure: of what `look` found, what is to be ended and what is left alone."""
     listeners = tuple(
         Listener(result.host, facts, why_left(facts, force))
-        for result in results
+        for result in found
         if result.ok
         for facts in result.data["listeners"]
     )
-    return Scan(tuple(ports), listeners, results)
+    return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force)
 
 
 def checked(answer: dict[str, Any], host: str, *, ended: bool = False) -> dict[str, Any]:
@@ -122,38 +133,44 @@ def why_left(facts: Mapping[str, Any], force: bool) -> str | None:
     return None
 
 
-def end(inventory: Inventory, scanned: Scan, grace: float, force: bool, runtime: Runtime) -> Report:
-    """End the scan's targets. A host is ok when nothing of what was found listens there any more."""
+def run(plan: KillPlan, runtime: Runtime) -> Report:
+    """End the plan's targets. A host is ok when nothing of what was found listens there any more."""
     by_host: dict[str, list[Listener]] = {}
-    for listener in scanned.targets:
+    for listener in plan.targets:
         by_host.setdefault(listener.host, []).append(listener)
 
     def task(session: Session, host: Host) -> Result:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
-        spec = {"op": "end", "ports": list(scanned.ports), "approved": approved, "grace": grace, "force": force}
-        answer = call(session, "ports", spec, timeout=grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel)
+        spec = {
+            "op": "end",
+            "ports": list(plan.ports),
+            "approved": approved,
+            "grace": plan.grace,
+            "force": plan.force,
+        }
+        answer = call(session, "ports", spec, timeout=plan.grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name, ended=True))
 
-    hosts = [host for host in inventory.hosts if host.name in by_host]
+    hosts = [host for host in plan.hosts if host.name in by_host]
     ended = {result.host: result for result in on_each(hosts, runtime, task, what="ending")}
-    return report(scanned, ended)
+    return report(plan, ended)
 
 
-def preview(scanned: Scan) -> Report:
+def preview(plan: KillPlan) -> Report:
     """What --dry-run tells: who listens, and nothing done about it."""
     results = tuple(
-        replace(r, data={"listeners": [each.as_json() for each in scanned.listeners if each.host == r.host]})
-        for r in scanned.results
+        replace(r, data={"listeners": [each.as_json() for each in plan.listeners if each.host == r.host]})
+        for r in plan.results
     )
     return Report("kill-port", results, exit_code_of(results), {"dry_run": True})
 
 
-def report(scanned: Scan, ended: Mapping[str, Result]) -> Report:
+def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
     """The outcome by host: `ended` are the second round trip's results, {} when there was none."""
     results = []
-    for result in scanned.results:
+    for result in plan.results:
         second = ended.get(result.host)
-        listeners = [_outcome(each, second) for each in scanned.listeners if each.host == result.host]
+        listeners = [_outcome(each, second) for each in plan.listeners if each.host == result.host]
         listeners += _newcomers(listeners, second)
         error = result.error or (second.error if second else None) or _held(result.host, listeners)
         results.append(

@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 def sync(folder: Path, *pythons: Path, runtime: Runtime | None = None, **options: Any) -> Report:
     hosts = tuple(Host(f"n{i}", "127.0.0.1", python=str(p)) for i, p in enumerate(pythons, 1))
     inventory = Inventory(hosts)
-    plan = wheels.make_plan(inventory, folder)
-    return wheels.execute(inventory, plan, wheels.WheelsOptions(**options), runtime or Runtime(LocalTransport()))
+    plan = wheels.plan(inventory, folder, **options)
+    return wheels.run(plan, runtime or Runtime(LocalTransport()))
 
 
 def states(report: Report) -> list[dict[str, str]]:

@@ -81,10 +81,10 @@ def run(tmp_path: Path, source: Path, order: str, lie: tuple[str, str] | None = 
         if isinstance(event, Notice):
             notices.append(event)
 
-    plan = broadcast.make_plan(inventory, [f"{source}:{tmp_path}/hosts/d"])
+    plan = broadcast.plan(inventory, [f"{source}:{tmp_path}/hosts/d"])
     dests = {name: str(tmp_path / name / "d") for name in order}
-    plan = broadcast.BroadcastPlan(tuple(type(item)(item.source, dests) for item in plan.items))
-    return broadcast.execute(inventory, plan, Runtime(Liars(**({"e": lie} if lie else {})), emit=emit)), notices
+    plan = broadcast.BroadcastPlan(plan.hosts, tuple(type(item)(item.source, dests) for item in plan.items))
+    return broadcast.run(plan, Runtime(Liars(**({"e": lie} if lie else {})), emit=emit)), notices
 
 
 LIES = {
@@ -145,7 +145,5 @@ def test_lists_longer_than_a_message_arrive_in_parts(tmp_path: Path) -> None:
     (result,) = run(tmp_path, source, "a")[0].results
     assert result.ok and result.data["files"] == 1203 and len(os.listdir(tmp_path / "a" / "d")) == 1203
     inventory = Inventory((Host("a", "127.0.0.1"),))
-    mirrored = sync.execute(
-        inventory, sync.make_plan(inventory, source, str(tmp_path / "m")), Runtime(LocalTransport())
-    )
+    mirrored = sync.run(sync.plan(inventory, source, str(tmp_path / "m")), Runtime(LocalTransport()))
     assert mirrored.results[0].data["sent"] == 1203 and len(os.listdir(tmp_path / "m")) == 1203

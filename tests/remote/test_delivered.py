@@ -69,7 +69,7 @@ def content(folder: Path) -> dict[str, str]:
 
 def mirror(source: Path, dest: Path) -> Report:
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    return sync.execute(inventory, sync.make_plan(inventory, source, str(dest)), Runtime(LocalTransport()))
+    return sync.run(sync.plan(inventory, source, str(dest)), Runtime(LocalTransport()))
 
 
 def state_of(dest: Path) -> Path:
@@ -203,9 +203,7 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
     fill(source, NEW)
     notices: list[Any] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    report = sync.execute(
-        inventory, sync.make_plan(inventory, source, str(dest)), Runtime(LocalTransport(), emit=notices.append)
-    )
+    report = sync.run(sync.plan(inventory, source, str(dest)), Runtime(LocalTransport(), emit=notices.append))
     assert report.ok and content(dest) == NEW
     assert (home / ".fleet/runs" / run / "rank0.out").read_text() == "oldold"
     assert marked(run), "the run goes on, and did not have to end first"

@@ -19,7 +19,8 @@ from nodes import BOOT, PYTHON
 from fleet.errors import ConnectError, DeadlineError, HostFailed
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report
-from fleet.ops.execute import ExecOptions, _cut_short, execute, make_plan
+from fleet.ops import execute
+from fleet.ops.execute import ExecOptions, _cut_short
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, Completed
 from fleet.transport.frames import Decoder
@@ -34,7 +35,7 @@ SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:
 
 def run(options: ExecOptions, host: Host = HOST, **kw: object) -> Report:
     inventory = Inventory((host,), env={"SHARED": "a b"})
-    return execute(inventory, make_plan(inventory, options), options, Runtime(LocalTransport(), **kw))  # type: ignore[arg-type]
+    return execute.run(execute.plan(inventory, options), Runtime(LocalTransport(), **kw))  # type: ignore[arg-type]
 
 
 def alive(needle: str) -> list[str]:

@@ -32,8 +32,8 @@ def dest(tmp_path: Path) -> Path:
 
 def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",)) -> Report:
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names))
-    plan = sync.make_plan(inventory, source, str(dest))
-    return sync.execute(inventory, plan, Runtime(LocalTransport()))
+    plan = sync.plan(inventory, source, str(dest))
+    return sync.run(plan, Runtime(LocalTransport()))
 
 
 def ok(source: Path, dest: Path) -> dict[str, object]:

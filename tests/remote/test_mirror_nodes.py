@@ -122,8 +122,8 @@ def test_a_node_that_waits_without_end_is_mentioned_once(
     says(monkeypatch, *({"event": "waiting", "run": f"run-{i}"} for i in range(500)), {"event": "failed"})
     notices: list[object] = []
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    plan = sync.make_plan(inventory, source, str(dest))
-    sync.execute(inventory, plan, Runtime(LocalTransport(), emit=notices.append))
+    plan = sync.plan(inventory, source, str(dest))
+    sync.run(plan, Runtime(LocalTransport(), emit=notices.append))
     assert [n.message for n in notices if isinstance(n, Notice)] == [
         "waiting until run run-0 has begun, which uses the same folder"
     ]

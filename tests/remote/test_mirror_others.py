@@ -41,9 +41,7 @@ def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None =
         return says
 
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
-    report = sync.execute(
-        inventory, sync.make_plan(inventory, source, str(dest), force), Runtime(LocalTransport(), ask=ask)
-    )
+    report = sync.run(sync.plan(inventory, source, str(dest), force), Runtime(LocalTransport(), ask=ask))
     assert len(questions) <= 1
     return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
 
@@ -140,8 +138,8 @@ def test_of_two_syncs_at_once_one_wins_whole(tmp_path: Path, force: bool) -> Non
     reports: dict[str, Report] = {}
 
     def run(tree: Path, late: str) -> None:
-        plan = sync.make_plan(inventory, tree, None, force)
-        reports[tree.name] = sync.execute(inventory, plan, Runtime(Slow(late)))
+        plan = sync.plan(inventory, tree, None, force)
+        reports[tree.name] = sync.run(plan, Runtime(Slow(late)))
 
     threads = [threading.Thread(target=run, args=each) for each in zip(trees, ("n2", "n1"), strict=True)]
     for thread in threads:
@@ -175,7 +173,7 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
     }
     with Running("mirror", spec, tmp_path) as other:
         next(other.frames())
-        report = sync.execute(inventory, sync.make_plan(inventory, tree, None), Runtime(LocalTransport()))
+        report = sync.run(sync.plan(inventory, tree, None), Runtime(LocalTransport()))
     errors = [r.error for r in report.results]
     assert all(error and error.kind == "busy" and "from desk (pid 7)" in error.message for error in errors)
     assert not (tmp_path / "n2").exists() and not (tmp_path / "n3").exists()

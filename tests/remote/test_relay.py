@@ -39,15 +39,13 @@ class Fleet:
 
     def send(self, source: Path, cancel: Cancel | None = None, to: str = "data/", **options: Any) -> Report:
         dests = {host.name: f"{host.workdir}/{to}" for host in self.inventory.hosts}
-        plan = broadcast.make_plan(self.inventory, [f"{source}:X"], **options)
+        plan = broadcast.plan(self.inventory, [f"{source}:X"], **options)
         items = tuple(
-            broadcast.plan.Item(item.source, {n: d + source.name if d.endswith("/") else d for n, d in dests.items()})
+            broadcast.Item(item.source, {n: d + source.name if d.endswith("/") else d for n, d in dests.items()})
             for item in plan.items
         )
-        plan = broadcast.BroadcastPlan(items, plan.limit, plan.via)
-        return broadcast.execute(
-            self.inventory, plan, Runtime(LocalTransport(), emit=self.events.append, cancel=cancel or Cancel())
-        )
+        plan = broadcast.BroadcastPlan(plan.hosts, items, plan.limit, plan.via)
+        return broadcast.run(plan, Runtime(LocalTransport(), emit=self.events.append, cancel=cancel or Cancel()))
 
     def ok(self, source: Path, **options: Any) -> Report:
         report = self.send(source, **options)
@@ -175,9 +173,8 @@ def test_a_copy_from_elsewhere_is_recognised_by_its_digest(fleet: Fleet, big: Pa
 
 def test_the_head_may_be_one_of_the_hosts(fleet: Fleet, big: Path) -> None:
     inode = big.stat().st_ino
-    plan = broadcast.make_plan(fleet.inventory, [str(big)])
-    single = Inventory(fleet.inventory.hosts[:1])
-    report = broadcast.execute(single, plan, Runtime(LocalTransport()))
+    plan = broadcast.plan(Inventory(fleet.inventory.hosts[:1]), [str(big)])
+    report = broadcast.run(plan, Runtime(LocalTransport()))
     assert report.exit_code == 0 and received(report) == [0]
     assert big.stat().st_ino == inode
 
@@ -220,11 +217,11 @@ def test_two_names_of_one_place_are_found_out_by_the_node(fleet: Fleet, tmp_path
         (tmp_path / name).mkdir()
         (tmp_path / name / "way").symlink_to(".")
     items = tuple(
-        broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / n / to) for n in fleet.names})
+        broadcast.Item(tmp_path / source, {n: str(tmp_path / n / to) for n in fleet.names})
         for source, to in (("one", "x"), ("two", "way/x"))
     )
-    report = broadcast.execute(
-        fleet.inventory, broadcast.BroadcastPlan(items, None, "chain"), Runtime(LocalTransport())
+    report = broadcast.run(
+        broadcast.BroadcastPlan(fleet.inventory.hosts, items, None, "chain"), Runtime(LocalTransport())
     )
     assert report.exit_code == 1 and "two sources go to" in str(report.results[0].error)
     assert not (tmp_path / "n1/x").exists()
@@ -313,9 +310,9 @@ def test_some_destinations_shared_and_some_not(fleet: Fleet, tmp_path: Path) -> 
     items = []
     for source, where in (("own", "{}/x"), ("common", "all/x")):
         (tmp_path / source).write_text(source)
-        items.append(broadcast.plan.Item(tmp_path / source, {n: str(tmp_path / where.format(n)) for n in fleet.names}))
-    report = broadcast.execute(
-        fleet.inventory, broadcast.BroadcastPlan(tuple(items), None, "chain"), Runtime(LocalTransport())
+        items.append(broadcast.Item(tmp_path / source, {n: str(tmp_path / where.format(n)) for n in fleet.names}))
+    report = broadcast.run(
+        broadcast.BroadcastPlan(fleet.inventory.hosts, tuple(items), None, "chain"), Runtime(LocalTransport())
     )
     assert report.exit_code == 0, [r.error for r in report.results]
     assert (tmp_path / "all/x").read_text() == "common" and (tmp_path / "n3/x").read_text() == "own"

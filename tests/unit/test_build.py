@@ -13,7 +13,7 @@ import pytest
 
 from fleet.errors import HostFailed, PreflightError, UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.build import BuildOptions, build_env, installed_ops, make_plan
+from fleet.ops.build import BuildOptions, build_env, installed_ops, plan
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
 from fleet.ops.build.node import _Incoming, _told
 from fleet.ops.build.source import unpack
@@ -262,12 +262,12 @@ def test_arch_that_is_none(text: str) -> None:
 
 
 def test_the_environment_of_a_deepspeed_build() -> None:
-    plan = make_plan(INVENTORY, BuildOptions("deepspeed", ops=("cpu_adam", "utils")))
-    assert build_env(plan, (), {}) == (
+    made = plan(INVENTORY, BuildOptions("deepspeed", ops=("cpu_adam", "utils")))
+    assert build_env(made, (), {}) == (
         {"DS_BUILD_OPS": "0", "DS_BUILD_CPU_ADAM": "1", "DS_BUILD_UTILS": "1", "DS_ACCELERATOR": "cpu"},
         ("cpu_adam", "utils"),
     )
-    env, ops = build_env(make_plan(INVENTORY, BuildOptions("deepspeed")), ("8.0", "9.0"), {"MAX_JOBS": "4"})
+    env, ops = build_env(plan(INVENTORY, BuildOptions("deepspeed")), ("8.0", "9.0"), {"MAX_JOBS": "4"})
     assert env["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0" and env["MAX_JOBS"] == "4" and "DS_ACCELERATOR" not in env
     assert "fused_adam" in ops
 
@@ -281,7 +281,7 @@ def test_the_ops_in_a_wheel() -> None:
 def test_plans_that_make_no_sense(tmp_path: Path) -> None:
     def refused(says: str, *args: Any, **more: Any) -> None:
         with pytest.raises(UsageError, match=says):
-            make_plan(INVENTORY, BuildOptions(*args, **more))
+            plan(INVENTORY, BuildOptions(*args, **more))
 
     refused("no host 'gpu09'", "deepspeed", on="gpu09")
     refused("no op", "deepspeed", ops=("cpu_adam=1",))
@@ -291,16 +291,16 @@ def test_plans_that_make_no_sense(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("")
     refused("belong to 'fleet build deepspeed'", str(tmp_path), ops=("cpu_adam",))
     refused("is a file", str(tmp_path / "setup.py"))
-    plan = make_plan(INVENTORY, BuildOptions(str(tmp_path), on="gpu02"))
-    assert plan.host.name == "gpu02" and plan.describe()["arch"] == "auto"
+    made = plan(INVENTORY, BuildOptions(str(tmp_path), on="gpu02"))
+    assert made.host.name == "gpu02" and made.describe()["arch"] == "auto"
 
 
 def test_the_plan_shows_what_would_be_run() -> None:
-    shown = make_plan(INVENTORY, BuildOptions("deepspeed", cpu=True)).describe()
+    shown = plan(INVENTORY, BuildOptions("deepspeed", cpu=True)).describe()
     assert shown["source"].startswith("deepspeed==0.19.8") and shown["arch"] == "cpu"
     assert shown["env"] == {"DS_BUILD_OPS": "0", "DS_BUILD_CPU_ADAM": "1", "DS_ACCELERATOR": "cpu"}
     assert shown["argv"][1:4] == ["-m", "pip", "wheel"]
-    told = make_plan(INVENTORY, BuildOptions("deepspeed", arch="8.0")).describe()
+    told = plan(INVENTORY, BuildOptions("deepspeed", arch="8.0")).describe()
     assert told["env"]["TORCH_CUDA_ARCH_LIST"] == "8.0"
 
 

@@ -18,8 +18,8 @@ import pytest
 from fleet.cli.main import run
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory
-from fleet.ops.check import CheckOptions, check, make_plan
-from fleet.ops.kill_port import end, scan
+from fleet.ops import check, kill_port
+from fleet.ops.check import CheckOptions
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
@@ -40,7 +40,7 @@ def hosts(*names: str, **fields: Any) -> Inventory:
 
 def test_the_plan_is_what_the_probe_is_fed() -> None:
     inventory = Inventory((Host("a", "a", workdir="~/w", env={"B": "2"}), Host("b", "b")), env={"A": "1"})
-    plan = make_plan(inventory, CheckOptions(3.0, "/data"))
+    plan = check.plan(inventory, CheckOptions(3.0, "/data")).specs
     assert plan["a"] == {
         "python": None,
         "activate": None,
@@ -52,7 +52,7 @@ def test_the_plan_is_what_the_probe_is_fed() -> None:
 
 
 def test_facts_clock_and_findings() -> None:
-    done = check(hosts("a", "b"), CheckOptions(30.0), Runtime(LocalTransport()))
+    done = check.run(check.plan(hosts("a", "b"), CheckOptions(30.0)), Runtime(LocalTransport()))
     report = done.report.as_json()
     clock = report["hosts"]["a"]["facts"]["clock"]
     assert abs(clock["offset"]) <= clock["uncertainty"] < 5, "this machine's clock agrees with itself"
@@ -61,13 +61,17 @@ def test_facts_clock_and_findings() -> None:
 
 
 def test_an_error_among_the_findings_is_123() -> None:
-    done = check(hosts("a", "b", python="/nowhere/python"), CheckOptions(30.0), Runtime(LocalTransport()))
+    done = check.run(
+        check.plan(hosts("a", "b", python="/nowhere/python"), CheckOptions(30.0)), Runtime(LocalTransport())
+    )
     assert done.report.exit_code == 123
     assert [f.id for f in done.findings if f.severity == "error"] == ["python-missing"]
 
 
 def test_an_unreachable_host_is_122_and_the_others_are_judged() -> None:
-    done = check(hosts("a", "down", "b", python="/nowhere/python"), CheckOptions(30.0), Runtime(SomeAreDown()))
+    done = check.run(
+        check.plan(hosts("a", "down", "b", python="/nowhere/python"), CheckOptions(30.0)), Runtime(SomeAreDown())
+    )
     assert done.report.exit_code == 122
     assert "python-missing" in {f.id for f in done.findings}
     report = done.report.as_json()
@@ -219,9 +223,9 @@ def test_kill_port_one_host_down(listener: Listener) -> None:
     process, port = listener
     inventory = hosts("n1", "down")
     runtime = Runtime(SomeAreDown())
-    scanned = scan(inventory, [port], False, runtime)
-    assert [each.host for each in scanned.targets] == ["n1"]
-    report = end(inventory, scanned, 5.0, False, runtime)
+    plan = kill_port.plan(inventory, [port], kill_port.look(inventory, [port], runtime))
+    assert [each.host for each in plan.targets] == ["n1"]
+    report = kill_port.run(plan, runtime)
     assert report.exit_code == 122 and process.wait(5) is not None
     assert report.as_json()["hosts"]["n1"]["listeners"][0]["ended"]
 
@@ -249,11 +253,11 @@ def test_kill_port_says_who_took_the_port_over() -> None:
         port = int(master.stdout.readline())
         runtime = Runtime(LocalTransport())
         inventory = hosts("n1")
-        found = scan(inventory, [port], False, runtime)
+        found = kill_port.plan(inventory, [port], kill_port.look(inventory, [port], runtime), grace=2.0)
         while len(found.targets) < 2:
-            found = scan(inventory, [port], False, runtime)
+            found = kill_port.plan(inventory, [port], kill_port.look(inventory, [port], runtime), grace=2.0)
         workers = tuple(each for each in found.listeners if each.pid != master.pid)
-        report = end(inventory, replace(found, listeners=workers), 2.0, False, runtime)
+        report = kill_port.run(replace(found, listeners=workers), runtime)
         assert report.exit_code == 1 and master.poll() is None
         listed = report.as_json()["hosts"]["n1"]["listeners"]
         assert [e["pid"] for e in listed if e["ended"]] == [workers[0].pid]

@@ -172,8 +172,8 @@ def test_a_mirror_that_says_anything(messages: Messages) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "f").write_text("x")
         inventory = Inventory((HOST,))
-        plan = sync.make_plan(inventory, Path(folder), "/d")
-        report = sync.execute(inventory, plan, Runtime(said(*messages)))
+        plan = sync.plan(inventory, Path(folder), "/d")
+        report = sync.run(plan, Runtime(said(*messages)))
     error = report.results[0].error
     assert report.as_json() and (error is None or error.kind != "internal"), error
 

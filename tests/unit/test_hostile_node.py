@@ -15,10 +15,9 @@ import pytest
 
 from fleet.errors import ConnectError, FleetError, HostFailed
 from fleet.model import Host, Inventory
-from fleet.ops import broadcast, kill_port, sync
-from fleet.ops.check import CheckOptions, check
-from fleet.ops.execute import ExecOptions, execute
-from fleet.ops.execute import make_plan as exec_plan
+from fleet.ops import broadcast, check, execute, kill_port, sync
+from fleet.ops.check import CheckOptions
+from fleet.ops.execute import ExecOptions
 from fleet.ops.launch import gang, janitor, logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
@@ -135,7 +134,7 @@ def test_exec_takes_any_stream_for_one_of_two() -> None:
     inventory = Inventory((HOST,))
     options = ExecOptions(("true",))
     talker = Node(PREAMBLE + frame(b"O", b"x", 7) + frame(b"X", b'{"exit_status": 3}'))
-    report = execute(inventory, exec_plan(inventory, options), options, Runtime(talker))
+    report = execute.run(execute.plan(inventory, options), Runtime(talker))
     assert report.exit_code == 3 and report.results[0].stderr == b"x"
 
 
@@ -150,7 +149,7 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     inventory = Inventory((HOST,))
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [[path, 1]], "stage": "/d/s", "basis": "/d"}
-    report = sync.execute(inventory, sync.make_plan(inventory, source, "/d"), Runtime(said(hello, need)))
+    report = sync.run(sync.plan(inventory, source, "/d"), Runtime(said(hello, need)))
     assert isinstance(report.results[0].error, Nonsense), report.results[0].error
 
 
@@ -193,8 +192,8 @@ NEED = {
 def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "x").write_bytes(b"data")
     inventory = Inventory((HOST,))
-    plan = broadcast.make_plan(inventory, [f"{tmp_path}/x:/d/x"])
-    report = broadcast.execute(inventory, plan, Runtime(said({"event": "hello"}, {**NEED, **change})))
+    plan = broadcast.plan(inventory, [f"{tmp_path}/x:/d/x"])
+    report = broadcast.run(plan, Runtime(said({"event": "hello"}, {**NEED, **change})))
     error = report.results[0].error
     assert isinstance(error, Nonsense) and error.host == "gpu1", error
 
@@ -216,7 +215,7 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
     ],
 )
 def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
-    checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said({"facts": facts})))
+    checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said({"facts": facts})))
     assert isinstance(checked.report.results[0].error, Nonsense) and checked.report.exit_code == 122
 
 
@@ -244,7 +243,7 @@ def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("messages", [[{"clock": None}], [{"clock": 1.0}, {"clock": "1.0"}], []])
 def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> None:
-    checked = check(Inventory((HOST,)), CheckOptions(), Runtime(said(*messages)))
+    checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said(*messages)))
     assert isinstance(checked.report.results[0].error, Nonsense)
 
 
@@ -357,8 +356,8 @@ LISTENER = {
     ],
 )
 def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -> None:
-    scanned = kill_port.scan(Inventory((HOST,)), [80], False, Runtime(said({"listeners": [{**LISTENER, **change}]})))
-    assert isinstance(scanned.results[0].error, Nonsense) is bool(change)
+    (result,) = kill_port.look(Inventory((HOST,)), [80], Runtime(said({"listeners": [{**LISTENER, **change}]})))
+    assert isinstance(result.error, Nonsense) is bool(change)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +390,7 @@ def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, c
     if change == {"event": []}:
         messages["hello"] = change
     hello, need, done = messages.values()
-    report = sync.execute(inventory, sync.make_plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
+    report = sync.run(sync.plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
     assert isinstance(report.results[0].error, Nonsense) is bool(change)
 
 
@@ -473,9 +472,9 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
 def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[dict[str, Any]]) -> None:
     (tmp_path / "x").write_bytes(b"data")
     inventory = Inventory((HOST,))
-    plan = broadcast.make_plan(inventory, [f"{tmp_path}/x:/d/x"])
+    plan = broadcast.plan(inventory, [f"{tmp_path}/x:/d/x"])
     messages = [{"event": "hello"}, *({"event": "lacks", **part} for part in parts), NEED]
-    report = broadcast.execute(inventory, plan, Runtime(said(*messages)))
+    report = broadcast.run(plan, Runtime(said(*messages)))
     assert isinstance(report.results[0].error, Nonsense)
 
 
@@ -486,5 +485,5 @@ def test_parts_of_what_a_sync_lacks_that_are_none(tmp_path: Path, parts: list[An
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": None}
     need = {"event": "need", "files": [["x", 4]], "stage": "/d/s", "basis": "/d"}
     lacks = [{"event": "lacks", "files": [part] if part else []} for part in parts]
-    report = sync.execute(inventory, sync.make_plan(inventory, tmp_path, "/d"), Runtime(said(hello, *lacks, need)))
+    report = sync.run(sync.plan(inventory, tmp_path, "/d"), Runtime(said(hello, *lacks, need)))
     assert isinstance(report.results[0].error, Nonsense)

@@ -63,17 +63,17 @@ def test_a_folder_of_the_node_that_is_no_absolute_path(source: Path, seen: Path,
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [["large", 1]], "stage": "/d/s", "basis": "/d", **change}
     inventory = Inventory((HOST,))
-    report = sync.execute(inventory, sync.make_plan(inventory, source, "/d"), Runtime(said(hello, need)))
+    report = sync.run(sync.plan(inventory, source, "/d"), Runtime(said(hello, need)))
     assert isinstance(report.results[0].error, Nonsense) and not seen.exists()
 
 
 @pytest.mark.parametrize("stage", [":mod", "stage", "", "/x\0y"])
 def test_a_stage_of_a_broadcast_that_is_no_absolute_path(source: Path, seen: Path, stage: str) -> None:
     inventory = Inventory((HOST,))
-    plan = broadcast.make_plan(inventory, [f"{source}/large:/d/large"], via="rsync")
+    plan = broadcast.plan(inventory, [f"{source}/large:/d/large"], via="rsync")
     size = SMALL_BYTES + 1
     need = {**NEED, "wants": [[0, size]], "bytes": size, "stages": [stage]}
-    report = broadcast.execute(inventory, plan, Runtime(said({"event": "hello"}, need)))
+    report = broadcast.run(plan, Runtime(said({"event": "hello"}, need)))
     assert isinstance(report.results[0].error, Nonsense) and not seen.exists()
 
 

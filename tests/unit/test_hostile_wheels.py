@@ -106,8 +106,8 @@ def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None
     make_wheel(tmp_path / "w")
     there = {**FACTS, "states": [{"state": "there", "verified": True}]}
     transport = Fleet(evil=said({**there, **change}), good=said(there))
-    plan = wheels.make_plan(BOTH, tmp_path / "w")
-    report = wheels.execute(BOTH, plan, wheels.WheelsOptions(), Runtime(transport))
+    plan = wheels.plan(BOTH, tmp_path / "w")
+    report = wheels.run(plan, Runtime(transport))
     wrong = change and change != {"event": []}
     assert errors(report) == (["protocol", "held"] if wrong else ["", ""])
     assert report.results[1].data["wheels"] == {"tinypkg": "there"}
@@ -199,7 +199,7 @@ def test_a_toolchain_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> N
     (tmp_path / "setup.py").write_text("")
     options = build.BuildOptions(str(tmp_path))
     transport = Fleet(evil=said({"facts": {**TOOLCHAIN, **change}}), good=said({"facts": TOOLCHAIN}))
-    report = build.execute(BOTH, build.make_plan(BOTH, options), options, Runtime(transport))
+    report = build.run(build.plan(BOTH, options), Runtime(transport))
     assert errors(report) == ["protocol", ""] and report.exit_code == 122
 
 

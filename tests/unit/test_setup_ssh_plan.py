@@ -12,9 +12,10 @@ import pytest
 
 from fleet.errors import ConnectError, HostFailed
 from fleet.model import Host, Inventory
+from fleet.ops import setup_ssh
 from fleet.ops.setup_ssh import config_block, keys
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.plan import SetupOptions, SetupPlan, make_plan
+from fleet.ops.setup_ssh.planning import SetupOptions, SetupPlan
 from fleet.ops.setup_ssh.record import Record, block_name
 from fleet.ops.setup_ssh.undo import undone
 from fleet.transport.ssh.hostkeys import HostKey
@@ -28,7 +29,7 @@ def plan(home: Path, inventory: Inventory = EVERYONE, config: str | None = None,
     if config is not None:
         (home / ".ssh").mkdir(exist_ok=True)
         (home / ".ssh/config").write_text(config)
-    return make_plan(inventory, EVERYONE, SetupOptions(**options), home)  # type: ignore[arg-type]
+    return setup_ssh.plan(inventory, EVERYONE, SetupOptions(**options), home)  # type: ignore[arg-type]
 
 
 def test_gateways_come_first_and_keep_their_names(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_dry_run_says_what_of_the_host_keys(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/known_hosts").write_text(f"gpu2 {key.text}\n")
     everyone = Inventory((pinned, Host("gpu2", "gpu2"), Host("gpu3", "gpu3")), source="x")
-    said = make_plan(everyone, everyone, SetupOptions(), tmp_path).describe()["hosts"].values()
+    said = setup_ssh.plan(everyone, everyone, SetupOptions(), tmp_path).describe()["hosts"].values()
     expected = [f"must be {pinned.host_key}", "must be the one on file", "show and ask"]
     assert [host["host_key"] for host in said] == expected
 

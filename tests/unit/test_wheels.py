@@ -16,7 +16,7 @@ from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.runtime import Runtime
 from fleet.ops.sync.tree import scan
-from fleet.ops.wheels import make_plan
+from fleet.ops.wheels import plan
 from fleet.ops.wheels.collect import collect, target_options
 from fleet.ops.wheels.node import refusal
 from fleet.ops.wheels.tags import agree, choose, common_tags
@@ -127,9 +127,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     assert "fleet build ./pkg-1.0" in (caught.value.hint or "")
     inventory = Inventory((Host("a", "a"),))
     with pytest.raises(UsageError, match="source distribution"):
-        make_plan(inventory, tmp_path / "pkg-1.0.tar.gz")
+        plan(inventory, tmp_path / "pkg-1.0.tar.gz")
     with pytest.raises(UsageError, match="does not exist"):
-        make_plan(inventory, tmp_path / "nowhere")
+        plan(inventory, tmp_path / "nowhere")
 
 
 def test_a_renamed_wheel(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_requirements_that_would_run_code_here_are_refused_by_their_line(tmp_pat
     inner.write_text(f"numpy\n# a remark\n{line}\n")
     outer.write_text("-r inner.txt\n")
     with pytest.raises(UsageError, match=RUNS) as caught:
-        make_plan(Inventory((Host("h", "h"),)), outer)
+        plan(Inventory((Host("h", "h"),)), outer)
     assert caught.value.where == f"{inner}:3" and caught.value.hint
 
 
@@ -252,7 +252,7 @@ def test_requirements_that_are_names_or_wheels_are_taken(tmp_path: Path) -> None
         "./a-1.0-py3-none-any.whl\nb @ https://example.org/b-1.0-py3-none-any.whl#sha256=00\n"
         "--find-links ./w\n"
     )
-    assert make_plan(Inventory((Host("h", "h"),)), path).kind == "requirements"
+    assert plan(Inventory((Host("h", "h"),)), path).kind == "requirements"
 
 
 def test_uneven_pythons_are_named() -> None:

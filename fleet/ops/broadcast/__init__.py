@@ -1,6 +1,6 @@
 """`fleet sync --data`: files to every host by a pipelined broadcast."""
 
-from fleet.ops.broadcast.execute import execute
-from fleet.ops.broadcast.plan import BroadcastPlan, make_plan
+from fleet.ops.broadcast.execute import run
+from fleet.ops.broadcast.planning import BroadcastPlan, Item, plan
 
-__all__ = ["BroadcastPlan", "execute", "make_plan"]
+__all__ = ["BroadcastPlan", "Item", "plan", "run"]

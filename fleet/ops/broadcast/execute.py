@@ -16,13 +16,13 @@ from typing import Any
 from fleet import fanout
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Finished, Round, Started
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.broadcast.certificate import make_certificate
 from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.coordinator import GOODBYE_SECONDS, TICK_SECONDS, Coordinator
 from fleet.ops.broadcast.manifest import Manifest, scan
 from fleet.ops.broadcast.member import Member, converse
-from fleet.ops.broadcast.plan import BroadcastPlan
+from fleet.ops.broadcast.planning import BroadcastPlan
 from fleet.ops.broadcast.star import send
 from fleet.ops.broadcast.tunnel import Tunnels
 from fleet.ops.each import failed, with_shared
@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing,
 FDS_PER_HOST = 2
 
 
-def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Report:
+def run(plan: BroadcastPlan, runtime: Runtime) -> Report:
     """Bring the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
 
     Report.data: {"sources", "files", "size", "sent": bytes that left this machine, "cuts"}. Hosts that cannot be
@@ -43,9 +43,9 @@ def execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Repo
     """
     if plan.via == "rsync" and shutil.which("rsync") is None:
         raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
-    report = _execute(inventory, plan, runtime)
+    report = _run(plan, runtime)
     if len(plan.items) > 1 and any(r.error is not None and r.error.kind == "mixed" for r in report.results):
-        return _joined([_execute(inventory, replace(plan, items=(item,)), runtime) for item in plan.items])
+        return _joined([_run(replace(plan, items=(item,)), runtime) for item in plan.items])
     return report
 
 
@@ -65,16 +65,15 @@ def _joined(reports: list[Report]) -> Report:
     return Report("sync", final, exit_code_of(final), data)
 
 
-def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Report:
+def _run(plan: BroadcastPlan, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {', '.join(str(item.source) for item in plan.items)}", ()))
     manifest = scan([item.source for item in plan.items])
     # the chain needs every host at once, however small the fan-out
-    fanout.check_limits(len(inventory.hosts), len(inventory.hosts), FDS_PER_HOST)
+    fanout.check_limits(len(plan.hosts), len(plan.hosts), FDS_PER_HOST)
     members = [
-        Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24))
-        for host in inventory.hosts
+        Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24)) for host in plan.hosts
     ]
-    runtime.emit(Round("", inventory.names))
+    runtime.emit(Round("", tuple(host.name for host in plan.hosts)))
     transfer = _Transfer(plan, manifest, members, runtime)
     coordinator = transfer.coordinator
     source = threading.Thread(target=transfer.source, name="source", daemon=True)
@@ -91,7 +90,7 @@ def _execute(inventory: Inventory, plan: BroadcastPlan, runtime: Runtime) -> Rep
         coordinator.end()
         source.join(GOODBYE_SECONDS)  # its last word is how much it has sent
         transfer.tunnels.close()
-    final = with_shared([results[host.name] for host in inventory.hosts])
+    final = with_shared([results[host.name] for host in plan.hosts])
     data = {
         "sources": [str(item.source) for item in plan.items],
         "files": len(manifest.files),

@@ -44,16 +44,16 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """tree: the source on the head, None: deepspeed's sdist of `version`. host: who builds. arch: () means auto. cpu:
-    for no GPU at all."""
+    """inventory: the hosts that it is for. tree: the source on the head, None: deepspeed's sdist of `version`. host:
+    who builds. arch: () means auto."""
 
+    inventory: Inventory
+    options: BuildOptions
     name: str
     tree: Path | None
     version: str | None
     host: Host
     arch: tuple[str, ...]
-    ops: tuple[str, ...]
-    cpu: bool = False
 
     @property
     def deepspeed(self) -> bool:
@@ -61,7 +61,7 @@ class BuildPlan:
 
     def describe(self) -> dict[str, Any]:
         source = str(self.tree) if self.tree else f"deepspeed=={self.version}, from pip's index on this machine"
-        env, ops = build_env(self, () if self.cpu else self.arch or ("auto",), {})
+        env, ops = build_env(self, () if self.options.cpu else self.arch or ("auto",), {})
         argv = [
             self.host.python or "python3",
             "-m",
@@ -79,11 +79,11 @@ class BuildPlan:
             "ops": list(ops),
             "env": env,
             "argv": argv,
-            "arch": "cpu" if self.cpu else list(self.arch) or "auto",
+            "arch": "cpu" if self.options.cpu else list(self.arch) or "auto",
         }
 
 
-def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
+def plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
     """Who builds what; UsageError for what cannot be."""
     names = inventory.names
     if options.on is not None and options.on not in names:
@@ -97,21 +97,21 @@ def make_plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
         if options.source and options.version:
             raise UsageError("--version and --source exclude each other", hint="a tree has its own version")
         tree = check_tree(options.source) if options.source else None
-        return BuildPlan(
-            "deepspeed", tree, None if tree else options.version or DEEPSPEED, host, arch, options.ops, options.cpu
-        )
+        version = None if tree else options.version or DEEPSPEED
+        return BuildPlan(inventory, options, "deepspeed", tree, version, host, arch)
     if options.source or options.version or options.ops:
         raise UsageError(
             "--source, --version and --ops belong to 'fleet build deepspeed'",
             hint="for any other tree: fleet build PATH --env NAME=VALUE",
         )
     tree = check_tree(Path(options.what))
-    return BuildPlan(tree.name, tree, None, host, arch, (), options.cpu)
+    return BuildPlan(inventory, options, tree.name, tree, None, host, arch)
 
 
-def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtime: Runtime) -> Report:
+def run(plan: BuildPlan, runtime: Runtime) -> Report:
     """Look, judge, carry, build, fetch, install. The report's data: {"build", "on", "wheel", "sha256", "log", "arch",
     "ops"}; its results are those of the install, or of the host on which the build failed."""
+    inventory, options = plan.inventory, plan.options
     facts_of = look(inventory, runtime)
     silent = tuple(r for r in facts_of if not r.ok)
     if silent:
@@ -119,7 +119,7 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
             "build", tuple(Result(r.host, r.ok, r.exit_status, error=r.error) for r in facts_of), exit_code_of(facts_of)
         )
     facts = {r.host: r.data["facts"] for r in facts_of}
-    arch = () if plan.cpu else plan.arch or judge.fleet_arch(facts)
+    arch = () if options.cpu else plan.arch or judge.fleet_arch(facts)
     errors = judge.toolchain(facts[plan.host.name], arch, needs_torch=plan.deepspeed)
     if errors:
         return _failed(
@@ -157,9 +157,7 @@ def execute(inventory: Inventory, plan: BuildPlan, options: BuildOptions, runtim
     said |= {"wheel": str(path), "sha256": digest}
     if not options.install:
         return Report("build", (Result(plan.host.name, True, 0),), 0, said)
-    done = wheels.execute(
-        inventory, wheels.make_plan(inventory, path), wheels.WheelsOptions(options.import_seconds), runtime
-    )
+    done = wheels.run(wheels.plan(inventory, path, import_seconds=options.import_seconds), runtime)
     return Report("build", done.results, done.exit_code, {**done.data, **said})
 
 
@@ -168,7 +166,7 @@ def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> t
     values: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": ";".join(arch)} if arch else {}
     ops: tuple[str, ...] = ()
     if plan.deepspeed:
-        ops = plan.ops or (("cpu_adam", "fused_adam", "utils") if arch else ("cpu_adam",))
+        ops = plan.options.ops or (("cpu_adam", "fused_adam", "utils") if arch else ("cpu_adam",))
         values |= {"DS_BUILD_OPS": "0", **{f"DS_BUILD_{op.upper()}": "1" for op in ops}}
         if not arch:
             values["DS_ACCELERATOR"] = "cpu"

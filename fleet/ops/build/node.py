@@ -77,7 +77,7 @@ def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtim
     """The source on the node that builds, as code goes there; a second build sends what changed."""
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
     there = f"~/.fleet/sources/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
-    report = sync.execute(one, sync.SyncPlan(tree, {one.hosts[0].name: there}, whole, force=True), runtime)
+    report = sync.run(sync.SyncPlan(one.hosts, tree, {one.hosts[0].name: there}, whole, force=True), runtime)
     if report.results[0].error:
         raise report.results[0].error
     return there

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from fleet import fanout
@@ -43,7 +42,7 @@ def launch(
     fanout.check_limits(len(draft.hosts), len(draft.hosts), FDS_PER_HOST)
     if options.sync:
         with step(runtime, "sync", len(draft.hosts)):
-            sync_code(inventory, draft, runtime)
+            sync_code(draft, runtime)
     sessions = Sessions(runtime)
     try:
         with step(runtime, "preflight", len(draft.hosts)):
@@ -76,15 +75,14 @@ def launch(
         sessions.close()
 
 
-def sync_code(inventory: Inventory, plan: Plan, runtime: Runtime) -> None:
+def sync_code(plan: Plan, runtime: Runtime) -> None:
     """--sync: the head's current folder to every node's workdir; raises the first host's error, nothing starts."""
     from fleet.ops import sync
 
-    hosts = replace(inventory, hosts=plan.hosts)
     where = {n.node.host.name: n.workdir for n in plan.nodes}
-    report = sync.execute(
-        hosts,
+    report = sync.run(
         sync.SyncPlan(
+            plan.hosts,
             Path(plan.options.cwd),
             where,
             force=plan.options.force,

@@ -7,7 +7,7 @@ and everything is on record before it is changed. Run again it finds nothing to 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.errors import FleetError, Interrupted
@@ -21,56 +21,49 @@ from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.install import AskPassword, Reached, install
 from fleet.ops.setup_ssh.mesh import mesh
 from fleet.ops.setup_ssh.passwords import Passwords
-from fleet.ops.setup_ssh.plan import HostPlan, SetupOptions, SetupPlan, make_plan
+from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions, SetupPlan, plan
 from fleet.ops.setup_ssh.record import Record, my_turn
 from fleet.ops.setup_ssh.verify import Pair
 from fleet.transport.base import Transport
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.transport import SshTransport
 
-__all__ = ["Asks", "MakeTransport", "SetupOptions", "SetupPlan", "make_plan", "setup"]
+__all__ = ["SetupOptions", "SetupPlan", "SetupRuntime", "plan", "run"]
 
 MakeTransport = Callable[[Callable[[Host], str | None] | None], Transport]
 
 
-@dataclass(frozen=True)
-class Asks:
-    """How the user is asked; each returns None when there is nobody to ask."""
+@dataclass
+class SetupRuntime(Runtime):
+    """connect: makes a transport that takes passwords. passwords: those that are known. confirm, ask_password: how the
+    user is asked; each returns None when there is nobody to ask."""
 
-    confirm: Confirm
-    password: AskPassword
+    connect: MakeTransport = lambda password_for: SshTransport(password_for=password_for)
+    passwords: Passwords = field(default_factory=Passwords)
+    confirm: Confirm = lambda keys: None
+    ask_password: AskPassword = lambda hosts: None
 
 
-def setup(
-    plan: SetupPlan,
-    make_transport: MakeTransport,
-    runtime: Runtime,
-    passwords: Passwords,
-    asks: Asks,
-    *,
-    limit: float = 10.0,
-) -> Report:
-    """Carry the plan out. One host's failure does not stop the others. limit: seconds for each verified pair.
+def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
+    """Carry the plan out. One host's failure does not stop the others.
 
     Report.data: "changed" (bool), "head" ({"changed": [...]}), "pairs" ({"verified", "failed": [{"from", "to",
     "reason"}]}); each host's data: "host_key", "changed".
     """
     with my_turn(plan.source, runtime):
-        return _setup(plan, make_transport, runtime, passwords, asks, limit)
+        return _run(plan, runtime)
 
 
-def _setup(
-    plan: SetupPlan, make_transport: MakeTransport, runtime: Runtime, passwords: Passwords, asks: Asks, limit: float
-) -> Report:
-    head = Head(plan, Record.load(plan.home, plan.source), limit)
+def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
+    head = Head(plan, Record.load(plan.home, plan.source), plan.options.limit)
     head.check()
     reached: dict[str, Reached] = {}
     failures: dict[str, Result] = {}
     how: dict[str, str] = {}
-    run = _Run(plan, head, runtime, make_transport, passwords, asks)
+    levels = _Levels(head, runtime)
     try:
         for level in plan.levels:
-            run.level(level, reached, failures, how)
+            levels.settle(level, reached, failures, how)
         # plain ssh is led to no host before a key of the head is taken there
         head.leads |= reached.keys() - failures.keys()
         hosts = {h.name: reached[h.name] for h in _in_order(plan, head.leads & reached.keys()) if not h.gateway}
@@ -79,42 +72,33 @@ def _setup(
         pairs: list[Pair] = []
         if not runtime.cancel.is_set():
             head.write_block()
-            pairs = _verify(plan, [r for n, r in hosts.items() if n not in failures], runtime, limit)
+            pairs = _verify(plan, [r for n, r in hosts.items() if n not in failures], runtime)
     finally:
-        run.close()
+        levels.close()
     if runtime.cancel.is_set():
         raise Interrupted("interrupted", hint="run it again: it goes on where it was")
     return _report(plan, head, reached, failures, how, pairs)
 
 
-class _Run:
+class _Levels:
     """Level by level: host keys, then the head's key. Transports are made anew when what they read has changed."""
 
-    def __init__(
-        self,
-        plan: SetupPlan,
-        head: Head,
-        runtime: Runtime,
-        make_transport: MakeTransport,
-        passwords: Passwords,
-        asks: Asks,
-    ) -> None:
-        self._plan, self._head, self._runtime = plan, head, runtime
-        self._make, self._passwords, self._asks = make_transport, passwords, asks
+    def __init__(self, head: Head, runtime: SetupRuntime) -> None:
+        self._head, self._runtime = head, runtime
         self._prepared = False
         self._transport = self._renew()
 
     def _renew(self) -> SshTransport:
-        transport = self._make(self._passwords.take)
+        transport = self._runtime.connect(self._runtime.passwords.take)
         assert isinstance(transport, SshTransport)
         transport.config = SshConfig(self._head.plan.home, edit=self._head.with_block)
         self._runtime.transport = transport
         return transport
 
-    def level(
+    def settle(
         self, level: Sequence[HostPlan], reached: dict[str, Reached], failures: dict[str, Result], how: dict[str, str]
     ) -> None:
-        settled, refused = enrol(level, self._head, self._transport, self._runtime, self._asks.confirm)
+        settled, refused = enrol(level, self._head, self._transport, self._runtime, self._runtime.confirm)
         how.update(settled)
         failures.update(refused)
         if not settled:
@@ -125,7 +109,7 @@ class _Run:
             self._transport.close()
             self._transport = self._renew()
         wanted = [p for p in level if p.name in settled]
-        found, results = install(wanted, self._head, self._runtime, self._passwords, self._asks.password)
+        found, results = install(wanted, self._head, self._runtime, self._runtime.passwords, self._runtime.ask_password)
         reached.update(found)
         failures.update({r.host: r for r in results if not r.ok})
 
@@ -139,10 +123,11 @@ def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:
     return sorted((h for h in plan.all if h.name in names), key=lambda h: (h.gateway, order.get(h.name, 0)))
 
 
-def _verify(plan: SetupPlan, hosts: list[Reached], runtime: Runtime, limit: float) -> list[Pair]:
+def _verify(plan: SetupPlan, hosts: list[Reached], runtime: Runtime) -> list[Pair]:
     if not hosts:
         return []
     runtime.emit(Round("checking that this machine reaches every host", ()))
+    limit = plan.options.limit
     pairs = verify.from_head([r.plan.name for r in hosts], plan.home, limit, runtime)
     if plan.options.mesh:
         keyless = {r.plan.name: f"{verify.NO_KEY}: {r.state.no_key}" for r in hosts if r.state.key is None}

@@ -12,7 +12,7 @@ from fleet.model import Host, Result
 from fleet.ops.each import failed
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.plan import HostPlan
+from fleet.ops.setup_ssh.planning import HostPlan
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
 

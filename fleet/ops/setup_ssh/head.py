@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleet.ops.setup_ssh import config_block, files, keys, known_hosts
 from fleet.ops.setup_ssh.keys import HeadKey
-from fleet.ops.setup_ssh.plan import HostPlan, SetupPlan
+from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
 from fleet.transport.ssh.hostkeys import HostKey
 

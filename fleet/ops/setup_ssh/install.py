@@ -16,7 +16,7 @@ from fleet.ops.setup_ssh.authorize import add_keys
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import Passwords, ask_once
-from fleet.ops.setup_ssh.plan import HostPlan
+from fleet.ops.setup_ssh.planning import HostPlan
 from fleet.ops.setup_ssh.verify import SSHD_HINT
 from fleet.transport.base import Session
 from fleet.transport.ssh.channel import SshSession

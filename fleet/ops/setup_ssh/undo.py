@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,46 @@ from fleet.inventory import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.setup_ssh import config_block, files, keys, node
-from fleet.ops.setup_ssh.install import AskPassword, by_key_or_password
+from fleet.ops.setup_ssh import SetupRuntime, config_block, files, keys, node
+from fleet.ops.setup_ssh.install import by_key_or_password
 from fleet.ops.setup_ssh.lines import remove
 from fleet.ops.setup_ssh.node import NodeState
-from fleet.ops.setup_ssh.passwords import Passwords
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
 from fleet.transport.base import Session
 
 UNDOING = "taking away what was added"
 
 
-def undo(
-    inventory: Inventory, everyone: Inventory, home: Path, runtime: Runtime, passwords: Passwords, ask: AskPassword
-) -> Report:
+@dataclass(frozen=True)
+class UndoPlan:
+    """inventory: a selection of `everyone`."""
+
+    inventory: Inventory
+    everyone: Inventory
+    home: Path
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    def describe(self) -> dict[str, Any]:
+        """What is on record for the selected hosts and for this machine."""
+        record = Record.load(self.home, self.everyone.source)
+
+        def of(trace: Trace) -> dict[str, Any]:
+            return {
+                "lines": {name: len(lines) for name, lines in trace.files.items() if lines},
+                "keys": sorted(trace.keys),
+            }
+
+        hosts = {name: of(trace) for name, trace in record.hosts.items() if name in self.inventory.names}
+        return {"head": of(record.head), "hosts": hosts}
+
+
+def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
     """Undo the selected hosts; the head too, unless hosts still depend on it: those outside the selection, and those
     that failed. These stay on record, so that this can be run again. Report.data: as for setup."""
+    inventory, everyone, home = plan.inventory, plan.everyone, plan.home
     with my_turn(everyone.source, runtime):
         record = Record.load(home, everyone.source)
         if record.empty:
@@ -35,7 +60,7 @@ def undo(
                 hint=f"it would be {record.path}",
             )
         by_name = {name: Result(name, ok=True, data={"changed": []}) for name in inventory.names}
-        by_name.update(_undo_hosts(inventory, record, runtime, passwords, ask))
+        by_name.update(_undo_hosts(inventory, record, runtime))
         left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]
         if left:
             head_changed = _keep_for(left, inventory, record, home, runtime)
@@ -47,9 +72,7 @@ def undo(
     return Report("setup-ssh", ordered, exit_code_of(ordered), {"changed": changed, "head": {"changed": head_changed}})
 
 
-def _undo_hosts(
-    inventory: Inventory, record: Record, runtime: Runtime, passwords: Passwords, ask: AskPassword
-) -> dict[str, Result]:
+def _undo_hosts(inventory: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
     block = f"{block_name(record.source)} node"
 
     def task(session: Session, host: Host) -> Result:
@@ -75,7 +98,7 @@ def _undo_hosts(
         results[result.host] = result
     rest = [h for h in on_record if h.name not in leaving]
     if rest:
-        results.update(by_key_or_password(rest, runtime, task, passwords, ask, what=UNDOING))
+        results.update(by_key_or_password(rest, runtime, task, runtime.passwords, runtime.ask_password, what=UNDOING))
     return results
 
 
@@ -103,20 +126,6 @@ def _keep_for(left: list[str], inventory: Inventory, record: Record, home: Path,
         return []
     files.write(path, new)
     return ["config"]
-
-
-def describe(inventory: Inventory, everyone: Inventory, home: Path) -> dict[str, Any]:
-    """What --undo --dry-run shows: what is on record for the selected hosts and for this machine."""
-    record = Record.load(home, everyone.source)
-
-    def of(trace: Trace) -> dict[str, Any]:
-        return {
-            "lines": {name: len(lines) for name, lines in trace.files.items() if lines},
-            "keys": sorted(trace.keys),
-        }
-
-    hosts = {name: of(trace) for name, trace in record.hosts.items() if name in inventory.names}
-    return {"head": of(record.head), "hosts": hosts}
 
 
 def _finish(record: Record, everyone: Inventory, runtime: Runtime) -> None:

@@ -1,5 +1,5 @@
 """`fleet sync`: code to every host."""
 
-from fleet.ops.sync.code import SyncPlan, execute, make_plan
+from fleet.ops.sync.code import SyncPlan, plan, run
 
-__all__ = ["SyncPlan", "execute", "make_plan"]
+__all__ = ["SyncPlan", "plan", "run"]

@@ -58,9 +58,10 @@ RSYNC = (
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also
-    what ignore files leave out. force: also replace and delete what came from another folder. hint: how to say that."""
+    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also what
+    ignore files leave out. force: also replace and delete what came from another folder. hint: how to say that."""
 
+    hosts: tuple[Host, ...]
     source: Path
     dests: Mapping[str, str]
     whole: bool = False
@@ -71,13 +72,14 @@ class SyncPlan:
         return {"source": str(self.source), "to": dict(self.dests)}
 
 
-def make_plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:
+def plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:
     """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
     if to is not None and not to.strip():
         raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
     here = str(Path.cwd())
     words = [str(source)] * (source != Path(".")) + (["--to", to] if to else [])
     return SyncPlan(
+        inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
         force=force,
@@ -101,19 +103,23 @@ class Digests:
             return {path: self._known[path] for path in paths}
 
 
-def execute(inventory: Inventory, plan: SyncPlan, runtime: Runtime) -> Report:
-    """Mirror the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
+def run(plan: SyncPlan, runtime: Runtime) -> Report:
+    """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
     What another folder delivered is lost only with `plan.force`, or when the user says yes to it.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     tree = scan(plan.source, whole=plan.whole)
     here = {"host": socket.gethostname(), "path": str(tree.root)}
-    results = _mirror(inventory.hosts, plan, tree, here, plan.force, runtime)
+    results = _mirror(plan.hosts, plan, tree, here, plan.force, runtime)
     others = [r for r in results if r.error is not None and r.error.kind == KIND]
     if others and runtime.ask(question(others, here)):
         names = {r.host for r in others}
-        hosts = [inventory.host(r.host) for r in results if names & {r.host, str(r.data.get("shared_with"))}]
+        hosts = [
+            host
+            for host, r in zip(plan.hosts, results, strict=True)
+            if names & {r.host, str(r.data.get("shared_with"))}
+        ]
         agreed = list({tuple(r.data["source"].items()): r.data["source"] for r in others}.values())
         again = {r.host: r for r in _mirror(hosts, plan, tree, here, agreed, runtime)}
         results = tuple(again.get(r.host, r) for r in results)

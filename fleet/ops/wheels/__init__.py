@@ -21,7 +21,7 @@ from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import size
 
-__all__ = ["DAMAGE", "Wheel", "WheelsOptions", "WheelsPlan", "execute", "make_plan", "read_wheel"]
+__all__ = ["DAMAGE", "Wheel", "WheelsPlan", "plan", "read_wheel", "run"]
 
 IMPORT_SECONDS = 120.0
 Facts = Mapping[str, Mapping[str, Any]]
@@ -29,27 +29,28 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WheelsPlan:
-    """source: a folder of wheels, one wheel, or a requirements file on the head. pythons: host name -> what the
-    inventory names as its interpreter, None for python3 on the PATH."""
+    """source: a folder of wheels, one wheel, or a requirements file on the head. import_seconds: how long importing
+    all of the wheels may take on a node. refresh: resolve requirements again."""
 
+    inventory: Inventory
     source: Path
     kind: str
-    pythons: Mapping[str, str | None]
-
-    def describe(self) -> dict[str, Any]:
-        wheels = {"wheels": sorted(p.name for p in self.source.glob("*.whl"))} if self.kind == "folder" else {}
-        return {"source": str(self.source), "kind": self.kind, **wheels, "python": dict(self.pythons)}
-
-
-@dataclass(frozen=True)
-class WheelsOptions:
-    """import_seconds: how long importing all of the wheels may take on a node. refresh: resolve requirements again."""
-
     import_seconds: float = IMPORT_SECONDS
     refresh: bool = False
 
+    @property
+    def pythons(self) -> dict[str, str | None]:
+        """Host name -> what the inventory names as its interpreter, None for python3 on the PATH."""
+        return {host.name: host.python for host in self.inventory.hosts}
 
-def make_plan(inventory: Inventory, source: Path) -> WheelsPlan:
+    def describe(self) -> dict[str, Any]:
+        wheels = {"wheels": sorted(p.name for p in self.source.glob("*.whl"))} if self.kind == "folder" else {}
+        return {"source": str(self.source), "kind": self.kind, **wheels, "python": self.pythons}
+
+
+def plan(
+    inventory: Inventory, source: Path, *, import_seconds: float = IMPORT_SECONDS, refresh: bool = False
+) -> WheelsPlan:
     """What is to be installed where; UsageError where the source is missing, an sdist, or would run code here."""
     if source.name.endswith(SDISTS) and source.is_file():
         raise sdist_refused(source)
@@ -58,12 +59,13 @@ def make_plan(inventory: Inventory, source: Path) -> WheelsPlan:
     kind = "folder" if source.is_dir() else "wheel" if source.suffix == ".whl" else "requirements"
     if kind == "requirements":
         texts(source)
-    return WheelsPlan(source, kind, {h.name: h.python for h in inventory.hosts})
+    return WheelsPlan(inventory, source, kind, import_seconds, refresh)
 
 
-def execute(inventory: Inventory, plan: WheelsPlan, options: WheelsOptions, runtime: Runtime) -> Report:
+def run(plan: WheelsPlan, runtime: Runtime) -> Report:
     """Ask, check, carry, install, verify. Nothing is sent before every host could take all of it, and nothing is
     installed before every host has it. Results carry {"python", "wheels": {name: "installed" | "there" | ...}}."""
+    inventory = plan.inventory
     wheels: Sequence[Wheel] = ()
     if plan.kind == "folder":
         wheels = read_folder(plan.source)
@@ -80,13 +82,13 @@ def execute(inventory: Inventory, plan: WheelsPlan, options: WheelsOptions, runt
         asked = tuple(wheels)
         if plan.kind == "requirements":
             _refuse(inventory, (), facts)
-            wheels = read_folder(collect(plan.source, facts, runtime, refresh=options.refresh))
+            wheels = read_folder(collect(plan.source, facts, runtime, refresh=plan.refresh))
         elif any(found["pip"] is None for found in facts.values()):
             _refuse(inventory, wheels, facts)
         wheels = choose(wheels, facts)
         if wheels != asked:
             facts = _ask(inventory, wheels, runtime)
-        return _report(_bring(inventory, wheels, facts, options, runtime), wheels)
+        return _report(_bring(plan, wheels, facts, runtime), wheels)
     except _NobodyGets as stop:
         return _report(stop.results, wheels)
 
@@ -146,11 +148,9 @@ def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> tuple
     )
 
 
-def _bring(
-    inventory: Inventory, wheels: Sequence[Wheel], facts: Facts, options: WheelsOptions, runtime: Runtime
-) -> tuple[Result, ...]:
+def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> tuple[Result, ...]:
     """Carry what is lacking and install it, one sync of these wheels at a time."""
-    name = digest_of_set(wheels)
+    inventory, name = plan.inventory, digest_of_set(wheels)
     with turn(name, "another sync of these wheels", runtime) as waited:
         if waited:  # whoever was before us may have brought them
             facts = _ask(inventory, wheels, runtime)
@@ -163,7 +163,7 @@ def _bring(
             return tuple((results | failed)[host] for host in inventory.names)
         hosts, folder = tuple(h for h in inventory.hosts if node.lacking(facts[h.name], wheels)), folder_of(name)
         some = replace(inventory, hosts=hosts, unselected=inventory.hosts + inventory.unselected)
-        results |= {r.host: r for r in node.install(some, wheels, facts, folder, runtime, options.import_seconds)}
+        results |= {r.host: r for r in node.install(some, wheels, facts, folder, runtime, plan.import_seconds)}
         through = [h for h in hosts if set(results[h.name].data["wheels"].values()) <= {"there", "installed"}]
         forget(some, through, folder, runtime)
     return tuple(results[host] for host in inventory.names)

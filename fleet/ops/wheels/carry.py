@@ -12,11 +12,8 @@ from pathlib import Path
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Result
-from fleet.ops import broadcast, sync
-from fleet.ops.broadcast.plan import BroadcastPlan, Item
-from fleet.ops.execute import ExecOptions
-from fleet.ops.execute import execute as execute_line
-from fleet.ops.execute import make_plan as plan_line
+from fleet.ops import broadcast, execute, sync
+from fleet.ops.broadcast.planning import BroadcastPlan, Item
 from fleet.ops.runtime import Runtime
 from fleet.ops.turn import cache
 from fleet.ops.wheels.cache import head_id
@@ -68,15 +65,14 @@ def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Ru
     done: dict[str, Result] = {}
     if total >= BROADCAST_BYTES and len(inventory.hosts) > 1:
         item = Item(stage, {h.name: there for h in inventory.hosts})
-        done = {r.host: r for r in broadcast.execute(inventory, BroadcastPlan((item,)), runtime).results}
+        done = {r.host: r for r in broadcast.run(BroadcastPlan(inventory.hosts, (item,)), runtime).results}
     failed = {r.host: r.error for r in done.values() if r.error is not None}
     left = tuple(h for h in inventory.hosts if h.name not in done or h.name in failed)
     if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
         if done:
             runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
-        plan = sync.SyncPlan(stage, {h.name: there for h in left}, whole=True, force=True)
-        some = replace(inventory, hosts=left, unselected=inventory.hosts + inventory.unselected)
-        done |= {r.host: r for r in sync.execute(some, plan, runtime).results}
+        plan = sync.SyncPlan(left, stage, {h.name: there for h in left}, whole=True, force=True)
+        done |= {r.host: r for r in sync.run(plan, runtime).results}
     return tuple(done[h.name] for h in inventory.hosts)
 
 
@@ -84,6 +80,6 @@ def forget(inventory: Inventory, hosts: Sequence[Host], folder: str, runtime: Ru
     """Take the carried files away again where they were installed; what fails is left to the next time."""
     if hosts and not runtime.cancel.is_set():
         there = replace(inventory, hosts=tuple(hosts), unselected=inventory.hosts + inventory.unselected)
-        options = ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
+        options = execute.ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
         quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
-        execute_line(there, plan_line(there, options), options, quiet)
+        execute.run(execute.plan(there, options), quiet)

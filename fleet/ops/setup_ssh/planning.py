@@ -21,12 +21,14 @@ from fleet.transport.ssh.transport import SshTransport
 @dataclass(frozen=True)
 class SetupOptions:
     """mesh: also every node to every node. tofu: take unknown host keys on trust. replace: hosts whose key on
-    file may be replaced. key_type: of keys that are made, None means ed25519 and whatever key is in use."""
+    file may be replaced. key_type: of keys that are made, None means ed25519 and whatever key is in use.
+    limit: seconds for each pair that is verified."""
 
     mesh: bool = True
     tofu: bool = False
     replace: frozenset[str] = frozenset()
     key_type: str | None = None
+    limit: float = 10.0
 
     @property
     def new_key_type(self) -> str:
@@ -150,7 +152,7 @@ class SetupPlan:
         }
 
 
-def make_plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home: Path) -> SetupPlan:
+def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home: Path) -> SetupPlan:
     """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
 
     Reads the user's ssh config as it is without fleet's blocks, so that what an inventory no longer says, or

@@ -26,6 +26,7 @@ class Item:
 class BroadcastPlan:
     """limit: bytes a second that leave the head, None for no limit. via: "chain", or "rsync": a star."""
 
+    hosts: tuple[Host, ...]
     items: tuple[Item, ...]
     limit: int | None = None
     via: Literal["chain", "rsync"] = "chain"
@@ -35,7 +36,7 @@ class BroadcastPlan:
         return {"data": data, "limit": self.limit, "via": self.via}
 
 
-def make_plan(
+def plan(
     inventory: Inventory, data: Sequence[str], *, limit: str | None = None, via: Literal["chain", "rsync"] = "chain"
 ) -> BroadcastPlan:
     """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
@@ -60,7 +61,7 @@ def make_plan(
                     hint="end DEST with '/' to put them inside it",
                 )
             seen[to] = item.source
-    return BroadcastPlan(tuple(items), None if limit is None else parse_rate(limit), via)
+    return BroadcastPlan(inventory.hosts, tuple(items), None if limit is None else parse_rate(limit), via)
 
 
 def _split(text: str) -> tuple[str, str | None]:
