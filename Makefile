@@ -21,8 +21,8 @@ test: check  ## check, then all tests; the fast ones first (root)
 	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/remote tests/wheel tests/lab
 
 check: venv-test  ## lint, types, import directions
-	$(BIN)/ruff check fleet tests examples tools/matrix
-	$(BIN)/ruff format --check fleet tests examples tools/matrix
+	$(BIN)/ruff check fleet tests examples tools tools/matrix
+	$(BIN)/ruff format --check fleet tests examples tools tools/matrix
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

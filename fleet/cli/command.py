@@ -65,7 +65,8 @@ class Helpful(click.Command):
                 for example in self.examples:
                     formatter.write(f"  $ {example}\n")
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def option_rows(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Heading -> (option, help) rows, of the options that this command offers."""
         of = {name: heading for heading, names in self.sections.items() for name in names}
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*self.sections, "Options", COMMON)}
         for param in self.get_params(ctx):
@@ -74,7 +75,10 @@ class Helpful(click.Command):
                 common = isinstance(param, CommonOption) or "--help" in param.opts
                 heading = COMMON if common else of.get(str(param.name), "Options")
                 rows[heading].append((record[0], _DEFAULT.sub(r" [\1].", _RANGE.sub("", record[1]))))
-        for heading, records in rows.items():
+        return rows
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, records in self.option_rows(ctx).items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)

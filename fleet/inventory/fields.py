@@ -11,7 +11,7 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet.errors import InventoryError
 from fleet.inventory.slips import login
@@ -176,20 +176,31 @@ def _path(text: str) -> str:
 port = _integer(1, 65535)
 slots = _integer(1, MAX_SLOTS)
 
+
+class Field(NamedTuple):
+    """A field of a host. parse: text -> value, or FieldError. example and means: for the reference in docs/."""
+
+    parse: Callable[[str], Any]
+    example: str
+    means: str
+
+
 # model.Host's fields but name and env, which are no plain text
-FIELDS: dict[str, Callable[[str], Any]] = {
-    "address": address,
-    "data_address": address,
-    "user": _user,
-    "port": port,
-    "identity_file": _path,
-    "proxy_jump": _jump,
-    "host_key": _host_key,
-    "slots": slots,
-    "devices": _devices,
-    "python": _path,
-    "activate": _line,
-    "workdir": _path,
+FIELDS = {
+    "address": Field(address, "203.0.113.10", "where SSH goes; default: the host's name"),
+    "data_address": Field(address, "192.168.0.7", "where training traffic goes (`MASTER_ADDR`); default: `address`"),
+    "user": Field(_user, "root", "who logs in; default: what `~/.ssh/config` says, else your own name"),
+    "port": Field(port, "33", "sshd's port; default: what `~/.ssh/config` says, else 22"),
+    "identity_file": Field(_path, "~/.ssh/id_ed25519", "the private key; default: as `ssh` would choose"),
+    "proxy_jump": Field(
+        _jump, "bastion", "`[user@]host[:port]`, several behind commas, or hosts of the inventory; `none`: no jump"
+    ),
+    "host_key": Field(_host_key, "SHA256:...", "the host key's fingerprint: no other key is believed"),
+    "slots": Field(slots, "8", "ranks that a node runs by default; default: one for each GPU, else 1"),
+    "devices": Field(_devices, "0-3,6", "GPU indexes that training may use; default: all"),
+    "python": Field(_path, "/opt/train/bin/python", "the training interpreter, a path on the node; default: `python3`"),
+    "activate": Field(_line, "source ~/train/bin/activate", "a shell line that runs before commands and ranks"),
+    "workdir": Field(_path, "~/work", "where code lives; default: the path of the head's current folder"),
 }
 HOST_KEYS = (*FIELDS, "env")
 # What belongs to one machine cannot be a default, nor be said of several hosts at once.
@@ -201,7 +212,7 @@ def parse_field(key: str, text: str) -> Any:
     if key not in FIELDS:
         raise unknown_key(key, HOST_KEYS)
     try:
-        return FIELDS[key](text)
+        return FIELDS[key].parse(text)
     except FieldError as error:
         raise FieldError(f"{key}: {error.message}", error.hint) from None
 

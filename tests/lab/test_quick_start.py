@@ -13,19 +13,12 @@ from pathlib import Path
 
 from virtual_lab import VirtualLab
 
-ROOT = Path(__file__).parents[2]
-
-
-def block(heading: str) -> list[list[str]]:
-    """The words of each `$ fleet` line in the first console block below a heading of the README."""
-    text = (ROOT / "README.md").read_text("utf-8").split(f"## {heading}\n")[1]
-    console = re.search(r"```console\n(.*?)```", text, re.S)
-    assert console
-    return [shlex.split(line[2:]) for line in console[1].splitlines() if line.startswith("$ fleet ")]
+from tests.pages import BLOCKS, ROOT
 
 
 def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Path) -> None:
-    commands = block("Rehearse it by hand")
+    (block,) = (each for each in BLOCKS if (each.page, each.heading) == ("README.md", "Rehearse it by hand"))
+    commands = [shlex.split(command) for command in block.commands]
     assert [words[1:3] for words in (commands[0], commands[-1])] == [["lab", "up"], ["lab", "down"]]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert len(commands) == 8

@@ -1,0 +1,142 @@
+"""What the README, docs/ and the playbooks show is what fleet accepts, and what is made from the code is up to date."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from fleet import errors
+from fleet.cli.play import CliVerbs, command_of
+from fleet.cli.verbs import VERBS
+from fleet.errors import InventoryError
+from fleet.inventory import load as load_inventory
+from fleet.ops.sync.section import read_section
+from fleet.playbook import load, parse
+from tests.command_lines import accept
+from tests.pages import BLOCKS, PAGES, ROOT, Block, prose
+from tools import reference
+
+README = ROOT / "README.md"
+VARS = {"password_file": "pw"}
+COMMANDS = {(block.page, command): None for block in BLOCKS for command in block.commands}
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+
+def of_kind(kind: str) -> list[Block]:
+    return [block for block in BLOCKS if block.kind == kind]
+
+
+def test_the_readme_shows_every_verb() -> None:
+    words = {word for page, command in COMMANDS if page == "README.md" for word in shlex.split(command)}
+    assert set(VERBS) - words == set()
+
+
+def test_the_check_refuses_what_does_not_exist() -> None:
+    with pytest.raises(click.UsageError, match="No such option"):
+        accept("fleet launch --gpus 8 train.py")
+    with pytest.raises(click.UsageError):
+        accept("fleet -i lab launch")
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_each_command_is_accepted(page: str, command: str) -> None:
+    accept(command)
+
+
+def test_options_named_in_the_text_exist() -> None:
+    params = [param for verb in VERBS for param in command_of(verb).params]
+    known = {option for param in params for option in [*param.opts, *param.secondary_opts]} | {"--link", "--no-binary"}
+    text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
+    named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", text))
+    assert len(named) > 15
+    assert named - known == set()
+
+
+def of_users(page: Path) -> bool:
+    """Not of contributors, whose options are those of other programs too; nor made from the options themselves."""
+    return page == README or page.parent.name == "docs" and page.name != "commands.md"
+
+
+@pytest.mark.parametrize("block", of_kind("yaml"), ids=lambda block: f"{block.page}:{block.heading}")
+def test_the_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
+    shown = yaml.safe_load(block.text)
+    if isinstance(shown, list):
+        assert len(parse(block.text, block.page, CliVerbs(), VARS if "password_file" in block.text else {})) >= 3
+        return
+    (tmp_path / "fleet.yaml").write_text(block.text if "hosts" in shown else f"hosts: [gpu1]\n{block.text}")
+    loaded = load_inventory(tmp_path / "fleet.yaml")
+    if "sync" in shown:
+        assert read_section(loaded).data == ("/data/imagenet:/data/",)
+    if "hosts" in shown:
+        assert [host.name for host in loaded.hosts][-1] == "rented1"
+
+
+def test_the_hostfile_shown_is_valid(tmp_path: Path) -> None:
+    (block,) = (block for block in of_kind("text") if block.heading == "Hostfiles")
+    (tmp_path / "hostfile").write_text(block.text)
+    assert [host.slots for host in load_inventory(tmp_path / "hostfile").hosts] == [8, 8, 8, None, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda p: p.name)
+def test_each_playbook_is_valid(path: Path) -> None:
+    assert len(load(path, CliVerbs(), VARS)) > 1
+    with pytest.raises(InventoryError, match="password_file"):
+        load(path, CliVerbs())
+
+
+@pages
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", PAGES[page]):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}, link
+
+
+@pages
+def test_commands_named_in_the_text_are_accepted(page: Path) -> None:
+    for command in re.findall(r"`(fleet [^`]*)`", prose(page)):
+        for line in command.split(" && "):
+            if "..." in line:
+                continue
+            try:
+                accept(line)
+            except (click.BadOptionUsage, click.MissingParameter) as error:  # named only: `fleet sync --data`
+                assert isinstance(error, click.MissingParameter) or "requires an argument" in error.message, line
+
+
+@pytest.mark.parametrize("block", of_kind("json"), ids=lambda block: f"{block.page}:{block.heading}")
+def test_the_json_shown_is_json(block: Block) -> None:
+    assert isinstance(json.loads(block.text), dict)
+
+
+@pages
+def test_what_is_made_from_the_code_is_up_to_date(page: Path) -> None:
+    assert reference.renewed(PAGES[page]) == PAGES[page], "python -m tools.reference"
+
+
+def test_all_that_can_be_made_from_the_code_stands_on_a_page() -> None:
+    assert {name for text in PAGES.values() for _, name, _ in reference.BLOCK.findall(text)} == set(reference.PARTS)
+
+
+def test_every_exit_code_is_told() -> None:
+    told = set(re.findall(r"^\| (\d+) \|", PAGES[ROOT / "docs/exit-codes.md"], re.M))
+    assert told == {str(value) for name, value in vars(errors).items() if name.startswith("EXIT_")}
+
+
+def test_every_variable_that_the_head_reads_is_told() -> None:
+    """Those of shells that ask for a completion are between fleet and the shell."""
+    read = set()
+    for path in ROOT.glob("fleet/**/*.py"):
+        if not {"remote", "node"} & {*path.relative_to(ROOT).parts}:
+            read |= set(re.findall(r"""environ(?:\.get\(|\[)\s*["'](\w+)""", path.read_text("utf-8")))
+    told = set(re.findall(r"`([A-Z_]+)`", PAGES[ROOT / "docs/environment.md"]))
+    assert {name for name in read if not name.startswith(("COMP_", "_FLEET_COMPLETE"))} - told == set()

@@ -1,0 +1,114 @@
+"""Writes the parts of docs/ that the code knows better: `python -m tools.reference`.
+
+They stand between `<!-- from the code: NAME -->` and `<!-- end -->`; tests/unit/test_docs.py holds that they are new.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from fleet import errors
+from fleet.cli.command import COMMON, SETTINGS, Helpful
+from fleet.cli.main import cli
+from fleet.cli.verbs import VERB_GROUPS
+from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(r"(?s)(<!-- from the code: ([a-z ]+) -->\n).*?(<!-- end -->)")
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    """Markdown's table, the first row its heads."""
+    first, *rest = ("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows)
+    return "\n".join([first, "|" + " --- |" * len(rows[0]), *rest]) + "\n"
+
+
+def _options(rows: Iterable[tuple[str, str]]) -> str:
+    return table(("option", ""), *((f"`{flags}`", means) for flags, means in rows))
+
+
+def _told(command: click.Command) -> str:
+    """The docstring, wrapped."""
+    paragraphs = re.split(r"\n\s*\n", (command.help or "").strip())
+    return "\n\n".join(textwrap.fill(" ".join(each.split()), 120, break_on_hyphens=False) for each in paragraphs)
+
+
+def _command(command: click.Command, ctx: click.Context, level: int) -> Iterator[str]:
+    name = ctx.command_path
+    yield f"{'#' * level} {name}\n\n{_told(command)}\n\n```text\n{ctx.command.get_usage(ctx)}\n```\n"
+    assert isinstance(command, Helpful)
+    if command.examples:
+        yield "```console\n" + "".join(f"$ {example}\n" for example in command.examples) + "```\n"
+    for heading, rows in command.option_rows(ctx).items():
+        if rows and heading != COMMON:
+            yield (f"{heading}:\n\n" if heading != "Options" else "") + _options(rows)
+    if isinstance(command, click.Group):
+        for word in command.list_commands(ctx):
+            inner = command.get_command(ctx, word)
+            assert inner
+            yield from _command(inner, click.Context(inner, info_name=word, parent=ctx), level + 1)
+
+
+def commands() -> str:
+    """Every verb: what it does, its usage, its examples and its own options."""
+    root = click.Context(cli, info_name="fleet", terminal_width=100)
+    parts = []
+    for verbs in VERB_GROUPS.values():
+        for verb in verbs:
+            command = cli.get_command(root, verb)
+            assert command
+            parts += _command(command, click.Context(command, info_name=verb, parent=root), 2)
+    return "\n".join(parts)
+
+
+def common_options() -> str:
+    assert isinstance(cli, Helpful)
+    return _options(cli.option_rows(click.Context(cli, info_name="fleet", **SETTINGS))[COMMON])
+
+
+def host_keys() -> str:
+    """What a host may be told in an inventory."""
+    of_one = dict.fromkeys(OF_ONE_HOST, " (of one host: no default, no node set)")
+    rows = [(f"`{key}`", f"`{field.example}`", field.means + of_one.get(key, "")) for key, field in FIELDS.items()]
+    env = ("`env`", "`{NCCL_DEBUG: WARN}`", "variables for everything that runs there")
+    return table(("key", "example", "means"), *rows, env)
+
+
+def error_kinds() -> str:
+    """The error classes by exit code, as --json names them."""
+    classes = sorted(errors.FleetError.__subclasses__(), key=lambda each: (each.exit_code, each.kind))
+    rows = []
+    for each in (*classes, errors.FleetError):
+        said = "A fault in fleet itself." if each is errors.FleetError else (each.__doc__ or "").split("\n")[0]
+        rows.append((f"`{each.kind}`", str(each.exit_code), re.sub(r" \(exit \d+\)", "", said)))
+    return table(("kind", "exit code", ""), *rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "common options": common_options,
+    "host keys": host_keys,
+    "error kinds": error_kinds,
+}
+
+
+def renewed(text: str) -> str:
+    """A page with its blocks made anew; KeyError where it names one that is not known."""
+    return BLOCK.sub(lambda block: f"{block[1]}{PARTS[block[2]]()}{block[3]}", text)
+
+
+def main() -> None:
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text("utf-8")
+        if (new := renewed(text)) != text:
+            page.write_text(new, "utf-8")
+            print(f"{page.relative_to(DOCS.parent)}: renewed")
+
+
+if __name__ == "__main__":
+    main()
