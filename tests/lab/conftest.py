@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab, labs
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab, labs
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from virtual_lab import FLEET, VirtualLab
+
+from tests.lab.virtual_lab import FLEET, VirtualLab
 
 STAT = "cd /root && find .ssh -exec stat -c '%n %Y.%y %a %s' {} + 2>/dev/null; cat .ssh/* 2>/dev/null | sha256sum"
 

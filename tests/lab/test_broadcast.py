@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 
 SIZE = 80_000_000  # 3.2 s at 200 Mbit/s
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab
 
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 from tests.pages import BLOCKS
 from tests.wheelmaker import make_wheel
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab
 
 from fleet.inventory.nodeset import fold
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-w", "--", "\\", "é"]
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from virtual_lab import VirtualLab
+
+from tests.lab.virtual_lab import VirtualLab
 
 PORT = 29543
 LISTEN = (

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab, head_env
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab, head_env
 
 MARK = "FLEET_LAB_STATE="
 

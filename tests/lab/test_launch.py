@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_lab import VirtualLab
+
+from tests.lab.virtual_lab import VirtualLab
 
 SCRIPT = """#!/usr/bin/python3
 import json, os, signal, sys, time

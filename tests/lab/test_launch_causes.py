@@ -21,7 +21,8 @@ from test_launch import (  # noqa: F401 (fixtures)
     summary,
     until,
 )
-from virtual_lab import VirtualLab
+
+from tests.lab.virtual_lab import VirtualLab
 
 Background = Callable[..., subprocess.Popen[bytes]]
 WHO = "import json, sys; who = json.load(open(sys.argv[1] + '/pid')); print(who['pid'], who['guardian']['pid'])"

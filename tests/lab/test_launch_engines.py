@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_lab import VirtualLab
+
+from tests.lab.virtual_lab import VirtualLab
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCHRUN = """

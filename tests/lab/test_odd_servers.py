@@ -6,13 +6,13 @@ import shutil
 import sys
 
 import pytest
-from setup_ssh_tools import Head, forget_all
-from virtual_lab import LabFactory
 
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
+from tests.lab.setup_ssh_tools import Head, forget_all
+from tests.lab.virtual_lab import LabFactory
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from virtual_lab import VirtualLab
-
+from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS, ROOT
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from setup_ssh_tools import Head, fingerprint, forget_all, logged, on_terminal, swap_host_key
-from virtual_lab import FLEET, LabFactory, VirtualLab
+
+from tests.lab.setup_ssh_tools import Head, fingerprint, forget_all, logged, on_terminal, swap_host_key
+from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from setup_ssh_tools import Head, fingerprint, forget_all, logged
-from virtual_lab import FLEET, LabFactory, VirtualLab
+
+from tests.lab.setup_ssh_tools import Head, fingerprint, forget_all, logged
+from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
 
 THEIRS = (
     b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'

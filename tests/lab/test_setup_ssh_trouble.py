@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from private_sshd import hung_agent
-from setup_ssh_tools import Head, forget_all
-from virtual_lab import FLEET, LabFactory, VirtualLab
+
+from tests.lab.private_sshd import hung_agent
+from tests.lab.setup_ssh_tools import Head, forget_all
+from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 from pathlib import Path
 
-from setup_ssh_tools import Head
-from virtual_lab import LabFactory
+from tests.lab.setup_ssh_tools import Head
+from tests.lab.virtual_lab import LabFactory
 
 ALL = 'for h in "$@"; do ssh -o BatchMode=yes "$h" hostname </dev/null; done'
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_lab import VirtualLab
+
+from tests.lab.virtual_lab import VirtualLab
 
 RC = "/root/.bashrc"
 

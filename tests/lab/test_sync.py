@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_lab import VirtualLab
+
+from tests.lab.virtual_lab import VirtualLab
 
 FILES = 3000
 # Kills whoever holds the lock of the sync to ~/half as soon as the first new file has its place.

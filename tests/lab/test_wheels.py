@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab
 
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 from tests.wheelmaker import make_wheel
 
 PYTHON = "/opt/train/bin/python3"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_lab import LabFactory, VirtualLab
 
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 from tests.wheelmaker import make_wheel
 
 PYTHON = "/opt/train/bin/python3"

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from private_sshd import Head
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
+from tests.lab.private_sshd import Head
 
 # generous where a real sshd has to answer on a busy machine, short where it is waited out
 TIMEOUT = 10.0

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from virtual_lab import VirtualLab, labs
 
+from tests.lab.virtual_lab import VirtualLab, labs
 from tests.wheel.packages import Installed, install
 
 

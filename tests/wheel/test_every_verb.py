@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_lab import VirtualLab
 
 from fleet.cli.verbs import VERBS
+from tests.lab.virtual_lab import VirtualLab
 from tests.wheelmaker import make_wheel
 
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"

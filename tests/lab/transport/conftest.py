@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd, free_port
-from transport_tools import transport
 
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.channel import SshSession
+from tests.lab.private_sshd import Head, Sshd, free_port
+from tests.lab.transport_tools import transport
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import paramiko
 import pytest
-from private_sshd import Head, listener, make_key
 
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
+from tests.lab.private_sshd import Head, listener, make_key
 
 PASSWORD = "correct horse"
 

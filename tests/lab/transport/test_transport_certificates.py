@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd, make_key
-from transport_tools import transport
 
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
+from tests.lab.private_sshd import Head, Sshd, make_key
+from tests.lab.transport_tools import transport
 
 
 @pytest.fixture(scope="module")

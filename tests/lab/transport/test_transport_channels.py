@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd
-from transport_tools import transport, wait_until
 
 from fleet import fanout
 from fleet.errors import ConnectError
@@ -16,6 +14,8 @@ from fleet.transport.base import Cancel
 from fleet.transport.line import run_line
 from fleet.transport.program import call
 from fleet.transport.ssh.channel import SshSession
+from tests.lab.private_sshd import Head, Sshd
+from tests.lab.transport_tools import transport, wait_until
 
 
 def test_status_and_streams(session: SshSession) -> None:

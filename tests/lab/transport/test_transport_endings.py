@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd, listener
-from transport_tools import failure, open_files, swallow, transport, transport_threads, wait_until
 
 from fleet import fanout
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.line import run_line
+from tests.lab.private_sshd import Head, Sshd, listener
+from tests.lab.transport_tools import failure, open_files, swallow, transport, transport_threads, wait_until
 
 
 def test_a_killed_connection_is_lost_not_ended(tmp_path: Path, head: Head) -> None:

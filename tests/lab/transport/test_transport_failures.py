@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd, free_port, listener, make_key
-from transport_tools import WAIT, failure, transport, wait_until
 
 from fleet import fanout
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.channel import SshSession
+from tests.lab.private_sshd import Head, Sshd, free_port, listener, make_key
+from tests.lab.transport_tools import WAIT, failure, transport, wait_until
 
 
 def test_a_name_that_does_not_resolve(head: Head) -> None:

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd, free_port, listener
-from transport_tools import WAIT, failure, open_files, transport, transport_threads, wait_until
 
 from fleet import fanout
 from fleet.errors import ConnectError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.line import run_line
+from tests.lab.private_sshd import Head, Sshd, free_port, listener
+from tests.lab.transport_tools import WAIT, failure, open_files, transport, transport_threads, wait_until
 
 
 def test_sixty_four_at_one_sshd_with_default_limits(head: Head, sshd: Sshd) -> None:

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd
-from transport_tools import failure, transport
 
 from fleet.transport.base import Cancel
+from tests.lab.private_sshd import Head, Sshd
+from tests.lab.transport_tools import failure, transport
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])

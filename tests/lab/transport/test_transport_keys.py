@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from private_sshd import Head, Sshd, hung_agent, make_key
-from transport_tools import failure, transport
 
 from fleet.transport.base import Cancel
+from tests.lab.private_sshd import Head, Sshd, hung_agent, make_key
+from tests.lab.transport_tools import failure, transport
 
 
 def openssl_key(file: Path, *how: str, passphrase: str = "") -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from private_sshd import Head, Sshd, make_key
+
+from tests.lab.private_sshd import Head, Sshd, make_key
 
 
 @pytest.fixture()
