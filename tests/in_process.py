@@ -23,14 +23,15 @@ class Terminal(io.TextIOWrapper):
     """What is shown to somebody who looks, without colours."""
 
     def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="utf-8", errors="strict")
+        self.written = io.BytesIO()
+        super().__init__(self.written, encoding="utf-8", errors="strict")
 
     def isatty(self) -> bool:
         return True
 
     def text(self) -> str:
         self.flush()
-        return self.buffer.getvalue().decode("utf-8")  # type: ignore[attr-defined]
+        return self.written.getvalue().decode("utf-8")
 
 
 class Hasty(Silence):
@@ -59,7 +60,8 @@ class Outcome:
 
 def command_line(argv: Sequence[str], transport: Any) -> Outcome:
     """fleet ARGV in this process, on that transport; what it showed, and what its threads raised."""
-    out, err, faults = Terminal(), Terminal(), []
+    out, err = Terminal(), Terminal()
+    faults: list[Any] = []
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         for name in ("fleet.cli.context.make_transport", "fleet.cli.launch.make_transport"):

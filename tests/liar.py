@@ -341,7 +341,8 @@ class Recorder(LocalTransport):
 
         def started(command: str) -> Any:
             channel = start(command)
-            send, recv, sent, decoder = channel.send, channel.recv, [], Decoder(host.name)
+            send, recv, decoder = channel.send, channel.recv, Decoder(host.name)
+            sent: list[str] = []
 
             def sending(data: bytes) -> None:
                 if not sent:
@@ -360,8 +361,8 @@ class Recorder(LocalTransport):
                         )
                 return data
 
-            channel.send, channel.recv = sending, receiving  # type: ignore[method-assign,assignment]
+            channel.send, channel.recv = sending, receiving  # type: ignore[method-assign]
             return channel
 
-        session.start = started  # type: ignore[method-assign,assignment]
+        session.start = started  # type: ignore[method-assign]
         return session

@@ -42,9 +42,9 @@ def make_wheel(
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         rows.append(f"{path},sha256={digest},{len(text.encode())}\n")
     files[f"{info}/RECORD"] = "".join(rows) + f"{info}/RECORD,,\n"
-    path = folder / f"{name}-{version}-{tag}.whl"
+    wheel = folder / f"{name}-{version}-{tag}.whl"
     folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for inside, text in files.items():
             archive.writestr(inside, text)
-    return path
+    return wheel

@@ -57,7 +57,7 @@ def _command(command: click.Command, ctx: click.Context, level: int) -> Iterator
 def commands() -> str:
     """Every verb: what it does, its usage, its examples and its own options."""
     root = click.Context(cli, info_name="fleet", terminal_width=100)
-    parts = []
+    parts: list[str] = []
     for verbs in VERB_GROUPS.values():
         for verb in verbs:
             command = cli.get_command(root, verb)
@@ -81,9 +81,10 @@ def host_keys() -> str:
 
 def error_kinds() -> str:
     """The error classes by exit code, as --json names them."""
-    classes = sorted(errors.FleetError.__subclasses__(), key=lambda each: (each.exit_code, each.kind))
+    classes: list[type[errors.FleetError]] = errors.FleetError.__subclasses__()
+    classes = [*sorted(classes, key=lambda each: (each.exit_code, each.kind)), errors.FleetError]
     rows = []
-    for each in (*classes, errors.FleetError):
+    for each in classes:
         said = "A fault in fleet itself." if each is errors.FleetError else (each.__doc__ or "").split("\n")[0]
         rows.append((f"`{each.kind}`", str(each.exit_code), re.sub(r" \(exit \d+\)", "", said)))
     return table(("kind", "exit code", ""), *rows)

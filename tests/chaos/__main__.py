@@ -37,7 +37,8 @@ FAULTS: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in modul
 
 def play_all(faults: Sequence[Fault], jobs: int) -> list[Row]:
     """All of them, in so many labs at once; the rows are printed as they come."""
-    waiting, rows = deque(faults), []
+    waiting = deque(faults)
+    rows: list[Row] = []
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for done in as_completed([pool.submit(play_some, waiting, rows) for _ in range(jobs)]):

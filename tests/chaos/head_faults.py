@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 from tests.chaos.ground import COMMON, Ground, until, wait
 from tests.chaos.node_faults import LOGS, WHOLE, survived
@@ -33,7 +34,7 @@ def ranks(ground: Ground) -> list[str]:
     return [host for host in ground.names if any("ranks.py" in line for line in ground.processes(host))]
 
 
-def by_lease(signum: int, stays: float = 1.0) -> object:
+def by_lease(signum: int, stays: float = 1.0) -> Callable[[Ground], Seen]:
     """The head goes without a word: the nodes go on for the lease, and say themselves what ended them."""
 
     def go(ground: Ground) -> Seen:
@@ -56,7 +57,7 @@ def full_disk(ground: Ground) -> Seen:
     disk = ground.folder / "runs"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
-    ground.undo.callback(subprocess.run, ["umount", "-l", disk], check=True)
+    ground.undo.callback(lambda: subprocess.run(["umount", "-l", disk], check=True))
     process = ground.launch("./ranks.py", "flood", "40000", count=1)
     until(lambda: '"blocked"' in (ground.run() / "events.jsonl").read_text() or process.poll() is not None, "no room")
     subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)

@@ -150,5 +150,5 @@ def bring_up(home: Path, instance: str, args: Sequence[str], program: str = FLEE
     if done.returncode != 0:
         pytest.fail(f"no lab: {done.stderr}", pytrace=False)
     said = json.loads(done.stdout)
-    paths = (Path(said[key]) for key in ("inventory", "password_file", "state_dir"))
-    return VirtualLab(instance, home, env, said["hosts"], *paths, program)
+    inventory, password, state = (Path(said[key]) for key in ("inventory", "password_file", "state_dir"))
+    return VirtualLab(instance, home, env, said["hosts"], inventory, password, state, program)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installs import folder as folder
-from installs import python as python
-from nodes import marked
+
+from tests.remote.installs import folder as folder
+from tests.remote.installs import python as python
+from tests.remote.nodes import marked
 
 
 @pytest.fixture
