@@ -111,8 +111,7 @@ def build(
     )
     plan = op.plan(inventory, options)
     if settings.dry_run:
-        shown = plan.describe()
-        return plans.tell("build", inventory.names, shown, lambda: plans.building(shown, install))
+        return plans.tell("build", plan)
     with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
         report = op.run(plan, rt)
     return finish(report, show, asked_for=not report.ok)

@@ -56,8 +56,7 @@ def check(timeout: float, engine: str) -> int:
     inventory = load_inventory()
     plan = op.plan(inventory, op.CheckOptions(timeout, engine=engine))
     if settings.dry_run:
-        shown = plan.describe()
-        return plans.tell("check", inventory.names, shown, lambda: plans.checking(shown))
+        return plans.tell("check", plan)
     with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
         checked = op.run(plan, rt)
 

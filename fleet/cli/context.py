@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from fleet.cli.output import clean, clean_lines, talk, write_failures, write_jso
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
+from fleet.ops.plans import Plan
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
@@ -150,12 +151,11 @@ def finish(report: Report, show: Callable[[Report], None] | None = None, *, aske
 
 @dataclass(frozen=True)
 class Part:
-    """One of several things that a command line does, planned and ready to run. lines: the plan as text. sources: paths
-    of this machine that it cannot do without; of several parts none is begun when one is missing."""
+    """One of several things that a command line does, planned and ready to run. sources: paths of this machine that
+    it cannot do without; of several parts none is begun when one is missing."""
 
     name: str
-    plan: Any
-    lines: Callable[[], Iterable[str]]
+    plan: Plan
     run: Callable[[], Report]
     show: Callable[[Report], None]
     sources: tuple[Path, ...] = ()
@@ -165,8 +165,9 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
     """Run them in order up to the first that fails; one part is reported as itself, several as one document."""
     settings = settings_of()
     if settings.dry_run:
-        plan = parts[0].plan if len(parts) == 1 else {part.name: part.plan for part in parts}
-        return plans.tell(verb, names, plan, lambda: (line for part in parts for line in part.lines()))
+        described = {part.name: part.plan.describe() for part in parts}
+        document = described if len(parts) > 1 else described[parts[0].name]
+        return plans.write(verb, names, document, lambda: (line for part in parts for line in part.plan.lines()))
     if len(parts) > 1 and (missing := [p for part in parts for p in part.sources if not os.path.lexists(p)]):
         raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
     reports: dict[str, Report] = {}

@@ -9,13 +9,13 @@ from typing import Literal
 
 import click
 
-from fleet.cli import plans, terminal
+from fleet.cli import terminal
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
+from fleet.cli.output import clean, echo, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
 from fleet.model import Inventory, Report, Result
-from fleet.rules.units import counted
+from fleet.rules.units import counted, size_text
 
 FEW = 6
 RATE_SECONDS = 5.0
@@ -114,4 +114,4 @@ def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, v
         with DataLine("receiving", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return broadcast.run(plan, rt)
 
-    return Part("data", plan.describe(), lambda: plans.data(plan), run, show, tuple(item.source for item in plan.items))
+    return Part("data", plan, run, show, tuple(item.source for item in plan.items))

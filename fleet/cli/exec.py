@@ -106,7 +106,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     options = execute.ExecOptions(argv or None, line, timeout, keep=settings.json or not no_fold)
     plan = execute.plan(inventory, options)
     if settings.dry_run:
-        return plans.tell("exec", inventory.names, plan.describe(), lambda: plans.execution(plan.describe()))
+        return plans.tell("exec", plan)
     quiet = settings.quiet or settings.json
     progress = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
 

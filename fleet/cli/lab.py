@@ -77,7 +77,7 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     the = the_lab()
     if settings_of().dry_run:
         number = count or len(the.status().hosts) or 4
-        return plans.tell(
+        return plans.write(
             "lab",
             (),
             {"up": number, "state_dir": str(the.folder.path)},
@@ -107,7 +107,7 @@ def down() -> int:
     the = the_lab()
     if settings_of().dry_run:
         hosts = the.status().hosts
-        return plans.tell(
+        return plans.write(
             "lab", hosts, {"down": str(the.folder.path)}, lambda: [f"would end the lab under {the.folder.path}"]
         )
     the.down()
@@ -147,7 +147,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
     the = the_lab()
     if settings_of().dry_run:
         meant = select(the.status(), nodes)
-        return plans.tell("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
+        return plans.write("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
     chosen = act(the)
     if settings_of().json:
         hosts = {name: {"ok": True, "error": None} for name in chosen}

@@ -133,10 +133,10 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
         error.hint = with_options(error.hint, click.get_current_context())
         raise
     if settings.dry_run:
-        from fleet.cli.plans import launching, tell
+        from fleet.cli.plans import launching, write
 
         described = plan.describe()
-        return tell("launch", described["hosts"], described, lambda: launching(described))
+        return write("launch", described["hosts"], described, lambda: launching(described))
     return _run(inventory, plan)
 
 

@@ -64,15 +64,6 @@ def hint_line(hint: str, *, selection: bool = True) -> str:
     return f"  hint: {clean(as_typed(hint, selection=selection))}"
 
 
-def size_text(count: float) -> str:
-    """Bytes for people: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
     """A line of results on stdout, above the live lines; on a terminal broken between words, with an indent."""
     out = sys.stderr if err else sys.stdout

@@ -9,8 +9,9 @@ import time
 from types import TracebackType
 
 from fleet.cli import terminal
-from fleet.cli.output import clean, fold, size_text, talk
+from fleet.cli.output import clean, fold, talk
 from fleet.events import Event, Finished, Notice, Progress, Round, Started
+from fleet.rules.units import size_text
 
 TICK_SECONDS = 0.1
 FIRST_SECONDS = 0.4  # what is over by then needs no line

@@ -190,7 +190,7 @@ def setup_ssh(
     )
     plan = op.plan(inventory, everyone, options, home)
     if settings.dry_run:
-        return plans.tell("setup-ssh", inventory.names, plan.describe(), lambda: plans.setting_up(plan.describe()))
+        return plans.tell("setup-ssh", plan)
     names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
     passwords = read_password_file(password_file, names) if password_file else Passwords()
     with telling(inventory, passwords) as rt:
@@ -204,9 +204,7 @@ def _undo(inventory: Inventory, everyone: Inventory, home: Path, password_file: 
 
     plan = undo.UndoPlan(inventory, everyone, home)
     if settings_of().dry_run:
-        return plans.tell(
-            "setup-ssh", inventory.names, plan.describe(), lambda: plans.undoing(plan.describe()), undo=True
-        )
+        return plans.tell("setup-ssh", plan, undo=True)
     passwords = read_password_file(password_file, inventory.names) if password_file else Passwords()
     with telling(inventory, passwords) as rt:
         report = undo.run(plan, rt)

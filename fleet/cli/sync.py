@@ -8,15 +8,14 @@ from typing import Literal
 
 import click
 
-from fleet.cli import plans
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import Part, ask, load_inventory, run_parts, runtime
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, fold, groups_by, size_text, talk
+from fleet.cli.output import clean, echo, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
-from fleet.rules.units import counted
+from fleet.rules.units import counted, size_text
 
 
 def _line(result: Result) -> str:
@@ -189,4 +188,4 @@ def sync_code(inventory: Inventory, source: Path, to: str | None, force: bool) -
         with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return op.run(plan, rt)
 
-    return Part("code", plan.describe(), lambda: plans.code(plan), run, show, (plan.source,))
+    return Part("code", plan, run, show, (plan.source,))

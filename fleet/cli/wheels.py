@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from fleet.cli import plans
 from fleet.cli.context import Part, runtime
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, groups_by
@@ -25,7 +24,7 @@ def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_tim
         with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
             return wheels.run(plan, rt)
 
-    return Part("wheels", plan.describe(), lambda: plans.wheels(plan), run, show_wheels)
+    return Part("wheels", plan, run, show_wheels)
 
 
 # state -> how the table says it of a host that is not done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.facts import checked
+from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.runtime import Runtime
 from fleet.ops.shape import fits
 from fleet.rules.judge import Finding, judge
@@ -60,6 +61,20 @@ class CheckPlan:
     def describe(self) -> dict[str, Any]:
         """Names of variables, never their values."""
         return {name: {**spec, "env": sorted(spec["env"])} for name, spec in self.specs.items()}
+
+    def lines(self) -> Iterator[Line]:
+        facts = "system, Python, torch, compilers, GPUs, network, clock and disks"
+        yield f"would ask for the facts of {facts}; changes nothing"
+        yield PerHost(
+            {
+                name: [
+                    f"training interpreter {spec['python'] or 'python3'}",
+                    *([f"workdir {spec['workdir']}"] if spec["workdir"] else []),
+                    *around(spec),
+                ]
+                for name, spec in self.specs.items()
+            }
+        )
 
 
 def plan(inventory: Inventory, options: CheckOptions) -> CheckPlan:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
+from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.runtime import Runtime
 from fleet.ops.shape import fits
 from fleet.spool import Spool, Stream
@@ -55,6 +57,19 @@ class ExecPlan:
             }
             for name, spec in self.specs.items()
         }
+
+    def lines(self) -> Iterator[Line]:
+        yield PerHost(
+            {
+                name: [
+                    f"would run {shlex.join(spec['argv'])}"
+                    if "argv" in spec
+                    else f"would run, in its shell: {spec['line']}",
+                    *around(spec),
+                ]
+                for name, spec in self.describe().items()
+            }
+        )
 
 
 def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:

@@ -10,6 +10,15 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
+def size_text(count: float) -> str:
+    """Bytes of which the first decimal is told, as it changes while they are sent: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def size(n: float) -> str:
     """Bytes with a binary prefix and three significant digits: "9.77 GiB"."""
     value, unit = float(n), "B"

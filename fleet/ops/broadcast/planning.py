@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
+from fleet.ops.broadcast.manifest import scan
+from fleet.ops.plans import Files, Line, PerHost
+from fleet.rules.units import size_text
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -34,6 +37,17 @@ class BroadcastPlan:
     def describe(self) -> dict[str, Any]:
         data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]
         return {"data": data, "limit": self.limit, "via": self.via}
+
+    def lines(self) -> Iterator[Line]:
+        manifest = scan([item.source for item in self.items])
+        for number, item in enumerate(self.items):
+            files = Files([(entry[1] or item.source.name, entry[4]) for entry in manifest.files if entry[0] == number])
+            yield f"data: {item.source}, {files}; would be sent as far as a host does not have it:"
+            yield files
+            yield PerHost({name: [f"to {dest}"] for name, dest in item.dests.items()})
+        limit = f", at most {size_text(self.limit)}/s" if self.limit else ""
+        by = "a chain of the hosts" if self.via == "chain" else "rsync, from here to each"
+        yield f"by {by}{limit}; deletes nothing"
 
 
 def plan(

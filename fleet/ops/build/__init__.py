@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 import uuid
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fleet.ops import wheels
 from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
+from fleet.ops.plans import Line
 from fleet.ops.runtime import Runtime
 
 OP = re.compile(r"[a-z][a-z0-9_]*")
@@ -56,6 +58,10 @@ class BuildPlan:
     arch: tuple[str, ...]
 
     @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    @property
     def deepspeed(self) -> bool:
         return self.name == "deepspeed"
 
@@ -81,6 +87,17 @@ class BuildPlan:
             "argv": argv,
             "arch": "cpu" if self.options.cpu else list(self.arch) or "auto",
         }
+
+    def lines(self) -> Iterator[Line]:
+        said = self.describe()
+        yield f"would build {self.name} on {self.host.name}, from {said['source']}"
+        arch = "cpu" if self.options.cpu else ", ".join(self.arch) or "the GPUs that all hosts have"
+        yield f"  for {arch}"
+        if said["ops"]:
+            yield f"  ops: {', '.join(said['ops'])}"
+        env = "".join(f"{name}={shlex.quote(value)} " for name, value in said["env"].items())
+        yield f"  {env}{shlex.join(said['argv'])}"
+        yield "and install it on every host" if self.options.install else "and install it nowhere"
 
 
 def plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:

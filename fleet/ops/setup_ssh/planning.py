@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.model import Host, Inventory
+from fleet.ops.plans import Line, PerHost
 from fleet.ops.setup_ssh import config_block, keys
 from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.known_hosts import known_name
@@ -76,9 +78,9 @@ class SetupPlan:
     known: frozenset[str]
 
     @property
-    def hosts(self) -> tuple[HostPlan, ...]:
+    def hosts(self) -> tuple[Host, ...]:
         """The hosts themselves, without mere gateways, level by level."""
-        return tuple(h for level in self.levels for h in level if not h.gateway)
+        return tuple(plan.host for plan in self.all if not plan.gateway)
 
     @property
     def all(self) -> tuple[HostPlan, ...]:
@@ -125,6 +127,15 @@ class SetupPlan:
             "hosts": {h.name: self._describe(h) for h in self.all},
             "verify": f"{len(self.hosts) * (len(self.hosts) if self.options.mesh else 1)} pairs",
         }
+
+    def lines(self) -> Iterator[Line]:
+        said = self.describe()
+        yield from (f"this machine: key {path}: {what}" for path, what in said["head"]["keys"].items())
+        yield f"this machine: {said['head']['config']}"
+        for name, each in said["hosts"].items():
+            yield f"{name}: {', via '.join([each['target'], *each['via']])}, host key: {each['host_key']}"
+        yield PerHost({name: each["steps"] for name, each in said["hosts"].items()})
+        yield f"would verify {said['verify']}"
 
     def _describe(self, plan: HostPlan) -> dict[str, Any]:
         if plan.host.host_key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from fleet.events import Notice
 from fleet.inventory import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
+from fleet.ops.plans import Line, PerHost
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import SetupRuntime, config_block, files, keys, node
 from fleet.ops.setup_ssh.install import by_key_or_password
 from fleet.ops.setup_ssh.lines import remove
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
+from fleet.rules.units import counted
 from fleet.transport.base import Session
 
 UNDOING = "taking away what was added"
@@ -46,6 +49,16 @@ class UndoPlan:
 
         hosts = {name: of(trace) for name, trace in record.hosts.items() if name in self.inventory.names}
         return {"head": of(record.head), "hosts": hosts}
+
+    def lines(self) -> Iterator[Line]:
+        said = self.describe()
+        taken = {name: list(_taken(each)) for name, each in {"this machine": said["head"], **said["hosts"]}.items()}
+        yield PerHost({name: lines or ["nothing on record"] for name, lines in taken.items()})
+
+
+def _taken(said: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"would take {counted(count, 'line')} out of {name}" for name, count in said["lines"].items())
+    yield from (f"would remove key {key}" for key in said["keys"])
 
 
 def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:

@@ -13,7 +13,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice, Progress, Round
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each, with_shared
+from fleet.ops.plans import Files, Line, PerHost
 from fleet.ops.runtime import Runtime
 from fleet.ops.shape import ABSOLUTE, PATH, fits
 from fleet.ops.sync.conversation import Conversation, Delivery, told
@@ -70,6 +71,15 @@ class SyncPlan:
 
     def describe(self) -> dict[str, Any]:
         return {"source": str(self.source), "to": dict(self.dests)}
+
+    def lines(self) -> Iterator[Line]:
+        """What is deleted is known to the hosts alone."""
+        tree = scan(self.source, whole=self.whole)
+        files = Files([(path, entry[3]) for path, entry in tree.by_path.items()])
+        yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
+        yield files
+        yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
+        yield "deleted there: what an earlier sync brought and is gone here, nothing else"
 
 
 def plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:

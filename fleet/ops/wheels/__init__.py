@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Inventory, Report, Result, exit_code_of
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.plans import Files, Line, PerHost
 from fleet.ops.runtime import Runtime
 from fleet.ops.turn import turn
 from fleet.ops.wheels import node
@@ -39,6 +40,10 @@ class WheelsPlan:
     refresh: bool = False
 
     @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    @property
     def pythons(self) -> dict[str, str | None]:
         """Host name -> what the inventory names as its interpreter, None for python3 on the PATH."""
         return {host.name: host.python for host in self.inventory.hosts}
@@ -46,6 +51,15 @@ class WheelsPlan:
     def describe(self) -> dict[str, Any]:
         wheels = {"wheels": sorted(p.name for p in self.source.glob("*.whl"))} if self.kind == "folder" else {}
         return {"source": str(self.source), "kind": self.kind, **wheels, "python": self.pythons}
+
+    def lines(self) -> Iterator[Line]:
+        if self.kind == "folder":
+            files = Files([(path.name, path.stat().st_size) for path in sorted(self.source.glob("*.whl"))])
+            yield f"wheels: {self.source}, {files}; would be installed where they are not:"
+            yield files
+        else:
+            yield f"wheels: what {self.source} asks for, for the hosts' Python; would be installed where it is not"
+        yield PerHost({name: [f"in {python or 'python3'}"] for name, python in self.pythons.items()})
 
 
 def plan(

@@ -1,0 +1,52 @@
+"""What a verb is going to do: the shape of all plans, and of the lines that --dry-run tells people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fleet.model import Host
+from fleet.rules.units import counted, size_text
+
+
+@dataclass(frozen=True)
+class PerHost:
+    """Lines for each host, by its name; hosts of which the same is said are told of together."""
+
+    said: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Files:
+    """(path, bytes) of each; of very many only the first are told."""
+
+    sizes: Sequence[tuple[str, int]]
+
+    def __str__(self) -> str:
+        """ "3 files, 1.5 KiB"."""
+        return f"{counted(len(self.sizes), 'file')}, {size_text(sum(count for _, count in self.sizes))}"
+
+
+Line = str | PerHost | Files
+
+
+class Plan(Protocol):
+    """Frozen. What it does is `run(plan, runtime) -> Report` of its verb's module."""
+
+    @property
+    def hosts(self) -> tuple[Host, ...]: ...
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON; of variables only the names."""
+
+    def lines(self) -> Iterable[Line]:
+        """For people."""
+
+
+def around(spec: Mapping[str, Any]) -> list[str]:
+    """What stands around a command on a node: its activate line, and names of variables."""
+    return [
+        *([f"behind: {spec['activate']}"] if spec.get("activate") else []),
+        *([f"env: {', '.join(sorted(spec['env']))}"] if spec.get("env") else []),
+    ]
