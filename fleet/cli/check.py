@@ -14,9 +14,10 @@ from fleet.cli.context import finish, load_inventory, runtime
 from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap
 from fleet.cli.matrix import draw
-from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo
 from fleet.cli.progress import ProgressLine
+from fleet.engines import DEFAULT, ENGINES
 
 if TYPE_CHECKING:
     from fleet.model import Report
@@ -39,8 +40,8 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
 )
 @click.option(
     "--engine",
-    type=click.Choice(["torchrun", "deepspeed", "command"]),
-    default="torchrun",
+    type=Named(ENGINES),
+    default=DEFAULT,
     show_default=True,
     help="What is to start the ranks: what it needs must be there.",
 )

@@ -15,10 +15,11 @@ from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import ask, detailed, load_inventory, make_transport
 from fleet.cli.launch_view import LaunchView
-from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json
 from fleet.cli.slips import with_options
 from fleet.cli.tracebacks import who
+from fleet.engines import DEFAULT, ENGINES, engine
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Inventory, Job, Report
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--engine",
-    type=click.Choice(["torchrun", "deepspeed", "command"]),
-    default="torchrun",
+    type=Named(ENGINES),
+    default=DEFAULT,
     show_default=True,
     help="What starts the ranks on a node.",
 )
@@ -152,7 +153,7 @@ def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
     port = given["master_port"]
     if port != "auto" and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise UsageError(f"--master-port {port}: not a port", hint="1 to 65535, or auto")
-    if given["max_restarts"] and given["engine"] != "torchrun":
+    if given["max_restarts"] and not engine(given["engine"]).restarts:
         raise UsageError("--max-restarts is torchrun's", hint=f"engine '{given['engine']}' cannot restart ranks")
     env, env_expand = read_env(given["env_file"], given["env"], given["env_expand"], os.environ)
     return Job(

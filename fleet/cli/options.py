@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from fleet.cli.command import CommonOption, completed
 from fleet.errors import UsageError
+from fleet.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +43,20 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
+
+
+class Named(click.Choice[str]):
+    """A name of a registry; other packages' are looked up for one that is not fleet's own, for help and completion."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry, self.case_sensitive = registry, True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.registry.names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value) if value in self.registry.own else super().convert(value, param, ctx)
 
 
 _KEY = "fleet.settings"

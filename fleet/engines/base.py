@@ -8,9 +8,10 @@ which finds the command in `command.json` beside it in the run's folder on the n
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from fleet.engines.slips import refuse
 from fleet.model import Job, Node
@@ -83,15 +84,13 @@ class Start:
         return json.dumps({"argv": list(self.command), "local_rank_at": self.local_rank_at})
 
 
-class Engine(Protocol):
-    """name: as --engine calls it. modules: what the training interpreter must be able to import."""
+class Engine(ABC):
+    """modules: what the training interpreter must be able to import. restarts: it obeys Job.max_restarts."""
 
-    @property
-    def name(self) -> str: ...
+    modules: tuple[str, ...] = ()
+    restarts = False
 
-    @property
-    def modules(self) -> tuple[str, ...]: ...
-
+    @abstractmethod
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         """The process for this node. python: the training interpreter as the node knows it. Pure."""
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from fleet.engines.base import SPAWN, Start, World
+from fleet.engines.base import SPAWN, Engine, Start, World
 from fleet.model import Job, Node
 
 
-class AnyCommand:
+class AnyCommand(Engine):
     """SCRIPT is a program on the node, not a Python file; fleet's spawn program starts one per slot."""
-
-    name = "command"
-    modules: tuple[str, ...] = ()
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         env = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import json
 
-from fleet.engines.base import SPAWN, Start, World, python_command
+from fleet.engines.base import SPAWN, Engine, Start, World, python_command
 from fleet.model import Job, Node
 
 
-class DeepSpeed:
+class DeepSpeed(Engine):
     """`python -m deepspeed.launcher.launch`, as DeepSpeed's own runner starts it on each node."""
 
-    name = "deepspeed"
     modules = ("torch", "deepspeed")
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:

@@ -12,15 +12,8 @@ from fleet.model import Job
 
 _SHELLS = re.compile(r"(ba|z|da|k)?sh")
 _PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
-# launcher -> options of fleet that say the same
-LAUNCHERS = {
-    "torchrun": "",
-    "deepspeed": "--engine deepspeed ",
-    "accelerate": "",
-    "colossalai": "",
-    "mpirun": "",
-    "mpiexec": "",
-}
+# programs that start ranks; one that is called as an engine is, is meant by it
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "colossalai", "mpirun", "mpiexec")
 # how launchers are told the ranks of a node
 _RANKS = re.compile(r"--?(nproc[-_]per[-_]node|num[-_]gpus)(=(.+))?")
 
@@ -46,7 +39,10 @@ def refuse(job: Job) -> None:
             )
         raise UsageError(f"SCRIPT is a Python script; {name} is started by fleet", hint=_line(_own(job.args)))
     if name in LAUNCHERS:
-        options = LAUNCHERS[name].split() if job.engine == "torchrun" else ["--engine", job.engine]
+        from fleet.engines import DEFAULT, ENGINES
+
+        engine = name if job.engine == DEFAULT and name in ENGINES.own else job.engine
+        options = ["--engine", engine] if engine != DEFAULT else []
         raise UsageError(
             f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",
             hint=_line([*options, *_ranks(job.args), *_own(job.args)]),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fleet.engines.base import SPAWN, Start, World, python_command
+from fleet.engines.base import SPAWN, Engine, Start, World, python_command
 from fleet.model import Job, Node
 
 
-class Torchrun:
+class Torchrun(Engine):
     """`python -m torch.distributed.run`; with max_restarts the c10d rendezvous, which can restart."""
 
-    name = "torchrun"
     modules = ("torch",)
+    restarts = True
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # --rdzv-id and the port belong to this run alone: two runs on the same nodes never join each other

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.virtual_lab import VirtualLab
+from tests.other_packages import ENGINE, install
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCHRUN = """
@@ -95,3 +96,18 @@ def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
     assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
+
+
+def test_an_engine_of_another_package(ready: VirtualLab, tmp_path: Path) -> None:
+    """Installed beside fleet, on the head alone."""
+    put(ready, loud_py='import os; print(os.environ["LOUD"], os.environ["RANK"], os.environ["WORLD_SIZE"])')
+    env = {"PYTHONPATH": str(install(tmp_path / "site", "loudlaunch", ENGINE, loud="Loud"))}
+    where = ["-i", str(uneven(ready, tmp_path, [1, 2, 1, 1])), "-w", ",".join(ready.names[:2])]
+    assert "|loud]" in ready.fleet("launch", "--help", env=env).stdout
+    done = ready.fleet(*where, "launch", "--engine", "loud", "loud.py", cwd=tmp_path, env=env, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.glob("runs/*-*")
+    said = sorted(path.read_text() for path in run.glob("*/rank*.out"))
+    assert said == [f"{run.name} {rank} 3\n" for rank in range(3)]
+    refused = ready.fleet(*where, "launch", "--engine", "loud", "loud.py", cwd=tmp_path)
+    assert refused.returncode == 2 and "'loud' is not one of" in refused.stderr

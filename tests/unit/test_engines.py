@@ -27,7 +27,7 @@ def words(name: str, node: Node = NODES[1], **job: object) -> list[str]:
     return [str(w) for w in engine(name).start(Job("train.py", ARGS, **job), WORLD, node, "/py").argv]
 
 
-@pytest.mark.parametrize("name", list(ENGINES))
+@pytest.mark.parametrize("name", list(ENGINES.own))
 def test_the_scripts_arguments_travel_by_file_only(name: str) -> None:
     start = engine(name).start(Job("train.py", ARGS), WORLD, NODES[1], "/py")
     assert not {"train.py", *ARGS[:2], *ARGS[5:]} & {str(w) for w in start.argv}

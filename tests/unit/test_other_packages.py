@@ -1,0 +1,70 @@
+"""Engines of other packages: found by entry point, named with the package where one is broken, in nobody's way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.other_packages import ENGINE, install
+
+HOSTS = "hosts: {a: {}, b: {}}\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    install(tmp_path / "site", "loudlaunch", ENGINE, loud="Loud", torchrun="Loud")
+    install(tmp_path / "site", "brokenlaunch", "import nothere\n", broken="Broken")
+    return install(tmp_path / "site", "oddlaunch", "class Odd: ...\n", odd="Odd", gone="Gone")
+
+
+def fleet(site: Path, *args: str) -> tuple[int, str]:
+    inventory = site / "fleet.yaml"
+    inventory.write_text(HOSTS)
+    env = {**os.environ, "PYTHONPATH": str(site), "FLEET_INVENTORY": str(inventory)}
+    done = subprocess.run(["fleet", *args], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_they_stand_among_the_choices(site: Path) -> None:
+    for verb in ("launch", "check"):
+        code, said = fleet(site, verb, "--help")
+        listed = "".join(said.split())
+        assert code == 0 and "[torchrun|deepspeed|command|broken|gone|loud|odd]" in listed
+    assert "did you mean loud" in fleet(site, "launch", "--engine", "loudd", "x.py")[1]
+
+
+def test_one_is_planned_with(site: Path) -> None:
+    code, said = fleet(site, "launch", "--engine", "loud", "--dry-run", "train.py", "--lr", "1")
+    assert code == 0 and "engine loud" in said and "LOUD" in said, said
+    # fleet's own name stays its own
+    assert "torch.distributed.run" in fleet(site, "launch", "--dry-run", "train.py")[1], (
+        "fleet's own name stays its own"
+    )
+
+
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("broken", "of brokenlaunch 1.5 cannot be loaded: ModuleNotFoundError: No module named 'nothere'"),
+        ("odd", "of oddlaunch 1.5 cannot be loaded: TypeError"),
+        ("gone", "of oddlaunch 1.5 cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_broken_one_is_said_with_its_package(site: Path, name: str, why: str) -> None:
+    code, said = fleet(site, "launch", "--engine", name, "--dry-run", "train.py")
+    assert code == 2 and f"engine '{name}' {why}" in said and "hint: its entry point is" in said
+    assert fleet(site, "launch", "--dry-run", "train.py")[0] == fleet(site, "hosts")[0] == 0
+
+
+def test_they_are_not_looked_for_where_nobody_asks(site: Path) -> None:
+    (site / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "sys.addaudithook(lambda event, args: event == 'open' and 'entry_points' in str(args[0]) and os._exit(77))\n"
+    )
+    for words in (["--help"], ["exec", "--dry-run", "--", "true"], ["launch", "--dry-run", "train.py"], ["hosts"]):
+        code, said = fleet(site, *words)
+        assert code == 0, said
+    assert fleet(site, "launch", "--help")[0] == 77
