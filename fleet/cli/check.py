@@ -15,7 +15,7 @@ from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap
 from fleet.cli.matrix import draw
 from fleet.cli.options import Named, Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo
+from fleet.cli.output import clean, echo, fold
 from fleet.cli.progress import ProgressLine
 from fleet.engines import DEFAULT, ENGINES
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fleet.model import Report
     from fleet.ops.check import Checked
     from fleet.rules.causes import Cause
-    from fleet.rules.judge import Finding
+    from fleet.rules.rule import Finding
 
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 COLUMN_WIDTH = 26
@@ -55,7 +55,7 @@ def check(timeout: float, engine: str) -> int:
 
     settings = settings_of()
     inventory = load_inventory()
-    plan = op.plan(inventory, op.CheckOptions(timeout, engine=engine))
+    plan = op.plan(inventory, op.CheckOptions(timeout, engine))
     if settings.dry_run:
         return plans.tell("check", plan)
     with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
@@ -73,27 +73,23 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     """What `fleet check` prints: the matrix, hosts that could not be asked, the findings, a last line that sums up.
 
     width: of the terminal; None where a line may be as long as it is."""
-    from fleet.inventory.nodeset import fold
-    from fleet.rules.causes import by_cause
+    from fleet.rules.judge import told
     from fleet.rules.matrix import matrix
 
     lines: list[str] = []
     if checked.views and not quiet:
         most = max(2, ((width or PIPE_WIDTH) - 20) // COLUMN_WIDTH)
-        lines += [*draw(matrix(checked.views, fold, most), width), ""]
+        lines += [*draw(matrix(checked.views, most), width), ""]
     silent = [result.host for result in checked.report.results if not result.ok]
     if silent:
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
         lines += wrap(text, width)
-    found = by_cause([(f, f.message, f.remedy) for f in checked.findings], fold)
-    shown = [
-        cause
-        for cause in found
-        if cause.whose[0].severity in (("error",) if quiet else COLORS if verbose else ("error", "warning"))
-    ]
+    found = told(checked.findings)
+    asked_for = ("error",) if quiet else COLORS if verbose else ("error", "warning")
+    shown = [cause for severity, cause in found if severity in asked_for]
     lines += [line for cause in shown for line in describe(cause, width)]
     if not quiet:
-        lines.append(summary(checked, [cause.whose[0].severity for cause in found], len(found) - len(shown)))
+        lines.append(summary(checked, [severity for severity, _ in found], len(found) - len(shown)))
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -141,5 +141,5 @@ def show_ended(outcome: Report) -> None:
                 said.append((result.host, Reason(f"port {entry['port']}, pid {{pid}}: ended", pid=entry["pid"]), None))
             elif outcome.data.get("dry_run") and entry["reason"]:
                 said.append((result.host, f"port {entry['port']}: {entry['reason']}", None))
-    for cause in by_cause(said, fold):
+    for cause in by_cause(said):
         echo(f"{fold(cause.whose)}: {clean(cause.message)}")

@@ -27,7 +27,8 @@ from fleet.ops.runtime import Runtime
 from fleet.rules.tracebacks import exception_of
 
 if TYPE_CHECKING:
-    from fleet.ops.launch import Interrupts, LaunchOptions, Plan
+    from fleet.ops.launch import LaunchOptions, Plan
+    from fleet.transport.base import Cancel
 
 
 @click.command(
@@ -124,7 +125,8 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     if not (settings.dry_run or settings.json or settings.quiet):
         # before anything is asked, or even imported, that takes its time
         talk(clean(f"launching {script} on {where(inventory, given['nnodes'])}"))
-    from fleet.ops.launch import make_plan, new_run_id
+    from fleet.ops.launch import new_run_id
+    from fleet.ops.launch import plan as make_plan
 
     job, options = _job(script, args, given), _options(given)
     run_id = new_run_id(script, given["name"])
@@ -138,7 +140,7 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
 
         described = plan.describe()
         return write("launch", described["hosts"], described, lambda: launching(described))
-    return _run(inventory, plan)
+    return _run(plan)
 
 
 def where(inventory: Inventory, nnodes: str | None) -> str:
@@ -190,23 +192,22 @@ def _options(given: dict[str, Any]) -> LaunchOptions:
     )
 
 
-def _run(inventory: Inventory, plan: Plan) -> int:
-    from fleet.ops.launch import Interrupts, launch
+def _run(plan: Plan) -> int:
+    from fleet.ops.launch import run
 
     settings = settings_of()
     view = LaunchView(
         [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
     )
-    interrupts = Interrupts()
     transport = make_transport()
 
     def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
         view(Notice("info", text))
 
-    runtime = Runtime(transport, settings.fanout, detailed(view, inventory, transport, say), ask=ask)
+    runtime = Runtime(transport, settings.fanout, detailed(view, plan.inventory, transport, say), ask=ask)
     try:
-        with _signals(interrupts, runtime), view:
-            report = launch(inventory, plan.job, plan.options, plan.run_id, runtime, interrupts)
+        with _signals(runtime.cancel), view:
+            report = run(plan, runtime)
     finally:
         transport.close()
     if settings.json:
@@ -217,14 +218,13 @@ def _run(inventory: Inventory, plan: Plan) -> int:
 
 
 @contextmanager
-def _signals(interrupts: Interrupts, runtime: Runtime) -> Iterator[None]:
+def _signals(cancel: Cancel) -> Iterator[None]:
     """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease."""
 
     def stop(signum: int, frame: Any) -> None:
-        interrupts.request()
-        runtime.cancel.set()
+        cancel.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
-        terminal.note(f"interrupted: {says.get(interrupts.count, 'leaving')}")
+        terminal.note(f"interrupted: {says.get(cancel.count, 'leaving')}")
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over

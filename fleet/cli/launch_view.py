@@ -17,7 +17,7 @@ from dataclasses import replace
 import click
 
 from fleet.cli import terminal
-from fleet.cli.output import clean, clean_output, fold, hint_line, talk, without_colours, write_json
+from fleet.cli.output import clean, clean_output, hint_line, talk, without_colours, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.tracebacks import Tracebacks, who
 from fleet.errors import Reason
@@ -68,7 +68,7 @@ def folded(events: Iterable[Event]) -> list[Event]:
             at, messages = same.setdefault((event.level, event.message.template, event.hint), (len(kept), []))
             messages.append(event.message)
             if len(messages) > 1:
-                kept[at] = replace(event, message=together(messages, fold))
+                kept[at] = replace(event, message=together(messages))
                 continue
         kept.append(event)
     return kept

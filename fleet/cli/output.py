@@ -111,14 +111,10 @@ def write_plan(verb: str, names: Iterable[str], plan: Any, **more: Any) -> None:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Host names folded to a node set, "gpu[01-04]"; names that do not fold are joined by commas."""
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+    """Host names folded to a node set, "gpu[01-04]"."""
+    from fleet.inventory.nodeset import fold as folded  # ClusterShell takes its time to load
 
-    names = list(names)
-    try:
-        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
-        return ",".join(names)
+    return folded(names)
 
 
 def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
@@ -209,7 +205,7 @@ def write_failures(report: Report) -> None:
     ]
     verbose = settings_of().verbose > 0
     each = [Cause([host], message, hint) for host, message, hint in failed]
-    for cause in each if verbose else by_cause(failed, fold):
+    for cause in each if verbose else by_cause(failed):
         talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean(cause.message)}")
         if cause.hint:
             talk(hint_line(cause.hint))

@@ -92,7 +92,7 @@ def remark(notices: Sequence[Notice]) -> None:
     from fleet.rules.causes import by_cause
 
     for level in ("error", "warning", "info"):
-        for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level], fold):
+        for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level]):
             hosts = [host for host in cause.whose if host]
             talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"))
             if cause.hint:

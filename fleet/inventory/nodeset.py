@@ -14,7 +14,7 @@ import re
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from fleet.inventory.fields import FieldError, host_name, shown
@@ -89,8 +89,12 @@ def algebra(parts: Iterable[tuple[str, Iterable[str]]]) -> NodeSet:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names as one node set, "gpu[01-04]"."""
-    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    """Names as one node set, "gpu[01-04]"; those that do not fold are joined by commas."""
+    names = list(names)
+    try:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        return ",".join(names)
 
 
 def _split_commas(text: str) -> list[str]:

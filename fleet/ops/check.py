@@ -9,16 +9,16 @@ from typing import Any
 
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
-from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.facts import checked
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.runtime import Runtime
 from fleet.ops.shape import fits
-from fleet.rules.judge import Finding, judge
+from fleet.rules.judge import judge
 from fleet.rules.matrix import matrix
-from fleet.rules.view import View, view
+from fleet.rules.rule import Finding, View, Want
+from fleet.rules.view import view
 from fleet.transport.base import Session
 from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
@@ -29,16 +29,10 @@ SILENCE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """step_timeout: seconds a probe step has on the node; all of them run at once. workdir: where hosts without one
-    of their own would run, None not to look. engine: what is to run there, None for nothing in particular."""
+    """step_timeout: seconds a probe step has on the node; all of them run at once. engine: what is to run there."""
 
     step_timeout: float = 20.0
-    workdir: str | None = None
-    engine: str | None = None
-
-    @property
-    def modules(self) -> tuple[str, ...] | None:
-        return engine(self.engine).modules if self.engine else None
+    engine: str = "torchrun"
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ def plan(inventory: Inventory, options: CheckOptions) -> CheckPlan:
             "python": host.python,
             "activate": host.activate,
             "env": inventory.env_for(host),
-            "workdir": host.workdir or options.workdir,
+            "workdir": host.workdir,
             "deadline": options.step_timeout,
         }
         for host in inventory.hosts
@@ -101,7 +95,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
         facts = probe(session, plan.specs[host.name], options, runtime)
         try:
             seen = {host.name: view_of(host, facts, options)}
-            judge(seen, fold), matrix(seen, fold, 2)
+            judge(seen), matrix(seen, 2)
         except MISFITS as error:  # a broken node must not cost the others their comparison
             raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
         return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
@@ -110,7 +104,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     views = {
         host.name: view_of(host, r.data["facts"], options) for host, r in zip(plan.hosts, results, strict=True) if r.ok
     }
-    findings = tuple(judge(views, fold, modules=options.modules))
+    findings = tuple(judge(views))
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
@@ -120,9 +114,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
 
 def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View:
     """A host's facts against what the inventory wants of it."""
-    return view(
-        facts, ranks=host.slots, devices=host.devices, modules=options.modules or (), deadline=options.step_timeout
-    )
+    return view(facts, Want(host.name, host.slots, host.devices, engine(options.engine).modules, options.step_timeout))
 
 
 def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runtime: Runtime) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def as_one(errors: Mapping[str, FleetError], emit: Emit, event: str, more: str =
     """What refuses a verb as a whole, of what is wrong with its hosts: the first one's cause, with every host that
     shares it. Other causes are told before, to JSON as an `event` for each host. more: what it came to."""
     first = next(iter(errors.values()))
-    main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()], fold)
+    main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()])
     for cause in others:
         emit(
             Notice(

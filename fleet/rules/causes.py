@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fleet.errors import Reason, fill
+from fleet.inventory.nodeset import fold
 
-Fold = Callable[[Iterable[str]], str]
 Whose = TypeVar("Whose")
 FOLDED_LENGTH = 60
 FEW = 3
@@ -26,7 +26,7 @@ class Cause(Generic[Whose]):
     hint: str | None = None
 
 
-def by_cause(found: Iterable[tuple[Whose, str, str | None]], fold: Fold) -> list[Cause[Whose]]:
+def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose]]:
     """(host, message, hint) of many hosts, those of one cause together, in order of first appearance."""
     groups: dict[tuple[str, str | None], list[tuple[Whose, str, str | None]]] = {}
     for one in found:
@@ -34,8 +34,8 @@ def by_cause(found: Iterable[tuple[Whose, str, str | None]], fold: Fold) -> list
     return [
         Cause(
             [whose for whose, _, _ in group],
-            together([message for _, message, _ in group], fold),
-            together([hint for _, _, hint in group if hint], fold, copied=True) or None,
+            together([message for _, message, _ in group]),
+            together([hint for _, _, hint in group if hint], copied=True) or None,
         )
         for group in groups.values()
     ]
@@ -45,7 +45,7 @@ def _template(text: str) -> str:
     return text.template if isinstance(text, Reason) else text
 
 
-def together(texts: Sequence[str], fold: Fold, *, copied: bool = False) -> str:
+def together(texts: Sequence[str], *, copied: bool = False) -> str:
     """Texts of one cause as one, "" for none: a detail that differs becomes a node set, a range, or the first few.
     A detail called "hosts" holds node sets, of which none is left out. copied: it is a line to copy, in which a detail
     is a whole node set, or else the first one as an example."""
@@ -55,25 +55,25 @@ def together(texts: Sequence[str], fold: Fold, *, copied: bool = False) -> str:
     details = {}
     for name in reasons[0].details:
         values = list(dict.fromkeys(reason.details[name] for reason in reasons))
-        details[name] = fold(values) if name == "hosts" else _example(values, fold) if copied else _join(values, fold)
+        details[name] = fold(values) if name == "hosts" else _example(values) if copied else _join(values)
     return fill(reasons[0].template, details)
 
 
-def _example(values: list[str], fold: Fold) -> str:
+def _example(values: list[str]) -> str:
     return fold(values) if all(_NAME.fullmatch(value) for value in values) else values[0]
 
 
-def _join(values: list[str], fold: Fold) -> str:
+def _join(values: list[str]) -> str:
     """Distinct values of one detail. Of "10.0.0.1 port 22" and "10.0.0.2 port 22" only the word that differs folds."""
     rows = [value.split(" ") for value in values]
     if len({len(row) for row in rows}) == 1 and not any(", " in value for value in values):
         columns = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]
         if sum(len(column) > 1 for column in columns) == 1:
-            return " ".join(_join_words(column, fold) for column in columns)
-    return _join_words(values, fold)
+            return " ".join(_join_words(column) for column in columns)
+    return _join_words(values)
 
 
-def _join_words(values: list[str], fold: Fold) -> str:
+def _join_words(values: list[str]) -> str:
     if len(values) > FEW and all(_NUMBER.fullmatch(value) for value in values):
         return f"{min(values, key=float)} to {max(values, key=float)}"
     if len(values) > 1 and all(_NAME.fullmatch(v) and not _NUMBER.fullmatch(v) for v in values):

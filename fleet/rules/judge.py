@@ -1,56 +1,45 @@
-"""Rules applied to the views of all hosts: findings, the worst first. Pure."""
+"""The rules applied to the views of all hosts: findings, the worst first. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fleet.errors import Reason
-from fleet.rules.causes import Fold
-from fleet.rules.parity import RULES, SEVERITIES, Rule, Severity
+from fleet.inventory.nodeset import fold
+from fleet.rules.causes import Cause, by_cause
+from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
+from fleet.rules.table import RULES
 from fleet.rules.units import amount, shown
-from fleet.rules.view import NOTABLE, View, lookup
 
-OTHER_PACKAGES = 6
-COVERED_BY = {"python-patch": "python-version", "torch-absent": "module-missing"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is not as it should be. hosts: whom it is about, in inventory order."""
-
-    id: str
-    severity: Severity
-    hosts: tuple[str, ...]
-    message: str
-    remedy: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "severity": self.severity,
-            "hosts": list(self.hosts),
-            "message": self.message,
-            "remedy": self.remedy,
-        }
+LISTED = 6
+Values = Mapping[str, Any]
 
 
-def judge(
-    views: Mapping[str, View], fold: Fold, rules: Sequence[Rule] = RULES, modules: Sequence[str] | None = None
-) -> list[Finding]:
-    """All findings about these hosts (name -> view), in order of severity, then of the rules. modules: what is to run
-    imports these; None where nobody said what is to run."""
-    rules = [_for(rule, modules) for rule in rules]
-    found = [finding for rule in rules for finding in _KINDS[rule.kind](rule, _values(rule, views, modules), fold)]
-    found += _packages(views, fold)
+def judge(views: Mapping[str, View]) -> list[Finding]:
+    """All findings about these hosts (name -> view), in order of severity, then of the rules."""
+    modules = {name for view in views.values() for name in view["want"].modules}
+    found = [finding for rule in RULES for finding in _apply(_for(rule, modules), views, modules)]
     # one cause, one finding: a different minor version is a different patch release too
     reported = {finding.id for finding in found}
-    found = [f for f in found if COVERED_BY.get(f.id) not in reported]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    signs = {rule.id for rule in RULES if rule.covered_by in reported}
+    return sorted((f for f in found if f.id not in signs), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def groups(values: Mapping[str, Any]) -> list[tuple[Any, list[str]]]:
+def refusing(findings: Iterable[Finding]) -> list[Finding]:
+    """Those that a launch tells: what keeps it from starting, and all that is about the run."""
+    own = {rule.id for rule in RULES if rule.run}
+    return [finding for finding in findings if finding.severity == "error" or finding.id in own]
+
+
+def told(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
+    """As people are told: what has one cause once, errors first."""
+    causes = by_cause((finding, finding.message, finding.remedy) for finding in findings)
+    return [(cause.whose[0].severity, cause) for cause in causes]
+
+
+def groups(values: Values) -> list[tuple[Any, list[str]]]:
     """[(value, its hosts)], most hosts first, ties in order of appearance."""
     by_value: dict[Any, list[str]] = {}
     for name, value in values.items():
@@ -63,52 +52,51 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
-def _for(rule: Rule, modules: Sequence[str] | None) -> Rule:
+def _for(rule: Rule, modules: Collection[str]) -> Rule:
     """The rule as severe as it is for what is to run."""
-    if modules is None or rule.needs is None:
+    if rule.needs is None:
         return rule
     needed = modules and rule.needs in ("python", *modules)
     return replace(rule, severity="error" if needed else "warning")
 
 
-def _values(rule: Rule, views: Mapping[str, View], modules: Sequence[str] | None) -> dict[str, Any]:
+def _apply(rule: Rule, views: Mapping[str, View], modules: Collection[str]) -> Iterable[Finding]:
     values = {}
     for name, view in views.items():
         applies = lookup(view, rule.when) if rule.when else True
-        value = lookup(view, rule.fact)
-        if value is None and rule.kind == "equal" and rule.needs in (modules or ()):
+        value = rule.of(view)
+        if value is None and rule.kind == "equal" and rule.needs in modules:
             continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
-        if isinstance(applies, bool | int) and applies and isinstance(value, str | int | float | None):
+        fits = Mapping if rule.kind == "contents" else str | int | float | Said | None
+        if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value
-    return values
+    return _KINDS[rule.kind](rule, values)
 
 
-def _equal(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+def _equal(rule: Rule, values: Values) -> Iterable[Finding]:
     grouped = groups(values)
     if len(grouped) < 2:
         return
     if not has_majority(grouped):
         parts = [f"{fold(names)} {shown(value)}" for value, names in grouped]
-        message = f"no agreement on {rule.what}: " + "; ".join(parts)
-        yield Finding(rule.id, rule.severity, tuple(values), message, rule.remedy)
+        yield rule.found(values, f"no agreement on {rule.what}: {'; '.join(parts)}")
         return
     (usual, most), rest = grouped[0], grouped[1:]
     parts = []
     for value, names in rest:
-        verb = "has" if len(names) == 1 else "have"
-        parts.append(
-            f"{fold(names)} {verb} no {rule.what}"
-            if value is None
-            else f"{fold(names)} {verb} {rule.what} {shown(value)}"
-        )
+        has = "has" if len(names) == 1 else "have"
+        what = f"no {rule.what}" if value is None else f"{rule.what} {shown(value)}"
+        parts.append(f"{fold(names)} {has} {what}")
     others = "the other one" if len(most) == 1 else f"the {len(most)} others"
-    message = f"{', '.join(parts)}{';' if len(rest) > 1 else ','} {others} {shown(usual)}"
     deviating = {name for _, names in rest for name in names}
-    yield Finding(rule.id, rule.severity, tuple(n for n in values if n in deviating), message, rule.remedy)
+    yield rule.found(
+        (name for name in values if name in deviating),
+        f"{', '.join(parts)}{';' if len(rest) > 1 else ','} {others} {shown(usual)}",
+    )
 
 
-def _limit(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+def _limit(rule: Rule, values: Values) -> Iterable[Finding]:
     sign = 1 if rule.kind == "minimum" else -1
     left = {
         name: float("inf") if value == "unlimited" else value
@@ -123,63 +111,70 @@ def _limit(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Findin
         low, high = amount(min(beyond.values()), rule.unit), amount(max(beyond.values()), rule.unit)
         had = low if low == high else f"{low} to {high}"
         bound = "" if limit == float("inf") else "at least " if sign == 1 else "at most "
-        yield Finding(
-            rule.id,
-            severity,
-            tuple(beyond),
-            f"{fold(beyond)}: {had} {rule.what}, {bound}{amount(limit, rule.unit)} wanted",
-            rule.remedy,
-        )
+        message = f"{fold(beyond)}: {had} {rule.what}, {bound}{amount(limit, rule.unit)} wanted"
+        yield rule.found(beyond, message, severity=severity)
 
 
-def _clear(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+def _of(names: Iterable[str]) -> Reason:
+    return Reason("{hosts}: ", hosts=fold(names))
+
+
+def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
-        yield Finding(rule.id, rule.severity, tuple(names), _of(rule, fold(names), str(value)), rule.remedy)
+        yield rule.found(names, _of(names) + f"{rule.what}: " + Reason.of_node(str(value)))
 
 
-def _of(rule: Rule, hosts: str, value: str) -> Reason:
-    return Reason("{hosts}: ", hosts=hosts) + f"{rule.what}: " + Reason.of_node(value)
+def _said(rule: Rule, values: Values) -> Iterable[Finding]:
+    for value, names in groups({name: value for name, value in values.items() if value}):
+        yield rule.found(names, _of(names) + value.message, remedy=value.remedy)
 
 
-def _somewhere(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+def _somewhere(rule: Rule, values: Values) -> Iterable[Finding]:
     if values and all(value is None for value in values.values()):
-        yield Finding(rule.id, rule.severity, tuple(values), f"no host has {rule.what}", rule.remedy)
+        yield rule.found(values, f"no host has {rule.what}")
 
 
-def _distinct(rule: Rule, values: Mapping[str, Any], fold: Fold) -> Iterable[Finding]:
+def _distinct(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups(values):
         if len(names) > 1:
-            yield Finding(
-                rule.id, rule.severity, tuple(names), f"{fold(names)} share the {rule.what} {shown(value)}", rule.remedy
-            )
+            yield rule.found(names, f"{fold(names)} share the {rule.what} {shown(value)}")
 
 
-_KINDS: Mapping[str, Callable[[Rule, Mapping[str, Any], Fold], Iterable[Finding]]] = {
+def _digest(rule: Rule, values: Values) -> Iterable[Finding]:
+    (usual, _), *rest = groups({name: value for name, value in values.items() if value}) or [("", [])]
+    for value, names in rest:
+        differs = f"{rule.what} differs: sha256 {value[:12]}, elsewhere sha256 {usual[:12]}"
+        yield rule.found(names, _of(names) + differs)
+
+
+def _partly(rule: Rule, values: Values) -> Iterable[Finding]:
+    others = [name for name, value in values.items() if not value]
+    if 0 < len(others) < len(values):
+        yield rule.found(others, _of(others) + rule.what)
+
+
+def _contents(rule: Rule, values: Values) -> Iterable[Finding]:
+    differing: dict[str, set[str]] = {}
+    for key in sorted({key for value in values.values() for key in value}):
+        grouped = groups({name: value.get(key) for name, value in values.items()})
+        if len(grouped) > 1:
+            differing[key] = {n for _, names in grouped[1 if has_majority(grouped) else 0 :] for n in names}
+    if differing:
+        hosts = [name for name in values if any(name in names for names in differing.values())]
+        some = ", ".join(list(differing)[:LISTED])
+        more = f" and {len(differing) - LISTED} more" if len(differing) > LISTED else ""
+        yield rule.found(hosts, f"{fold(hosts)}: {rule.what} differ: {some}{more}")
+
+
+_KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "equal": _equal,
     "minimum": _limit,
     "maximum": _limit,
     "clear": _clear,
+    "said": _said,
     "somewhere": _somewhere,
     "distinct": _distinct,
+    "digest": _digest,
+    "partly": _partly,
+    "contents": _contents,
 }
-
-
-def _packages(views: Mapping[str, View], fold: Fold) -> Iterable[Finding]:
-    """Packages that no rule of their own looks at, together in one remark."""
-    installed = {name: view["packages"] for name, view in views.items() if view.get("packages")}
-    differing: dict[str, set[str]] = {}
-    for package in sorted({p for packages in installed.values() for p in packages} - {"torch", "deepspeed", *NOTABLE}):
-        grouped = groups({name: packages.get(package) for name, packages in installed.items()})
-        if len(grouped) > 1:
-            differing[package] = {n for _, names in grouped[1 if has_majority(grouped) else 0 :] for n in names}
-    if differing:
-        hosts = tuple(name for name in installed if any(name in names for names in differing.values()))
-        some = ", ".join(list(differing)[:OTHER_PACKAGES])
-        more = f" and {len(differing) - OTHER_PACKAGES} more" if len(differing) > OTHER_PACKAGES else ""
-        yield Finding(
-            "packages",
-            "info",
-            hosts,
-            f"{fold(hosts)}: other packages differ: {some}{more}",
-            "install from one lock file on every host; --json lists all versions",
-        )

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fleet.rules.causes import Fold
+from fleet.inventory.nodeset import fold
 from fleet.rules.judge import groups, has_majority
+from fleet.rules.rule import MISSING, View, lookup
 from fleet.rules.units import seconds, size
-from fleet.rules.view import MISSING, View, lookup
 
 ABSENT = "-"
 UNKNOWN = "?"
@@ -31,7 +31,7 @@ class Matrix:
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
 
 
-def matrix(views: Mapping[str, View], fold: Fold, max_columns: int) -> Matrix:
+def matrix(views: Mapping[str, View], max_columns: int) -> Matrix:
     """The table of these hosts (name -> view).
 
     Where hosts differ in more ways than fit, there are two columns instead: what most have, and who has what else.
@@ -56,11 +56,11 @@ def matrix(views: Mapping[str, View], fold: Fold, max_columns: int) -> Matrix:
         spans = [_span(views, names, path, form) for names in (columns if fits else [list(views)])]
         if any(text != ABSENT for text in spans):
             rows.append((label, tuple(map(Cell, spans if fits else [*spans, ""]))))
-    titles = tuple(_title(names, fold) for names in columns) if fits else (f"most of {len(views)} hosts", "others")
+    titles = tuple(_title(names) for names in columns) if fits else (f"most of {len(views)} hosts", "others")
     return Matrix(titles, tuple(rows))
 
 
-def _title(names: list[str], fold: Fold) -> str:
+def _title(names: list[str]) -> str:
     return f"{fold(names)} ({len(names)})" if len(names) > 1 else names[0]
 
 
@@ -82,7 +82,7 @@ def _fact(path: str, form: Callable[[Any], str] = str) -> Callable[[View], str]:
 
 
 def _python(view: View) -> str:
-    if lookup(view, "problems.python") not in (MISSING, None):
+    if lookup(view, "python_error") not in (MISSING, None):
         return "missing"
     path = lookup(view, "python.path")
     return UNKNOWN if path is MISSING else f"{lookup(view, 'python.version')} {path}"

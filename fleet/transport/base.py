@@ -37,16 +37,18 @@ class ConnectOptions:
 
 class Cancel:
     """A latch that says "stop": set once, watched by every loop that waits. set() may be called from a signal
-    handler, at any moment."""
+    handler, at any moment. count: how often it was."""
 
     def __init__(self) -> None:
         self._flag = False
+        self.count = 0
         self._event = threading.Event()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._next = 0
         self._lock = threading.Lock()
 
     def set(self) -> None:
+        self.count += 1
         if not self._flag:
             self._flag = True
             # A handler runs between two steps of the main thread, which may hold the very locks that waking

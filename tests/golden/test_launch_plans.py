@@ -16,7 +16,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Job
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import Facts, make_plan
+from fleet.ops.launch.plan import Facts, plan
 
 CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
 
@@ -30,10 +30,10 @@ def plan_of(case: dict[str, Any]) -> dict[str, Any]:
     facts = {name: Facts(**f) for name, f in case.get("facts", {}).items()}
     options = LaunchOptions(**{"cwd": "/head/here", **case.get("options", {})})
     try:
-        plan = make_plan(inventory, Job(**job), options, "train-20260101-000000-abcd", facts=facts)
+        made = plan(inventory, Job(**job), options, "train-20260101-000000-abcd").refine(facts)
     except FleetError as error:
         return {"error": str(error), "hint": error.hint}
-    return {"plan": json.loads(json.dumps(plan.describe())), "command": json.loads(plan.nodes[0].start.command_file())}
+    return {"plan": json.loads(json.dumps(made.describe())), "command": json.loads(made.nodes[0].start.command_file())}
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)

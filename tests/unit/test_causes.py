@@ -16,16 +16,15 @@ from fleet.cli.progress import ProgressLine
 from fleet.cli.setup_ssh import remark, tell
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Event, Notice
-from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.check import Checked
 from fleet.ops.each import as_one
-from fleet.ops.launch.findings import judge as judge_launch
-from fleet.ops.launch.findings import told
+from fleet.ops.launch.findings import findings as judge_launch
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import make_plan
+from fleet.ops.launch.plan import plan as make_plan
 from fleet.rules.causes import by_cause
-from fleet.rules.judge import judge
+from fleet.rules.judge import judge, told
+from fleet.rules.rule import Want
 from fleet.rules.view import view
 from fleet.transport.frames import Nonsense
 from fleet.transport.ssh.dial import os_error
@@ -70,7 +69,7 @@ def test_each_kind_has_its_own_line_in_the_order_it_came(capsys: pytest.CaptureF
 
 
 def folded(*texts: str) -> str:
-    causes = by_cause([(f"h{i}", text, None) for i, text in enumerate(texts)], fold)
+    causes = by_cause([(f"h{i}", text, None) for i, text in enumerate(texts)])
     assert len(causes) == 1
     return causes[0].message
 
@@ -152,14 +151,14 @@ def test_preflight_findings_of_one_cause_are_one() -> None:
     }
     said = [(severity, len(cause.whose), cause.message) for severity, cause in told(judge_launch(plan, raw, False))]
     assert said == [
-        ("error", 4, "the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist"),
+        ("error", 4, "n[0-3]: the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist"),
         ("error", 4, "n[0-3]: GPUs in use: x (pid 0 to 3)"),
     ]
 
 
 def test_check_shows_one_cause_once_and_keeps_each_in_json() -> None:
     views = {f"n{i}": view({"gpu_processes": [{"pid": i}]}) for i in range(4)}
-    findings = tuple(judge(views, fold))
+    findings = tuple(judge(views))
     assert [f.message for f in findings] == [f"n{i}: GPUs in use: pid {i}" for i in range(4)]
     text = click.unstyle(screen(Checked(Report("check", (), 0), views, findings), width=120))
     assert "error   n[0-3]: GPUs in use: pid 0 to 3  [gpu-busy]\n" in text
@@ -169,8 +168,9 @@ def test_check_shows_one_cause_once_and_keeps_each_in_json() -> None:
 def test_quiet_check_says_what_went_wrong_and_nothing_else() -> None:
     views = {"n0": view({}), "n1": view({})}
     assert screen(Checked(Report("check", (), 0), views, ()), quiet=True) == ""
-    bad = {"n0": view({"python": {"path": None, "error": "no such program"}}), "n1": view({"glibc": "2.1"})}
-    findings = tuple(judge(bad, fold))
+    bad = {"n0": view({"python": {"path": None, "error": "no such program"}}, Want(modules=("torch",)))}
+    bad["n1"] = view({"glibc": "2.1"})
+    findings = tuple(judge(bad))
     assert screen(Checked(Report("check", (), 0), bad, findings), quiet=True).count("\n") == 2
 
 

@@ -40,7 +40,7 @@ def hosts(*names: str, **fields: Any) -> Inventory:
 
 def test_the_plan_is_what_the_probe_is_fed() -> None:
     inventory = Inventory((Host("a", "a", workdir="~/w", env={"B": "2"}), Host("b", "b")), env={"A": "1"})
-    plan = check.plan(inventory, CheckOptions(3.0, "/data")).specs
+    plan = check.plan(inventory, CheckOptions(3.0)).specs
     assert plan["a"] == {
         "python": None,
         "activate": None,
@@ -48,7 +48,7 @@ def test_the_plan_is_what_the_probe_is_fed() -> None:
         "workdir": "~/w",
         "deadline": 3.0,
     }
-    assert plan["b"]["workdir"] == "/data"
+    assert plan["b"]["workdir"] is None
 
 
 def test_facts_clock_and_findings() -> None:

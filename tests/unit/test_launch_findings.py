@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
-from fleet.ops.launch.findings import folded, judge
+from fleet.ops.launch.findings import findings as judge
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import Plan, make_plan
+from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.plan import plan as make_plan
 from fleet.rules.judge import judge as judge_check
 
 TORCH = {"version": "2.5", "cuda": None, "hip": None, "nccl": None}
@@ -46,7 +46,7 @@ def findings(
     plan: Plan | None = None, complete: bool = True, **by_host: dict[str, Any]
 ) -> list[tuple[str, tuple[str, ...], str]]:
     raw = {host.name: by_host.get(host.name, good()) for host in (plan or plan_for()).hosts}
-    return [(f.severity, f.hosts, f.message) for f in folded(judge(plan or plan_for(), raw, complete))]
+    return [(f.severity, f.hosts, f.message) for f in judge(plan or plan_for(), raw, complete)]
 
 
 def test_all_well_finds_nothing() -> None:
@@ -83,7 +83,7 @@ def test_all_well_finds_nothing() -> None:
 def test_each_fault_is_one_error_with_a_remedy_on_its_host(changed: dict[str, Any], said: str) -> None:
     found = judge(plan_for(), {"n0": good(), "n1": good(), "n2": good(**changed)})
     assert [(f.severity, f.hosts) for f in found] == [("error", ("n2",))]
-    assert said in found[0].message and found[0].hint
+    assert said in found[0].message and found[0].remedy
 
 
 def test_a_half_switched_tree_hides_what_it_makes_look_wrong() -> None:
@@ -93,7 +93,7 @@ def test_a_half_switched_tree_hides_what_it_makes_look_wrong() -> None:
 
 def test_code_that_came_another_way_is_a_warning() -> None:
     assert findings(n1=good(code=None)) == [
-        ("warning", ("n1",), "the code there did not come by 'fleet sync', elsewhere it did")
+        ("warning", ("n1",), "n1: the code there did not come by 'fleet sync', elsewhere it did")
     ]
     assert findings(n0=good(code=None), n1=good(code=None), n2=good(code=None)) == []
     # one that cannot be looked at (another user's) says nothing
@@ -102,7 +102,7 @@ def test_code_that_came_another_way_is_a_warning() -> None:
 
 def test_the_same_fault_on_all_is_said_once() -> None:
     bad = good(workdir={"path": "/w", "exists": False})
-    assert findings(n0=bad, n1=bad, n2=bad) == [("error", ("n0", "n1", "n2"), "the folder /w does not exist")]
+    assert findings(n0=bad, n1=bad, n2=bad) == [("error", ("n0", "n1", "n2"), "n[0-2]: the folder /w does not exist")]
 
 
 def test_a_busy_port_names_host_and_pid_and_silences_the_echo() -> None:
@@ -114,7 +114,7 @@ def test_a_busy_port_names_host_and_pid_and_silences_the_echo() -> None:
     }
     echo = {"ok": False, "error": "something else answers there", "hint": None}
     found = judge(plan_for(), {"n0": good(port=busy), "n1": good(port=echo), "n2": good(port=echo)})
-    assert len(found) == 1 and found[0].hosts == ("n0",) and "kill-port" in str(found[0].hint)
+    assert len(found) == 1 and found[0].hosts == ("n0",) and "kill-port" in found[0].remedy
     assert "pid 4711 (python other.py, run other-1)" in found[0].message
 
 
@@ -128,7 +128,7 @@ def test_the_command_engine_needs_no_python_but_a_program() -> None:
     plan = plan_for("command")
     assert findings(plan, n0=good(python={"path": None, "error": "none"}, modules={})) == []
     bare = good(script={"path": "/w/t", "exists": True, "executable": False})
-    assert findings(plan, n1=bare)[0][2] == "/w/t is not executable"
+    assert findings(plan, n1=bare)[0][2] == "n1: /w/t is not executable"
 
 
 def test_gpus_in_use_missing_or_shared() -> None:
@@ -143,7 +143,7 @@ def test_gpus_in_use_missing_or_shared() -> None:
     # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
     assert findings(n0=good(gpus=gpus[:1])) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
     asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), LaunchOptions(), "r")
-    assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "2 ranks share 1 GPUs")]
+    assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "n0: 2 ranks share 1 GPUs")]
 
 
 ODD: list[dict[str, Any]] = [
@@ -180,7 +180,7 @@ def test_check_and_launch_have_one_verdict(engine: str, odd: dict[str, Any]) -> 
     facts["n1"].update(odd)
     options = CheckOptions(engine=engine)
     views = {h.name: view_of(h, facts[h.name], options) for h in HOSTS}
-    checked = {f.message for f in judge_check(views, fold, modules=options.modules) if f.severity == "error"}
+    checked = {f.message for f in judge_check(views) if f.severity == "error"}
     launched = {f.message for f in judge(plan_for(engine), facts) if f.severity == "error"}
     assert checked == launched
     for needed, module in (("torchrun", "torch"), ("deepspeed", "torch"), ("deepspeed", "deepspeed")):

@@ -9,12 +9,13 @@ import pytest
 from fleet.errors import ConnectError, FleetError, PreflightError
 from fleet.events import silent
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch.findings import Finding
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import candidate_ports, make_plan
+from fleet.ops.launch.plan import candidate_ports
+from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.preflight import meeting_address, refuse
 from fleet.ops.launch.start import Sessions
 from fleet.ops.runtime import Runtime
+from fleet.rules.rule import Finding
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh.transport import SshTransport
 
@@ -63,10 +64,11 @@ def refusal(findings: list[Finding], errors: dict[str, FleetError]) -> FleetErro
 
 
 def test_a_refusal_says_of_every_host_what_was_wrong_there() -> None:
-    error = refusal([Finding("error", ("a", "b"), "no script"), Finding("warning", ("c",), "busy")], {})
+    found = [Finding("x", "error", ("a", "b"), "no script", "r"), Finding("y", "warning", ("c",), "busy", "r")]
+    error = refusal(found, {})
     assert isinstance(error, PreflightError)
     assert {name: e and e.message for name, e in error.hosts.items()} == {"a": "no script", "b": "no script", "c": None}
 
-    error = refusal([Finding("error", ("a",), "no script")], {"b": ConnectError("is off", host="b")})
+    error = refusal([Finding("x", "error", ("a",), "no script", "r")], {"b": ConnectError("is off", host="b")})
     assert isinstance(error, ConnectError) and "nothing was started" in error.message
     assert {name: e and e.kind for name, e in error.hosts.items()} == {"a": "preflight", "b": "unreachable", "c": None}

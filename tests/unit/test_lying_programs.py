@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.model import Host
-from fleet.ops.launch import follow, janitor, run
+from fleet.ops.launch import follow, janitor, loop
 from fleet.ops.launch.logs import NodeLogs
 from fleet.transport import program
 from tests.in_process import Hasty, Outcome, command_line, snapshot
@@ -129,7 +129,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         patch.setattr(program, "Silence", Hasty)
         patch.setattr(follow, "RETRY_SECONDS", 0.002)
         patch.setattr(janitor, "RETRY_SECONDS", 0.002)
-        patch.setattr(run, "TICK", 0.005)
+        patch.setattr(loop, "TICK", 0.005)
         yield head
 
 

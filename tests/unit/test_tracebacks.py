@@ -15,7 +15,7 @@ from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.launch.gang import Gang, RankEnd
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import make_plan
+from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.summary import summarise
 from fleet.rules.tracebacks import exception_of, identity, split
 

@@ -8,46 +8,45 @@ from pathlib import Path
 from fleet import fanout
 from fleet.errors import HostFailed
 from fleet.events import Notice
-from fleet.model import Inventory, Job, Report
+from fleet.model import Report
 from fleet.ops.each import as_one
 from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
-from fleet.ops.launch.plan import Plan, make_plan
+from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.preflight import preflight
-from fleet.ops.launch.run import Interrupts, Run
 from fleet.ops.launch.start import Sessions, start_all, step
 from fleet.ops.runtime import Runtime
 from fleet.rules.units import counted
 
 __all__ = [
-    "Interrupts",
     "LaunchOptions",
     "Plan",
-    "launch",
-    "make_plan",
     "new_run_id",
     "parse_nnodes",
     "parse_nproc",
+    "plan",
     "read_env",
+    "run",
 ]
 
 FDS_PER_HOST = 4  # a connection and, for a moment, the one that replaces it
 
 
-def launch(
-    inventory: Inventory, job: Job, options: LaunchOptions, run_id: str, runtime: Runtime, interrupts: Interrupts
-) -> Report:
-    """Do it all. PreflightError, ConnectError: nothing was started anywhere. Otherwise the run's own end."""
-    draft = make_plan(inventory, job, options, run_id)
-    fanout.check_limits(len(draft.hosts), len(draft.hosts), FDS_PER_HOST)
-    if options.sync:
-        with step(runtime, "sync", len(draft.hosts)):
+def run(draft: Plan, runtime: Runtime) -> Report:
+    """Do it all. PreflightError, ConnectError: nothing was started anywhere. Otherwise the run's own end.
+
+    runtime.cancel: set once it stops gently, twice it kills, three times it leaves the nodes alone."""
+    hosts, run_id, runs_dir = len(draft.hosts), draft.run_id, draft.options.runs_dir
+    fanout.check_limits(hosts, hosts, FDS_PER_HOST)
+    if draft.options.sync:
+        with step(runtime, "sync", hosts):
             sync_code(draft, runtime)
     sessions = Sessions(runtime)
     try:
-        with step(runtime, "preflight", len(draft.hosts)):
-            plan = preflight(inventory, draft, sessions)
-        folder = RunFolder.create(options.runs_dir, run_id)
+        with step(runtime, "preflight", hosts):
+            plan = preflight(draft, sessions)
+        folder = RunFolder.create(runs_dir, run_id)
         folder.write_json("run.json", {**plan.describe(), "started": time.time()})
         runtime.emit(
             Notice(
@@ -56,11 +55,11 @@ def launch(
                 data=folder.event("plan", **plan.describe()),
             )
         )
-        with step(runtime, "start", len(plan.hosts)):
+        with step(runtime, "start", hosts):
             started = start_all(plan, sessions)
         for host, answer in started.items():
             folder.event("started", host=host, pid=answer.get("pid"), folder=answer.get("dir"))
-        logs = options.runs_dir / run_id
+        logs = runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
         runtime.emit(
             Notice(
@@ -69,8 +68,7 @@ def launch(
                 data=folder.event("running", world_size=plan.world.size, logs=str(logs)),
             )
         )
-        run = Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime, interrupts)
-        return run.follow()
+        return Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime).follow()
     finally:
         sessions.close()
 

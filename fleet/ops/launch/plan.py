@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from fleet.engines import engine
@@ -59,6 +60,7 @@ class NodePlan:
 class Plan:
     """A whole run. master_port 0 never occurs: an automatic one is the run id's first candidate."""
 
+    inventory: Inventory
     run_id: str
     job: Job
     options: LaunchOptions
@@ -87,19 +89,23 @@ class Plan:
             "hosts": {n.node.host.name: n.describe() for n in self.nodes},
         }
 
+    def refine(self, facts: Mapping[str, Facts], master: tuple[str, int] | None = None) -> Plan:
+        """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
+        not fit what is there."""
+        return plan(self.inventory, self.job, self.options, self.run_id, facts, master)
 
-def make_plan(
+
+def plan(
     inventory: Inventory,
     job: Job,
     options: LaunchOptions,
     run_id: str,
-    *,
-    facts: Mapping[str, Facts] | None = None,
+    facts: Mapping[str, Facts] = MappingProxyType({}),
     master: tuple[str, int] | None = None,
 ) -> Plan:
-    """Pure: inventory order is node-rank order. Facts and master (address, port) refine it after preflight."""
+    """Pure: inventory order is node-rank order. UsageError for a job that no plan can be made of. facts, master: see
+    Plan.refine."""
     chosen = engine(job.engine)
-    facts = facts or {}
     nodes = tuple(_nodes(inventory, job, options, facts))
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
@@ -116,7 +122,7 @@ def make_plan(
             raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {_instead(name)}")
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         plans.append(NodePlan(node, start, env, dict(job.env_expand), workdir_of(host, job, options)))
-    return Plan(run_id, job, options, world, tuple(plans), facts)
+    return Plan(inventory, run_id, job, options, world, tuple(plans), facts)
 
 
 def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Facts]) -> list[Node]:

@@ -12,13 +12,14 @@ from typing import Any
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError
 from fleet.events import Notice
-from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inventory
+from fleet.model import Host
 from fleet.ops.each import as_one
 from fleet.ops.facts import checked
-from fleet.ops.launch.findings import DEADLINE_SECONDS, Finding, judge, told
-from fleet.ops.launch.plan import Facts, Plan, candidate_ports, make_plan
+from fleet.ops.launch.findings import DEADLINE_SECONDS, findings
+from fleet.ops.launch.plan import Facts, Plan, candidate_ports
 from fleet.ops.launch.start import Sessions
+from fleet.rules.judge import told
+from fleet.rules.rule import Finding
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
@@ -30,33 +31,29 @@ MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it 
 Raw = Mapping[str, Any]  # the facts of one node, as fleet/remote/preflight.py documents them
 
 
-def preflight(inventory: Inventory, draft: Plan, sessions: Sessions) -> Plan:
-    """The final plan. ConnectError, PreflightError after telling every finding; an automatic port is redrawn."""
-    if len(draft.hosts) > 1:
-        where = meeting_address(draft, sessions.runtime.transport)
-        draft = make_plan(inventory, draft.job, draft.options, draft.run_id, master=(where, draft.job.master_port))
-    automatic = not draft.job.master_port
-    ports = candidate_ports(draft.run_id) if automatic else [draft.job.master_port]
-    for tries_left, port in reversed(list(enumerate(reversed(ports)))):
-        raw, errors = ask_all(draft, port, sessions)
-        if automatic and tries_left and not errors and port_is_taken(raw[draft.hosts[0].name]):
-            continue
-        break
-    findings = judge(draft, raw, complete=not errors)
-    refuse(draft, findings, errors, sessions)
-    facts = {name: facts_of(node) for name, node in raw.items()}
-    network = raw[draft.hosts[0].name].get("network") or {}
-    address = network.get("master") or draft.world.master_addr
-    return make_plan(inventory, draft.job, draft.options, draft.run_id, facts=facts, master=(address, port))
+def preflight(plan: Plan, sessions: Sessions) -> Plan:
+    """The plan with what was found. ConnectError, PreflightError after telling every finding; an automatic port is
+    redrawn while it is taken."""
+    first = plan.hosts[0].name
+    address = meeting_address(plan, sessions.runtime.transport)
+    for port in [plan.job.master_port] if plan.job.master_port else candidate_ports(plan.run_id):
+        raw, errors = ask_all(plan, (address, port), sessions)
+        if errors or not port_is_taken(raw[first]):
+            break
+    refuse(plan, findings(plan, raw, complete=not errors), errors, sessions)
+    network = raw[first].get("network") or {}
+    return plan.refine({name: facts_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
 
 
-def meeting_address(draft: Plan, transport: Transport) -> str:
+def meeting_address(plan: Plan, transport: Transport) -> str:
     """The master's address as a number where the head can tell it: a node often knows itself as 127.0.1.1.
 
     A name that means nothing here, or this very machine, is left to the nodes.
     """
-    address, first = draft.world.master_addr, draft.hosts[0]
-    if draft.job.master_addr is None and first.data_address is None and isinstance(transport, SshTransport):
+    address, first = plan.world.master_addr, plan.hosts[0]
+    if len(plan.hosts) == 1:
+        return address
+    if plan.job.master_addr is None and first.data_address is None and isinstance(transport, SshTransport):
         address = transport.resolve(first).address  # HostName of ~/.ssh/config
     try:
         known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
@@ -69,13 +66,14 @@ def port_is_taken(raw: Raw) -> bool:
     return (raw.get("port") or {}).get("ok") is False
 
 
-def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], dict[str, FleetError]]:
-    """(facts, errors) by host name. A host that fails ends the others' waiting for it at once."""
+def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[dict[str, Raw], dict[str, FleetError]]:
+    """(facts, errors) by host name. master: address and port. A host that fails ends the others' waiting for it at
+    once."""
     token = secrets.token_hex(16)
     hurry = Cancel()
 
     def ask(session: Session, host: Host) -> Raw:
-        with Program(session, "preflight", spec_for(plan, host, port, token)) as program:
+        with Program(session, "preflight", spec_for(plan, host, master, token)) as program:
             undo = hurry.on_set(lambda: program.send({"op": "done"}))
             try:
                 for frame in program.frames(
@@ -95,7 +93,7 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
         try:
             facts = ask(sessions.get(host), host)
             try:
-                facts_of(facts), judge(plan, {host.name: facts}, complete=False)
+                facts_of(facts), findings(plan, {host.name: facts}, complete=False)
             except MISFITS as error:
                 raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
             if port_is_taken(facts):
@@ -108,7 +106,7 @@ def ask_all(plan: Plan, port: int, sessions: Sessions) -> tuple[dict[str, Raw], 
     return sessions.each(plan.hosts, connect_and_ask, "preflight")
 
 
-def spec_for(plan: Plan, host: Host, port: int, token: str) -> dict[str, Any]:
+def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dict[str, Any]:
     """What fleet/remote/preflight.py is fed."""
     node = plan.node(host.name)
     others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
@@ -116,8 +114,8 @@ def spec_for(plan: Plan, host: Host, port: int, token: str) -> dict[str, Any]:
         "run": plan.run_id,
         "node_rank": node.node.node_rank,
         "master": {
-            "address": plan.world.master_addr,
-            "port": port,
+            "address": master[0],
+            "port": master[1],
             "token": token,
             "is_me": node.node.node_rank == 0,
             "peers": len(others),
@@ -151,30 +149,32 @@ def facts_of(raw: Raw) -> Facts:
     )
 
 
-def refuse(plan: Plan, findings: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions) -> None:
+def _event(finding: Finding) -> dict[str, Any]:
+    record = finding.as_json()
+    return {"event": "finding", **record, "hint": record.pop("remedy")}
+
+
+def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions) -> None:
     """Tell everything that was found; raise when anything of it forbids the start."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     emit = sessions.runtime.emit
-    causes = told(findings)
-    fatal = sum(severity == "error" for severity, _ in causes)
+    causes = told(found)
+    fatal = sum(severity == "error" for severity, _ in causes) if plan.options.preflight else 0
     wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
-    for finding in findings if plan.options.preflight else ():
-        if finding.severity == "error":
-            for name in finding.hosts:
-                wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.hint, host=name)
+    for finding in found if fatal else ():
+        for name in finding.hosts if finding.severity == "error" else ():
+            wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.remedy, host=name)
     wrong.update(errors)
     for severity, cause in causes:
         level = severity if plan.options.preflight else "warning"
-        names = fold(name for finding in cause.whose for name in finding.hosts)
-        text = cause.message if cause.message.startswith(f"{names}") else f"{names}: {cause.message}"
-        emit(Notice(level, text, None, cause.hint, [f.as_json() for f in cause.whose]))
+        emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
         refusal = as_one(ordered, emit, "unreachable", "; nothing was started anywhere")
         refusal.hosts = wrong
         raise refusal
-    if fatal and plan.options.preflight:
+    if fatal:
         refusal = PreflightError(
             f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
             hint="--no-preflight starts in spite of them",

@@ -18,7 +18,7 @@ OTHER = {"source": {"host": str, "path": str}, "dest": re.compile("(?s).+"), "de
 
 def question(others: Sequence[Result], here: Source) -> str:
     """What would be lost where, for the user to decide."""
-    said = by_cause([(r.host, r.error.message, None) for r in others if r.error is not None], fold)
+    said = by_cause([(r.host, r.error.message, None) for r in others if r.error is not None])
     return "\n".join(
         [
             *(f"{fold(cause.whose)}: {cause.message}" for cause in said),

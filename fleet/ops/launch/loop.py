@@ -10,7 +10,6 @@ from typing import Any, Literal
 from fleet.errors import ConnectError, FleetError, Reason
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.launch.findings import of_locks
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.gang import Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
@@ -18,28 +17,20 @@ from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.summary import INTERRUPTED, summarise
 from fleet.ops.runtime import Runtime
+from fleet.rules.launch import of_locks
 from fleet.transport.base import Session
 
 TICK = 0.1
 STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
 ENGINE_GRACE = 1.0  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
-LEAVE = 3  # interrupts after which fleet leaves without waiting for nodes
+# how often the user has asked to stop
+GENTLY, AT_ONCE, LEAVE = 1, 2, 3
 
 
 def _of(host: str, text: str) -> Reason:
     """What may be said of many hosts at once."""
     return Reason("{hosts}", hosts=host) + Reason.of_node(text)
-
-
-class Interrupts:
-    """How often the user has asked to stop: once is gentle, twice kills, three times leaves."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def request(self) -> None:
-        self.count += 1
 
 
 class Run:
@@ -51,9 +42,8 @@ class Run:
         folder: RunFolder,
         sessions: Mapping[str, Session],
         runtime: Runtime,
-        interrupts: Interrupts,
     ) -> None:
-        self.plan, self.folder, self.runtime, self.interrupts = plan, folder, runtime, interrupts
+        self.plan, self.folder, self.runtime = plan, folder, runtime
         options = plan.options
         self.gang = Gang({n.node.host.name: n.node.node_rank for n in plan.nodes}, restarts=plan.job.max_restarts > 0)
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in plan.hosts}
@@ -100,7 +90,7 @@ class Run:
             self._watch_silence()
             self._watch_interrupts()
             self._watch_stop()
-            if self.interrupts.count >= LEAVE:
+            if self.runtime.cancel.count >= LEAVE:
                 break
         self._clean_up()
         report = summarise(self.plan, self.gang, self.logs, self.incomplete, time.monotonic() - self._began)
@@ -133,14 +123,14 @@ class Run:
         if message.get("event") == "rank":
             self._on_rank(heard.host, message)
         elif message.get("event") == "status" and message.get("builds"):
-            what, line = of_locks(heard.host, [str(path) for path in message["builds"]])
+            what, remedy = of_locks(heard.host, [str(path) for path in message["builds"]])
             self.say(
                 "warning",
                 f"{heard.host}: {what}",
                 "build-lock",
                 heard.host,
                 locks=message["builds"],
-                hint=f"end this run, then: {line}",
+                hint=f"end this run, then: {remedy}",
             )
         elif message.get("event") == "status":
             state = {k: message[k] for k in STATUS_FIELDS if k in message}
@@ -257,9 +247,9 @@ class Run:
         self._stop_if(reason)
 
     def _watch_interrupts(self) -> None:
-        if self.interrupts.count >= 1:
+        if self.runtime.cancel.count >= GENTLY:
             self._stop_if(INTERRUPTED)
-        if self.interrupts.count >= 2 and not self._killed:
+        if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True
             self._tell_all(0.0, f"{INTERRUPTED} twice")
 

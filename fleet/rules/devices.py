@@ -1,0 +1,148 @@
+"""GPUs, their driver, and the toolkit that compiles for them."""
+
+from __future__ import annotations
+
+import re
+
+from fleet.rules.rule import Rule, View, lookup
+
+FEW = 4
+# NVIDIA's "minor version compatibility": the oldest Linux driver for a CUDA major version.
+OLDEST_DRIVER = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
+
+
+def cuda_of(view: View) -> str:
+    """The CUDA that its torch is built for, "" for none."""
+    cuda = lookup(view, "torch.cuda")
+    return cuda if isinstance(cuda, str) else ""
+
+
+def no_driver(view: View) -> str | None:
+    plugged, cuda = view.get("pci_gpus"), cuda_of(view)
+    if not plugged or not cuda or view.get("driver"):
+        return None
+    return f"none, but {plugged} GPUs are plugged in and torch is built for CUDA {cuda}"
+
+
+def too_few(view: View) -> str | None:
+    found, want = view.get("gpus"), view["want"]
+    if found is None or view.get("gpu_error") or no_driver(view):
+        return None
+    # slots are ranks: on CPU-only hosts they say nothing about GPUs
+    indexed = max(want.devices or (-1,)) + 1
+    wanted = max(want.ranks or 0, indexed)
+    has_some = found or view.get("pci_gpus") or indexed
+    return f"{len(found)} usable, {wanted} needed" if has_some and len(found) < wanted else None
+
+
+def ecc_errors(view: View) -> str | None:
+    bad = [f"GPU {gpu['index']}: {gpu['ecc_errors']}" for gpu in view.get("gpus") or () if gpu.get("ecc_errors")]
+    return f"uncorrected memory errors, {', '.join(bad)}" if bad else None
+
+
+def busy(view: View) -> str | None:
+    devices = view["want"].devices
+    others = {g.get("uuid") for g in view.get("gpus") or () if devices is not None and g["index"] not in devices}
+    found = [process for process in view.get("gpu_processes") or () if process.get("gpu") not in others]
+    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
+    return ", ".join(dict.fromkeys(map(_who, found[:FEW]))) + more
+
+
+def _who(process: View) -> str:
+    """A process that computes on a GPU: its run or its command where that is known."""
+    name = f"run {process['run_id']}" if process.get("run_id") else process.get("command")
+    return f"{name} (pid {process['pid']})" if name else f"pid {process['pid']}"
+
+
+def old_driver(view: View) -> str | None:
+    driver, cuda = view.get("driver"), cuda_of(view)
+    oldest = OLDEST_DRIVER.get(cuda.split(".")[0])
+    too_old = driver and oldest and numbers(driver) < numbers(oldest)
+    return f"{driver}, CUDA {cuda} of its torch needs {oldest} or newer" if too_old else None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """ "525.60.13" as (525, 60, 13), to compare versions."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+RULES = (
+    Rule(
+        "arch",
+        "arch",
+        "equal",
+        "architecture",
+        "launch on hosts of one architecture: narrow the selection with -w or -x",
+    ),
+    Rule(
+        "gpu-driver-missing",
+        no_driver,
+        "clear",
+        "the NVIDIA driver",
+        "install the NVIDIA driver that the other hosts have, then reboot or load the module",
+    ),
+    Rule(
+        "gpu-unusable",
+        "gpu_error",
+        "clear",
+        "nvidia-smi",
+        "a driver/library version mismatch goes away with a reboot; for the rest see 'dmesg | grep -i xid'",
+    ),
+    Rule(
+        "gpu-slots",
+        too_few,
+        "clear",
+        "GPUs",
+        "lower 'slots' of this host in the inventory, or look for the GPU that fell off the bus (nvidia-smi -L)",
+    ),
+    Rule(
+        "gpu-count",
+        "gpu.count",
+        "equal",
+        "GPU count",
+        "give each host its own 'slots' in the inventory; nvidia-smi -L shows what is there",
+        "warning",
+    ),
+    Rule(
+        "gpu-model",
+        "gpu.model",
+        "equal",
+        "GPU model",
+        "a step takes as long as on the slowest GPU: group equal hosts and select them with -w @group",
+        "warning",
+    ),
+    Rule(
+        "gpu-ecc",
+        ecc_errors,
+        "clear",
+        "GPU memory errors",
+        "reset or replace that GPU: uncorrected errors end a run or spoil its results",
+        "warning",
+    ),
+    Rule("gpu-busy", busy, "clear", "GPUs in use", "wait for it, end it, or choose other devices (-w HOST:2,3)"),
+    Rule("driver-version", "driver", "equal", "NVIDIA driver", "install the same driver on every host", "warning"),
+    Rule(
+        "driver-old",
+        old_driver,
+        "clear",
+        "NVIDIA driver",
+        "update the driver, or install a torch built for an older CUDA",
+        "warning",
+    ),
+    Rule(
+        "cuda-toolkit",
+        "cuda_toolkit",
+        "equal",
+        "CUDA toolkit",
+        "needed only to compile ops: build wheels on one host, or install the same toolkit",
+        "warning",
+    ),
+    Rule(
+        "nccl-library",
+        "nccl_library",
+        "equal",
+        "system NCCL",
+        "torch from a wheel brings its own; else install the same libnccl on every host",
+        "warning",
+    ),
+)

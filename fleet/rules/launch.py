@@ -1,0 +1,170 @@
+"""What only a launch asks for: its script and the code and data beside it, its ranks, the way to the master."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fleet.errors import Reason
+from fleet.rules.rule import MISSING, Rule, Said, View, lookup
+
+SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
+
+
+def stuck(step: str) -> Callable[[View], Said | None]:
+    def fact(view: View) -> Said | None:
+        late = "no answer in time" if step in (view.get("timed_out") or ()) else None
+        why = (view.get("failed") or {}).get(step, late)
+        return Said(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
+
+    return fact
+
+
+# -- locks of builds -------------------------------------------------------------------------------------------
+def left_locks(sure: bool) -> Callable[[View], Said | None]:
+    def fact(view: View) -> Said | None:
+        version = lookup(view, "python.version")
+        found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
+        locks = [path for path in found if _is_for(version, path)]
+        return of_locks(view["want"].host, locks, sure) if locks else None
+
+    return fact
+
+
+def _is_for(version: Any, lock: str) -> bool:
+    """Whether this Python may build there: torch's own folders are called py311_cpu."""
+    found = re.search(r"/py(\d+)t?_[^/]*/[^/]+/lock$", lock)
+    return found is None or not isinstance(version, str) or found[1] == "".join(version.split(".")[:2])
+
+
+def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> Said:
+    """What is wrong with locks of builds that nobody holds, and the line to copy."""
+    which = ", ".join(locks)
+    who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
+    remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
+    return Said(f"{who}: a rank that wants what is built there waits for ever, without a word", remedy)
+
+
+# -- script, code, data ----------------------------------------------------------------------------------------
+def code(view: View) -> Said | None:
+    found = view.get("code") or {}
+    if found.get("busy"):
+        said = Reason("a sync to {to} is under way, from {who}", to=found.get("folder"), who=found["busy"])
+        return Said(said, "launch again when it has ended")
+    if not found.get("half"):
+        return None
+    mixed = "a sync to {to} was interrupted while it put files in place: old and new ones are mixed"
+    return Said(Reason(mixed, to=found.get("folder")))
+
+
+def data(view: View) -> Said | None:
+    found = view.get("data")
+    if not found or code(view):
+        return None
+    if found.get("busy"):
+        said = Reason("data is being delivered to {to}, from {who}", to=found.get("folder"), who=found["busy"])
+        return Said(said, "launch again when it has come")
+    return Said(
+        Reason("a delivery of data to {to} was cut short: files of it are missing or old", to=found.get("folder"))
+    )
+
+
+def files(view: View) -> Said | None:
+    part = view["want"].part
+    if part is None or code(view) or stuck("files")(view):
+        return None
+    workdir, script = view.get("workdir") or {}, view.get("script") or {}
+    if not workdir.get("exists"):
+        return Said(Reason("the folder {path} does not exist", path=workdir.get("path")))
+    if not script.get("exists"):
+        return Said(Reason("the script {path} does not exist", path=script.get("path")))
+    if part.program and not script.get("executable"):
+        return Said(Reason("{path} is not executable", path=script.get("path")), "chmod +x")
+    return None
+
+
+def synced(view: View) -> Any:
+    return bool(view["code"]) if "code" in view else MISSING
+
+
+# -- ranks, and the way to the master --------------------------------------------------------------------------
+def crowded(view: View) -> Said | None:
+    """More ranks than GPUs, because the command line said so."""
+    want = view["want"]
+    indexes = {gpu["index"] for gpu in view.get("gpus") or ()}
+    usable = len(indexes if want.devices is None else indexes.intersection(want.devices))
+    if want.part is None or not usable or (want.part.ranks or 0) <= usable:
+        return None
+    return Said(f"{want.part.ranks} ranks share {usable} GPUs")
+
+
+def way(master: bool) -> Callable[[View], Said | None]:
+    """What is wrong at the master itself explains what the others see."""
+
+    def fact(view: View) -> Said | None:
+        part = view["want"].part
+        if part is None or not part.met or (part.node_rank == 0) is not master:
+            return None
+        for found in (view.get("network") or {}, view.get("port") or {}):
+            if found.get("error"):
+                hint = str(found["hint"]) if found.get("hint") else None
+                return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), hint)
+        return None
+
+    return fact
+
+
+def _holder(holder: View | None) -> str:
+    if not holder:
+        return ""
+    if holder.get("pid") is None:
+        return ", held by another user's process"
+    run = f", run {holder['run_id']}" if holder.get("run_id") else ""
+    return f", held by pid {holder['pid']} ({(holder.get('command') or '?')[:100]}{run})"
+
+
+LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
+LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
+
+RULES = (
+    *(
+        Rule(f"step-{step}", stuck(step), "said", step, LOOK, "warning" if step == "code" else "error", run=True)
+        for step in ("files", "code", "network", "port")
+    ),
+    Rule("build-lock", left_locks(True), "said", "locks of builds", "remove them", run=True),
+    Rule("build-lock-unsure", left_locks(False), "said", "locks of builds", "remove them", "warning", run=True),
+    Rule("code-mixed", code, "said", "the code", "run 'fleet sync' again", run=True),
+    Rule("data-mixed", data, "said", "the data", "run 'fleet sync --data' again", run=True),
+    Rule("files-missing", files, "said", "the script", SYNC, run=True),
+    Rule(
+        "ranks-share-gpus",
+        crowded,
+        "said",
+        "ranks",
+        "set 'slots', or --nproc-per-node gpu",
+        "warning",
+        run=True,
+    ),
+    Rule("master", way(True), "said", "the master", LOOK_AT_MASTER, run=True),
+    Rule("way-to-master", way(False), "said", "the way to the master", LOOK_AT_MASTER, covered_by="master", run=True),
+    Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
+    Rule(
+        "code-differs",
+        "code.digest",
+        "digest",
+        "the code that was synced",
+        "an earlier sync reached some of them only: run 'fleet sync' again, to all",
+        run=True,
+    ),
+    Rule(
+        "code-not-synced",
+        synced,
+        "partly",
+        "the code there did not come by 'fleet sync', elsewhere it did",
+        "run 'fleet sync', so that it is the same everywhere",
+        "warning",
+        run=True,
+    ),
+)

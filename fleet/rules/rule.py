@@ -1,0 +1,124 @@
+"""What a rule is, what it is given, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Severity = Literal["error", "warning", "info"]
+Kind = Literal["equal", "minimum", "maximum", "clear", "said", "somewhere", "distinct", "digest", "partly", "contents"]
+View = Mapping[str, Any]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
+
+
+class Missing:
+    """The type of MISSING: nobody could tell. None means somebody could, and there is none."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = Missing()
+
+
+def lookup(view: View, path: str) -> Any:
+    """The value at a dotted path; None below something absent, MISSING where nothing is known."""
+    value: Any = view
+    for name in path.split("."):
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or name not in value:
+            return MISSING
+        value = value[name]
+    return value
+
+
+class Said(NamedTuple):
+    """A sentence about a host, and a remedy of its own where it has one."""
+
+    message: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be. id: the rule's. hosts: whom it is about, in inventory order."""
+
+    id: str
+    severity: Severity
+    hosts: tuple[str, ...]
+    message: str
+    remedy: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "hosts": list(self.hosts)}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that must hold.
+
+    fact: a dotted path into a host's view (rules/view.py), or a function of the view.
+    kind: "equal": the same on all hosts. "minimum", "maximum": at least, at most the limit; `levels` are
+    (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text that says what is
+    wrong, must be empty; "said": the same for a sentence of its own. "somewhere": at least one host has it.
+    "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
+    none. "contents": {name: value} is the same everywhere.
+    what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
+    needs: "python", or a module of it: an error if what is to run needs it, else a warning. covered_by: the rule of
+    which it is only another sign. run: about a run and no host, so that a launch tells its warnings too.
+    A host that lacks the fact because its step timed out is not judged.
+    """
+
+    id: str
+    fact: str | Callable[[View], Any]
+    kind: Kind
+    what: str
+    remedy: str
+    severity: Severity = "error"
+    levels: tuple[tuple[float, Severity], ...] = ()
+    unit: Literal["bytes", "s", ""] = ""
+    when: str | None = None
+    needs: str | None = None
+    covered_by: str | None = None
+    run: bool = False
+
+    def of(self, view: View) -> Any:
+        """The value that it judges."""
+        return lookup(view, self.fact) if isinstance(self.fact, str) else self.fact(view)
+
+    def found(
+        self, hosts: Iterable[str], message: str, *, severity: Severity | None = None, remedy: str | None = None
+    ) -> Finding:
+        return Finding(self.id, severity or self.severity, tuple(hosts), message, remedy or self.remedy)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. program:
+    the script is started as it is, no interpreter reads it. met: all nodes answered, so that it means something whether
+    they could meet."""
+
+    node_rank: int
+    ranks: int | None
+    program: bool
+    met: bool
+
+
+@dataclass(frozen=True)
+class Want:
+    """What is wanted of the host of that name.
+
+    ranks: the inventory's `slots`, None where it does not say. devices: the GPU indexes that were selected, None for
+    all. modules: what the interpreter must be able to import. deadline: seconds a step had there. part: in the run
+    that a launch is about.
+    """
+
+    host: str = "HOST"
+    ranks: int | None = None
+    devices: tuple[int, ...] | None = None
+    modules: tuple[str, ...] = ()
+    deadline: float = 20.0
+    part: Part | None = None

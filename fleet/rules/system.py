@@ -1,0 +1,186 @@
+"""The system, and what a run finds of it: room, limits, network, time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.rules.rule import GiB, MiB, Rule, View, lookup
+
+SAME_IMAGE = "bring the hosts to the same system release, or build in a container"
+
+
+def rsync(view: View) -> str | None:
+    return "not installed" if "rsync" in view and not view["rsync"] else None
+
+
+def workdir(view: View) -> str | None:
+    found = lookup(view, "disks.workdir")
+    if not isinstance(found, Mapping) or found["writable"]:
+        return None
+    return f"{found['path']} is not writable for {view.get('user', 'this user')}"
+
+
+SYSTEM = (
+    Rule(
+        "glibc",
+        "glibc",
+        "equal",
+        "glibc",
+        SAME_IMAGE + "; wheels built on the newer one do not load on the older",
+        "warning",
+    ),
+    Rule("os", "os", "equal", "system", SAME_IMAGE, "info"),
+    Rule("kernel", "kernel", "equal", "kernel", "update and reboot to the same kernel", "warning"),
+    Rule(
+        "gcc",
+        "compilers.gcc",
+        "equal",
+        "gcc",
+        "ops compiled on the fly differ: install the same gcc, or name it in 'activate' (devtoolset)",
+        "warning",
+    ),
+    Rule("ninja", "compilers.ninja", "equal", "ninja", "pip install ninja: torch compiles extensions with it", "info"),
+    Rule("cpu-model", "cpu.model", "equal", "CPU", "fine, but the slowest host sets the pace", "info"),
+    Rule(
+        "cpu-count", "cpu.usable", "equal", "usable CPU count", "set the number of data loader workers by host", "info"
+    ),
+    Rule(
+        "hugepages",
+        "transparent_hugepages",
+        "equal",
+        "transparent huge pages",
+        "set /sys/kernel/mm/transparent_hugepage/enabled the same everywhere",
+        "info",
+    ),
+    Rule(
+        "hostname",
+        "hostname",
+        "distinct",
+        "hostname",
+        "set a hostname of its own on each (hostnamectl): NCCL takes hosts of one name for one machine",
+        "warning",
+    ),
+    Rule(
+        "rsync-missing",
+        rsync,
+        "clear",
+        "rsync",
+        "install rsync: with it 'fleet sync' sends only what has changed in large files",
+        "info",
+    ),
+)
+
+ROOM = (
+    Rule(
+        "disk-workdir",
+        "disks.workdir.free",
+        "minimum",
+        "free in the workdir",
+        "make room there, or set another 'workdir' in the inventory",
+        levels=((64 * MiB, "error"), (10 * GiB, "warning")),
+        unit="bytes",
+    ),
+    Rule(
+        "workdir-writable",
+        workdir,
+        "clear",
+        "the workdir",
+        "change its owner, or set another 'workdir' in the inventory",
+        "warning",
+    ),
+    Rule(
+        "disk-home",
+        "disks.home.free",
+        "minimum",
+        "free in the home folder",
+        "make room there: fleet keeps a run's logs in ~/.fleet",
+        levels=((64 * MiB, "error"), (1 * GiB, "warning")),
+        unit="bytes",
+    ),
+    Rule(
+        "disk-tmp",
+        "disks.tmp.free",
+        "minimum",
+        "free in /tmp",
+        "make room there, or set TMPDIR in the inventory's 'env'",
+        levels=((256 * MiB, "warning"),),
+        unit="bytes",
+    ),
+    Rule(
+        "shm-size",
+        "disks.shm.total",
+        "minimum",
+        "in /dev/shm",
+        "mount -o remount,size=50% /dev/shm: data loader workers and NCCL share memory there",
+        levels=((1 * GiB, "warning"),),
+        unit="bytes",
+        when="several_ranks",
+    ),
+    Rule(
+        "memory",
+        "memory.available",
+        "minimum",
+        "memory available",
+        "something else fills the memory there: see 'ps aux --sort=-rss | head'",
+        levels=((1 * GiB, "warning"),),
+        unit="bytes",
+    ),
+    Rule(
+        "swap",
+        "memory.swap_used",
+        "maximum",
+        "of swap in use",
+        "training that swaps crawls: free memory, then swapoff -a && swapon -a",
+        levels=((4 * GiB, "info"),),
+        unit="bytes",
+    ),
+    Rule(
+        "open-files",
+        "limits.nofile",
+        "minimum",
+        "open files allowed",
+        "raise 'nofile' in /etc/security/limits.conf: data loaders end with 'Too many open files'",
+        levels=((1024, "warning"), (4096, "info")),
+    ),
+    Rule(
+        "memlock",
+        "limits.memlock",
+        "minimum",
+        "of memory that may be locked",
+        "set 'memlock unlimited' in /etc/security/limits.conf: RDMA registers memory by locking it",
+        levels=((float("inf"), "warning"),),
+        unit="bytes",
+        when="infiniband_ports",
+    ),
+)
+
+NETWORK = (
+    Rule("link-mtu", "link.mtu", "equal", "link MTU", "set the same MTU on every host and on the switch", "warning"),
+    Rule(
+        "link-speed",
+        "link.speed",
+        "equal",
+        "link speed (Mbit/s)",
+        "the slowest link sets the pace: look at the cable and the switch port",
+        "warning",
+    ),
+    Rule(
+        "infiniband",
+        "infiniband_ports",
+        "equal",
+        "active InfiniBand ports",
+        "see ibstat there: a port that is down sends traffic over TCP, or nowhere",
+        "warning",
+    ),
+    Rule(
+        "clock",
+        "clock.skew",
+        "maximum",
+        "between its clock and the head's",
+        "start a time service there (chrony, systemd-timesyncd)",
+        levels=((1.0, "warning"),),
+        unit="s",
+    ),
+)
+
+RULES = (*SYSTEM, *ROOM, *NETWORK)

@@ -1,0 +1,72 @@
+"""The rules: a file a rule in tests/golden/rules, of facts and what `fleet check` and `fleet launch` say of them.
+
+A case: {"facts": {HOST: {dotted path: value}}, "check": [finding], "launch": [finding]}: how the facts of some of three
+healthy hosts, gpu1 to gpu3, differ. A finding is "SEVERITY RULE: MESSAGE". Besides: "engine", "slots", and "ranks", as
+--nproc-per-node has them. FLEET_GOLDEN=write writes what is found now: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet.model import Host, Inventory, Job
+from fleet.ops.check import CheckOptions, view_of
+from fleet.ops.launch.findings import findings
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import plan
+from fleet.rules.judge import judge
+from fleet.rules.rule import Finding
+from fleet.rules.table import RULES
+from tests.host_facts import facts_of
+
+FOLDER = Path(__file__).with_name("rules")
+NAMES = ("gpu1", "gpu2", "gpu3")
+
+
+def found(case: dict[str, Any]) -> dict[str, list[str]]:
+    """What both verbs say."""
+    hosts = tuple(Host(name, name, slots=case.get("slots", 8)) for name in NAMES)
+    facts = {name: facts_of(name, case["facts"].get(name, {})) for name in NAMES}
+    engine = case.get("engine", "torchrun")
+    checked = judge({host.name: view_of(host, facts[host.name], CheckOptions(engine=engine)) for host in hosts})
+    job = Job("t.py", engine=engine, nproc_per_node=case.get("ranks"))
+    launched = findings(plan(Inventory(hosts), job, LaunchOptions(), "r"), facts)
+    return {"check": said(checked), "launch": said(launched)}
+
+
+def said(found: Iterable[Finding]) -> list[str]:
+    return [f"{finding.severity} {finding.id}: {finding.message}" for finding in found]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_rule_speaks_as_in_its_case(rule: Any) -> None:
+    path = FOLDER / f"{rule.id}.yaml"
+    case = yaml.safe_load(path.read_text())
+    now = found(case)
+    if os.environ.get("FLEET_GOLDEN") == "write":
+        text = yaml.safe_dump({**case, **now}, sort_keys=False, width=10_000, default_flow_style=None)
+        path.write_text(text)
+    assert now == {"check": case["check"], "launch": case["launch"]}
+    assert any(f" {rule.id}: " in line for line in now["check"] + now["launch"])
+
+
+def test_every_case_has_its_rule() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == {rule.id for rule in RULES}
+
+
+def test_what_check_calls_an_error_launch_refuses_and_the_other_way_round() -> None:
+    for path in FOLDER.glob("*.yaml"):
+        case = yaml.safe_load(path.read_text())
+        check, launch = ({line for line in case[verb] if line.startswith("error")} for verb in ("check", "launch"))
+        assert check <= launch, path.stem
+        if launch - check:
+            assert path.stem in ONLY_A_RUN_HAS, path.stem
+
+
+ONLY_A_RUN_HAS = ("files-missing", "master", "way-to-master")
