@@ -18,6 +18,7 @@ from fleet.errors import InventoryError
 from fleet.inventory import load as load_inventory
 from fleet.ops.sync.section import read_section
 from fleet.playbook import load, parse
+from fleet.rules.judge import Finding
 from tests.command_lines import accept
 from tests.pages import BLOCKS, PAGES, ROOT, Block, prose
 from tools import reference
@@ -140,3 +141,8 @@ def test_every_variable_that_the_head_reads_is_told() -> None:
             read |= set(re.findall(r"""environ(?:\.get\(|\[)\s*["'](\w+)""", path.read_text("utf-8")))
     told = set(re.findall(r"`([A-Z_]+)`", PAGES[ROOT / "docs/environment.md"]))
     assert {name for name in read if not name.startswith(("COMP_", "_FLEET_COMPLETE"))} - told == set()
+
+
+def test_the_finding_shown_has_the_keys_of_one() -> None:
+    (shown,) = (json.loads(block.text) for block in of_kind("json") if '"remedy"' in block.text)
+    assert list(shown) == list(Finding(**shown).as_json())
