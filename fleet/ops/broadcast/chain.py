@@ -34,9 +34,8 @@ class Hop:
 
     Times are monotonic seconds. heard: its last word; gap: how far apart its words lately were; grown: when bytes last
     came; linked: when it last got another sender. failures: links to it that broke since then. moves: how
-    often it was sent to the end. firsts: how often to the front. complaints: about its senders. crawlers: hops that
-    crawled behind it. suspect: what it sends on is not to be relied on. usual: who had which rate when it crawled;
-    slow_behind: whom it crawled behind.
+    often it was sent to the end. firsts: how often to the front. complaints: about its senders. suspect: what it
+    sends on is not to be relied on. usual: who had which rate when it crawled.
     """
 
     name: str
@@ -55,10 +54,8 @@ class Hop:
     moves: int = 0
     firsts: int = 0
     usual: tuple[str, float] | None = None
-    slow_behind: set[str] = field(default_factory=set)
     complaints: int = 0
     suspect: bool = False
-    crawlers: int = 0
     samples: deque[tuple[float, int]] = field(default_factory=deque)
 
     @property
@@ -205,7 +202,7 @@ class Chain:
         """Have nobody depend on a hop. The caller counts its moves."""
         hop = self._append(self.hops.pop(name))
         self.links.pop(name, None)
-        hop.crawlers = hop.failures = 0
+        hop.failures = 0
         return self.orders()
 
     def to_front(self, name: str) -> list[Order]:

@@ -13,8 +13,7 @@ from fleet.ops.broadcast.chain import SOURCE, Chain, Hop
 
 SILENCE_SECONDS = 1.5  # of a node that takes no bytes either
 SILENCE_GAPS = 4.0  # on busy machines everyone's words come late
-SILENCE_LIMIT = 8.0
-DEAF_SECONDS = 8.0  # of one that does: its link may be too full for its words
+SILENCE_LIMIT = 8.0  # also of one that takes bytes: its link may be too full for its words
 DEATH_SECONDS = 10.0  # when all others are through; before that, nobody waits for it
 LONG_DEATH_SECONDS = 18.0
 HELD_UP_SECONDS = 1.0
@@ -23,11 +22,16 @@ REDIALS = 3
 CRAWL_FRACTION = 0.25
 CRAWL_COST_SECONDS = 8.0
 LAG_BYTES = 8 << 20
-CRAWLERS_A_SENDER = 2  # when a second one crawls behind the same node, it is that node's own way out that is slow
 MOVES = 3
-SOURCE_TRIES = 3
 TRIAL_LEFT_SECONDS = 20.0
 
+# of a sender behind which two hosts fared badly
+WAY_OUT = {
+    "unreachable": "it reaches no other host: nobody depends on it from here on",
+    "slow": "its way out is slow: the hosts behind it crawl",
+    "stalled": "what it sends does not arrive",
+    "lost": "its links to other hosts break",
+}
 LOOK_AT_HOST = "look at the host and at its link, then run this again"
 LOOK_AT_LINK = "look at its link and at its disk, then run this again"
 BROKEN = "something there breaks fleet's programs: look at the host"
@@ -61,8 +65,7 @@ class Judge:
         self._ticked = now
         self._tried = limited
         self._as_first: tuple[str, float] | None = None  # what another host reached straight from the source
-        self._shut: dict[str, set[str]] = {}  # sender -> whom it could not reach
-        self._unreached_by: dict[str, list[str]] = {}
+        self._faults: dict[tuple[str, str], None] = {}  # (sender, receiver) between whom something was wrong
 
     def tick(self, now: float) -> list[Verdict]:
         """What is to be done now. Called several times a second."""
@@ -103,40 +106,50 @@ class Judge:
             return [self._sure(hop, f"it does not keep to fleet's protocol: {why}", BROKEN, "protocol")]
         if hop.failures <= (REDIALS if connected else 1):
             return "redial"
-        if not connected:
-            return self._unreached(sender, hop, why)
-        return [
-            self._worse(
-                hop,
-                f"the link from {_named(sender)} broke {hop.failures} times: {why}",
-                "look at the network between the two",
-                "lost",
-            )
-        ]
-
-    def _unreached(self, sender: str, hop: Hop, why: str) -> list[Verdict]:
-        """Is it the one that cannot dial, or the one that cannot be dialled? Another pair of each will tell."""
-        shut, unreached = self._shut.setdefault(sender, set()), self._unreached_by.setdefault(hop.name, [])
-        again = sender in unreached
-        shut.add(hop.name)
-        if sender == SOURCE and len(shut) > SOURCE_TRIES:
+        if connected:
+            reason = f"the link from {_named(sender)} broke {hop.failures} times: {why}"
+            return [self._bad(sender, hop, reason, "look at the network between the two", "lost")]
+        unreached = {receiver for source, receiver in self._faults if source == SOURCE} | {hop.name}
+        if sender == SOURCE and len(unreached) > MOVES:
             return [
                 Verdict(name, "out", f"this machine cannot reach it, nor any other: {why}", OPEN_PORTS, "unreachable")
                 for name, other in self._chain.hops.items()
                 if not other.done
             ]
-        own = self._chain.hops.get(sender)
-        movable = own is not None and own.moves < MOVES
-        if movable and len(shut) > 1 and not again:
-            return [self._move(sender, "it reaches no other host: nobody depends on it from here on", "unreachable")]
-        if not again:
-            unreached.append(sender)
-        reason = f"{' and '.join(map(_named, unreached))} cannot reach it: {why}"
-        if not again and len(unreached) < 2 and not self._chain.is_last(hop.name) and hop.moves < MOVES:
-            return [self._move(hop.name, reason, "unreachable")]
-        if not again and len(unreached) < 2 and movable:
-            return [self._move(sender, f"it does not reach host {hop.name}: {why}", "unreachable")]
-        return [self._sure(hop, reason, OPEN_PORTS, "unreachable")]
+        senders = dict.fromkeys([source for source, receiver in self._faults if receiver == hop.name] + [sender])
+        reason = f"{' and '.join(map(_named, senders))} cannot reach it: {why}"
+        return [self._bad(sender, hop, reason, OPEN_PORTS, "unreachable")]
+
+    # -- whose fault it is ---------------------------------------------------------------------------------
+    def _bad(self, sender: str, hop: Hop, reason: str, hint: str | None, kind: str) -> Verdict:
+        """Something is wrong between two: the receiver gets another sender. Where it is wrong with another one, too,
+        it is known whose fault it is: the sender's, who is to have nobody behind it, or the receiver's."""
+        again, as_first = (sender, hop.name) in self._faults, sender == SOURCE and hop.firsts
+        self._faults[sender, hop.name] = None
+        senders = sum(receiver == hop.name for _, receiver in self._faults)
+        receivers = sum(source == sender for source, _ in self._faults)
+        if not again and not as_first:
+            if receivers > 1 and self._movable(sender):
+                return self._move(sender, WAY_OUT[kind], kind)
+            if senders < 2 and self._movable(hop.name) and not self._chain.is_last(hop.name):
+                return self._move(hop.name, reason, kind, hint)
+            if senders < 2 and self._movable(sender):
+                return self._move(sender, f"host {hop.name} is to have another sender: {reason}", kind)
+        return self._sure(hop, reason, hint, kind, senders)
+
+    def _movable(self, name: str) -> bool:
+        return name in self._chain.hops and self._chain.hops[name].moves < MOVES
+
+    def _move(self, name: str, reason: str, kind: str, hint: str | None = None) -> Verdict:
+        self._chain.hops[name].moves += 1
+        return Verdict(name, "last", reason, hint, kind)
+
+    def _sure(self, hop: Hop, reason: str, hint: str | None, kind: str, senders: int = 1) -> Verdict:
+        """Out, where that is what the source found, or several found it slow; else the source is to find out."""
+        if kind == "slow" and senders > 1 or self._chain.before(hop) is None or hop.firsts >= MOVES:
+            return Verdict(hop.name, "out", reason, hint, kind)
+        hop.firsts += 1
+        return Verdict(hop.name, "first", reason, hint, kind)
 
     def corrupt(self, name: str, epoch: int) -> list[Verdict]:
         """A hop got by link `epoch` what is not in the source: nobody is to depend on its sender. [] when there is none
@@ -147,9 +160,11 @@ class Judge:
         if hop is None or sender is None or link is None or link.epoch != epoch or hop.firsts >= MOVES:
             return []
         hop.complaints += 1
-        movable = sender.moves < MOVES
         sender.suspect = True
-        verdicts = [self._move(sender.name, f"what host {name} got from it is not in the source", "corrupt")] * movable
+        verdicts = []
+        movable = self._movable(sender.name)
+        if movable:
+            verdicts = [self._move(sender.name, f"what host {name} got from it is not in the source", "corrupt")]
         if hop.complaints > 1 or not movable:
             verdicts.append(self._sure(hop, "what it gets from other hosts is not in the source", None, "corrupt"))
         return verdicts
@@ -157,14 +172,10 @@ class Judge:
     def given_up(self, name: str) -> list[Verdict]:
         """A hop will not get one of its files: what is behind it would get zeros for that one."""
         hop = self._chain.hops.get(name)
-        if hop is None or self._chain.is_last(name) or hop.moves >= MOVES:
+        if hop is None or self._chain.is_last(name) or not self._movable(name):
             return []
         hop.suspect = True
         return [self._move(name, "a file does not arrive there as it was sent", "corrupt")]
-
-    def _move(self, name: str, reason: str, kind: str, hint: str | None = None) -> Verdict:
-        self._chain.hops[name].moves += 1
-        return Verdict(name, "last", reason, hint, kind)
 
     # -- silence -------------------------------------------------------------------------------------------
     def _patience(self) -> float:
@@ -176,7 +187,7 @@ class Judge:
     def _silent(self, hop: Hop, now: float, patience: float) -> Verdict | None:
         silence = now - hop.heard
         takes = now - self._chain.sent_at(self._chain.sender_of(hop.name)) < SILENCE_SECONDS / 2
-        if silence <= (max(DEAF_SECONDS, patience) if takes else patience):
+        if silence <= (SILENCE_LIMIT if takes else patience):
             return None
         return Verdict(hop.name, "out" if hop.done else "aside", f"no sign of life for {silence:.1f} s")
 
@@ -191,9 +202,8 @@ class Judge:
         idle = now - max(hop.grown, hop.linked)
         if idle <= STALL_SECONDS or not (sender is None or not sender.left or now - sender.grown < 1.0):
             return None
-        return self._worse(
-            hop, f"it has received nothing for {idle:.0f} s", "look at its disk and at its link", "stalled", moves=1
-        )
+        reason = f"it has received nothing for {idle:.0f} s"
+        return self._bad(self._chain.sender_of(hop.name), hop, reason, "look at its disk and at its link", "stalled")
 
     def _slow(self, hop: Hop) -> Verdict | None:
         """Far slower than the host before it, whose data it lacks, or than another host was in its place."""
@@ -214,10 +224,6 @@ class Judge:
             return None
         if hop.left / max(rate, 1.0) - hop.left / usual <= CRAWL_COST_SECONDS:
             return None
-        if sender is not None and not self._chain.is_last(hop.name):
-            sender.crawlers += 1
-            if sender.crawlers >= CRAWLERS_A_SENDER and sender.moves < MOVES:
-                return self._move(sender.name, "its way out is slow: the hosts behind it crawl", "slow")
         reason = f"it crawls: {rate / 1e6:.1f} MB/s, where host {who} has {usual / 1e6:.1f} MB/s"
         if sender is None:
             self._as_first = None  # everything may have become slower since that was measured
@@ -225,29 +231,13 @@ class Judge:
             return None  # nobody waits for it
         else:
             hop.usual = who, usual
-        hop.slow_behind.add(self._chain.sender_of(hop.name))
         if self._as_first is not None and self._as_first[0] == hop.name and self._as_first[1] < usual * CRAWL_FRACTION:
-            hop.slow_behind.add(SOURCE)
-        return self._worse(hop, reason, LOOK_AT_LINK, "slow")
+            self._faults[SOURCE, hop.name] = None  # when it was first, it held up all others
+        return self._bad(self._chain.sender_of(hop.name), hop, reason, LOOK_AT_LINK, "slow")
 
     def _alone(self, hop: Hop) -> bool:
         """All others are through."""
         return not self._chain.away and all(other.done for other in self._chain.hops.values() if other is not hop)
-
-    def _worse(self, hop: Hop, reason: str, hint: str, kind: str, moves: int = MOVES) -> Verdict:
-        """Another sender, with nobody behind it, if that may help; else the source; else it is given up."""
-        found = hop.firsts and self._chain.before(hop) is None
-        if not found and not self._chain.is_last(hop.name) and hop.moves < moves:
-            return self._move(hop.name, reason, kind, hint)
-        return self._sure(hop, reason, hint, kind)
-
-    def _sure(self, hop: Hop, reason: str, hint: str | None, kind: str) -> Verdict:
-        """Out, where that is what the source found; else it is to find out."""
-        slow = kind == "slow" and len(hop.slow_behind) > 1
-        if slow or self._chain.before(hop) is None or hop.firsts >= MOVES:
-            return Verdict(hop.name, "out", reason, hint, kind)
-        hop.firsts += 1
-        return Verdict(hop.name, "first", reason, hint, kind)
 
     def _trial(self) -> list[Verdict]:
         """Whether the first host's own link holds up all others cannot be seen from here: in a long transfer, let
