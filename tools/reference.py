@@ -17,6 +17,7 @@ from fleet.cli.command import COMMON, SETTINGS, Helpful
 from fleet.cli.main import cli
 from fleet.cli.verbs import VERB_GROUPS
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+from fleet.rules.table import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"(?s)(<!-- from the code: ([a-z ]+) -->\n).*?(<!-- end -->)")
@@ -90,11 +91,21 @@ def error_kinds() -> str:
     return table(("kind", "exit code", ""), *rows)
 
 
+def rules() -> str:
+    """What `fleet check` and preflight find, by the name that stands behind a finding."""
+    rows = []
+    for rule in RULES:
+        severities = [severity for _, severity in rule.levels] or [rule.severity]
+        rows.append((f"`{rule.id}`", " or ".join(severities), rule.what, rule.remedy))
+    return table(("rule", "severity", "about", "remedy"), *rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "common options": common_options,
     "host keys": host_keys,
     "error kinds": error_kinds,
+    "rules": rules,
 }
 
 
