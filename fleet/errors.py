@@ -142,6 +142,18 @@ class ConnectError(FleetError):
     kind = "unreachable"
 
 
+class ProtocolError(ConnectError):
+    """A node that was reached and then said what no program of fleet says."""
+
+    def __init__(self, what: str, host: str | None = None) -> None:
+        super().__init__(
+            f"the node does not keep to fleet's protocol: {what}",
+            host=host,
+            kind="protocol",
+            hint="something else answers in place of fleet's program, or the node is broken",
+        )
+
+
 class PreflightError(FleetError):
     """Parity or preflight refused (exit 123)."""
 

@@ -22,9 +22,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from fleet.model import Host
+from fleet.protocol.frames import PREAMBLE
 from fleet.transport import program
 from fleet.transport.base import Cancel
-from fleet.transport.frames import PREAMBLE, Decoder
+from fleet.transport.frames import Decoder
 from fleet.transport.local import LocalTransport
 
 # FLEET_FUZZ=5000 looks harder
@@ -355,9 +356,9 @@ class Recorder(LocalTransport):
             def receiving(timeout: float) -> Any:
                 data = recv(timeout)
                 for each in decoder.feed(data or b""):
-                    if each.kind != "H":
+                    if each.kind != b"H":
                         keep[sent[0]].append(
-                            (each.kind, each.stream, each.payload if each.kind == "O" else each.json())
+                            (each.kind.decode(), each.stream, each.payload if each.kind == b"O" else each.json())
                         )
                 return data
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet.engines import engine
-from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT, ProtocolError
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
-from fleet.ops.facts import checked
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.facts import Facts, Probed
 from fleet.rules.judge import judge
 from fleet.rules.matrix import matrix
 from fleet.rules.rule import Finding, View, Want
 from fleet.rules.view import view
 from fleet.transport.base import Session
-from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.frames import MISFITS
 from fleet.transport.program import Program
 
 CLOCK_SAMPLES = 4
@@ -97,7 +97,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
             seen = {host.name: view_of(host, facts, options)}
             judge(seen), matrix(seen, 2)
         except MISFITS as error:  # a broken node must not cost the others their comparison
-            raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
+            raise ProtocolError(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
         return Result(host.name, ok=True, exit_status=0, data={"facts": facts})
 
     results = on_each(plan.hosts, runtime, task, what="asking")
@@ -117,9 +117,9 @@ def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View
     return view(facts, Want(host.name, host.slots, host.devices, engine(options.engine).modules, options.step_timeout))
 
 
-def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runtime: Runtime) -> dict[str, Any]:
+def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runtime: Runtime) -> Facts:
     """The facts of one host. While its steps run, the clock is asked for: no round trip of its own."""
-    facts: dict[str, Any] = {}
+    facts: Facts = {}
     best: tuple[float, float] | None = None
     left = CLOCK_SAMPLES
     deadline = time.monotonic() + options.step_timeout + 2 * SILENCE_SECONDS
@@ -129,21 +129,18 @@ def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runt
         # the first answer tells when python had started there, nothing about the clock
         asked: float | None = None
         for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=runtime.cancel):
-            if frame.kind != "J":
+            if frame.kind != MESSAGE:
                 continue
-            message = frame.json()
-            if "facts" in message:
-                facts = checked(message["facts"], host)
+            message = frame.decode(Probed)
+            facts = message.get("facts") or facts
             if "clock" in message:
-                if not fits(message["clock"], (int, float)):
-                    raise Nonsense("its clock is no number", host)
                 best = better(best, asked, message["clock"], time.time())
                 left -= 1
                 if left > 0:
                     asked = time.time()
                     program.send({"op": "clock"})
     if not facts:
-        raise Nonsense("it told no facts", host)
+        raise ProtocolError("it told no facts", host)
     if best is not None:
         facts["clock"] = {"offset": round(best[0], 6), "uncertainty": round(best[1], 6)}
     return facts

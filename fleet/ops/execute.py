@@ -16,10 +16,10 @@ from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.protocol.frames import EXIT, MESSAGE, OUTPUT
+from fleet.protocol.messages.execute import Cut
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
-from fleet.transport.frames import Nonsense
 from fleet.transport.program import Program
 
 STREAMS = ("stdout", "stderr")
@@ -112,14 +112,14 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
                 for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline):
                     if error is not None:
                         break
-                    if frame.kind == "O":
+                    if frame.kind == OUTPUT:
                         if options.keep:
                             streams[bool(frame.stream)].add(frame.payload)
                         runtime.emit(Output(host.name, "stderr" if frame.stream else "stdout", frame.payload))
-                    elif frame.kind == "X":
+                    elif frame.kind == EXIT:
                         status = frame.json()["exit_status"]
-                    elif frame.kind == "J":
-                        error = _cut_short(frame.json(), options, host.name)
+                    elif frame.kind == MESSAGE:
+                        error = _cut_short(frame.decode(Cut), options, host.name)
             except DeadlineError:
                 error = DeadlineError(
                     f"still running after {options.timeout:g} s; whether it ended there is not known",
@@ -134,14 +134,10 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     return Report("exec", results, exit_code_of(results))
 
 
-def _cut_short(said: Mapping[str, Any], options: ExecOptions, host: str) -> FleetError:
+def _cut_short(said: Cut, options: ExecOptions, host: str) -> FleetError:
     """What a node says of the end that it made of the command."""
-    left = said.get("left")
-    if not isinstance(left, list) or not all(
-        isinstance(each, list) and len(each) == 2 and fits(each[0], int) and fits(each[1], str) for each in left
-    ):
-        raise Nonsense("what is left of the command is told in another way", host)
-    timed = said.get("why") == "timeout" and options.timeout is not None
+    left = said["left"]
+    timed = said["why"] == "timeout" and options.timeout is not None
     begin = f"still running after {options.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted
     if not left:

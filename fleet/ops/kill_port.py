@@ -15,29 +15,13 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import fits
+from fleet.protocol.messages import ports as said
 from fleet.transport.base import Session
-from fleet.transport.frames import Nonsense
 from fleet.transport.program import call
 
 SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
 SHOWN = ("port", "protocol", "address", "pid", "user", "command", "run_id", "age", "also")
-LISTENER = {
-    "port": int,
-    "protocol": str,
-    "address": str,
-    "pid": (int, None),
-    "start": (int, None),
-    "uid": int,
-    "user": str,
-    "own": bool,
-    "command": (str, None),
-    "run_id": (str, None),
-    "age": (int, float, None),
-    "refused": (str, None),
-    "also": [str],
-}
 # why a listener is left alone, and what to do about it
 UNSEEN = "its process cannot be seen: another user's, in another container, or the kernel's"
 FOREIGN = "it belongs to {user}"
@@ -58,17 +42,20 @@ class Listener:
     """
 
     host: str
-    facts: Mapping[str, Any]
+    facts: said.Listener
     reason: str | None = None
     ended: bool = False
 
     @property
     def pid(self) -> int | None:
-        pid = self.facts["pid"]
-        return pid if isinstance(pid, int) else None
+        return self.facts["pid"]
 
     def as_json(self) -> dict[str, Any]:
-        return {**{key: self.facts[key] for key in SHOWN}, "ended": self.ended, "reason": self.reason}
+        return {
+            **{key: value for key, value in self.facts.items() if key in SHOWN},
+            "ended": self.ended,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -93,10 +80,9 @@ def look(inventory: Inventory, ports: Sequence[int], runtime: Runtime) -> tuple[
     """Who listens on these ports, on every host, as data["listeners"]."""
 
     def task(session: Session, host: Host) -> Result:
-        answer = call(
-            session, "ports", {"op": "scan", "ports": list(ports)}, timeout=SCAN_SECONDS, cancel=runtime.cancel
-        )
-        return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name))
+        spec = {"op": "scan", "ports": list(ports)}
+        answer = call(session, "ports", spec, said.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
+        return Result(host.name, ok=True, exit_status=0, data=answer)
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
 
@@ -114,15 +100,7 @@ def plan(
     return KillPlan(inventory.hosts, tuple(ports), listeners, found, grace, force)
 
 
-def checked(answer: dict[str, Any], host: str, *, ended: bool = False) -> dict[str, Any]:
-    """A node's answer as it is; Nonsense when something in it is of another type than it must be."""
-    shape: dict[str, Any] = {"listeners": [LISTENER]}
-    if not fits(answer, {**shape, "ended": [int], "reasons": {str: str}} if ended else shape):
-        raise Nonsense("its listeners are described in another way", host)
-    return answer
-
-
-def why_left(facts: Mapping[str, Any], force: bool) -> str | None:
+def why_left(facts: said.Listener, force: bool) -> str | None:
     """Why a listener is not to be ended; None when it is."""
     if facts["pid"] is None:
         return UNSEEN
@@ -148,8 +126,10 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
             "grace": plan.grace,
             "force": plan.force,
         }
-        answer = call(session, "ports", spec, timeout=plan.grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel)
-        return Result(host.name, ok=True, exit_status=0, data=checked(answer, host.name, ended=True))
+        answer = call(
+            session, "ports", spec, said.Ended, timeout=plan.grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel
+        )
+        return Result(host.name, ok=True, exit_status=0, data=answer)
 
     hosts = [host for host in plan.hosts if host.name in by_host]
     ended = {result.host: result for result in on_each(hosts, runtime, task, what="ending")}

@@ -1,4 +1,4 @@
-"""What a program of fleet/remote says, as frames; see fleet/remote/wire.py for the wire."""
+"""What a program on a node says, taken apart into frames; fleet/protocol/frames.py tells what they are."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
-from fleet.errors import ConnectError
+from fleet.errors import ProtocolError
+from fleet.protocol import frames
+from fleet.protocol.decode import Misfit, decode
 
-PREAMBLE = b"\0FLEET1\n"
-HEADER = struct.Struct(">cII")
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+T = TypeVar("T")
+HEADER = struct.Struct(frames.HEADER)
+MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NOISE_LIMIT = 64 * 1024
-# What a frame of each kind may hold: a node that announces more is broken, and must not fill this machine's memory.
-FRAME_LIMITS = {"O": 1 << 20, "J": 16 << 20, "H": 1024, "X": 1024}
 # JSON takes far more memory than its text
 ITEM_LIMIT = 500_000
+Exit = TypedDict("Exit", {"exit_status": Annotated[int, lambda status: 0 <= status <= 255]})
 
 
 def _finite(text: str) -> float:
@@ -30,15 +35,15 @@ def _finite(text: str) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame from the node; see fleet/remote/wire.py for the kinds."""
+    """One frame from the node. kind: one of fleet/protocol/frames.py's."""
 
-    kind: str
+    kind: bytes
     stream: int
     payload: bytes
     host: str | None = None
 
     def json(self) -> dict[str, Any]:
-        """The payload of a J or X frame. ConnectError(kind="protocol") when it is no JSON object."""
+        """The object that it holds. ProtocolError where that is no JSON object."""
         try:
             if sum(map(self.payload.count, b"[{,")) > ITEM_LIMIT:
                 raise ValueError
@@ -46,24 +51,20 @@ class Frame:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise Nonsense(f"{self.payload[:60]!r} where a JSON object belongs", self.host)
+            raise ProtocolError(f"{self.payload[:60]!r} where a JSON object belongs", self.host)
         return value
 
+    def decode(self, kind: TypeForm[T]) -> T:
+        """The message that it holds. ProtocolError where it is no such message."""
+        return decoded(kind, self.json(), self.host)
 
-# what code that reads a node's JSON raises when something in it is not what it must be
-MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-
-class Nonsense(ConnectError):
-    """A node that was reached and then said what no program of fleet says."""
-
-    def __init__(self, what: str, host: str | None = None) -> None:
-        super().__init__(
-            f"the node does not keep to fleet's protocol: {what}",
-            host=host,
-            kind="protocol",
-            hint="something else answers in place of fleet's program, or the node is broken",
-        )
+def decoded(kind: TypeForm[T], value: Any, host: str | None) -> T:
+    """What a node said, as it must be: ProtocolError where it is not. value: out of JSON."""
+    try:
+        return decode(kind, value)
+    except Misfit as error:
+        raise ProtocolError(str(error), host) from None
 
 
 class Decoder:
@@ -85,32 +86,26 @@ class Decoder:
         return not self.started and len(self._buffer) > NOISE_LIMIT
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now. Nonsense for what no program sends."""
+        """The frames that are complete now. ProtocolError for what no program sends."""
         buffer = self._buffer
         buffer += data
         if not self.started:
-            at = buffer.find(PREAMBLE)
+            at = buffer.find(frames.PREAMBLE)
             if at < 0:
                 return
-            del buffer[: at + len(PREAMBLE)]
+            del buffer[: at + len(frames.PREAMBLE)]
             self.started = True
         offset = 0
         while len(buffer) - offset >= HEADER.size:
             kind, stream, length = HEADER.unpack_from(buffer, offset)
-            name = kind.decode("latin-1")
-            if length > FRAME_LIMITS.get(name, -1):
-                raise Nonsense(f"a frame of kind {name!r} with {length} bytes", self._host)
+            if length > frames.LIMITS.get(kind, -1):
+                raise ProtocolError(f"a frame of kind {kind.decode('latin-1')!r} with {length} bytes", self._host)
             end = offset + HEADER.size + length
             if len(buffer) < end:
                 break
-            frame = Frame(name, stream, bytes(buffer[offset + HEADER.size : end]), self._host)
+            frame = Frame(kind, stream, bytes(buffer[offset + HEADER.size : end]), self._host)
             offset = end
-            if frame.kind == "X":
-                self._check_exit(frame)
+            if kind == frames.EXIT:
+                frame.decode(Exit)
             yield frame
         del buffer[:offset]
-
-    def _check_exit(self, frame: Frame) -> None:
-        status = frame.json().get("exit_status")
-        if type(status) is not int or not 0 <= status <= 255:
-            raise Nonsense(f"exit status {str(status)[:60]!r}", self._host)

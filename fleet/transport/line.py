@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from fleet.errors import ConnectError, DeadlineError, Interrupted
+from fleet.errors import ConnectError, DeadlineError, Interrupted, ProtocolError
 from fleet.transport.base import POLL_SECONDS, Cancel, Completed, Session
-from fleet.transport.frames import Nonsense
 
 OUTPUT_LIMIT = 64 << 20
 
@@ -36,7 +35,7 @@ def run_line(
                 break
             out += data or b""
             if len(out) > OUTPUT_LIMIT:
-                raise Nonsense(f"output of more than {OUTPUT_LIMIT >> 20} MiB", session.host.name)
+                raise ProtocolError(f"output of more than {OUTPUT_LIMIT >> 20} MiB", session.host.name)
         status = channel.wait(max(0.1, deadline - time.monotonic()))
         if status is None:
             raise ConnectError("the connection was lost", host=session.host.name, kind="lost")

@@ -10,14 +10,19 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
+from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
 from fleet.transport.base import POLL_SECONDS, Cancel, Channel, Session, Silence
-from fleet.transport.frames import Decoder, Frame
+from fleet.transport.frames import Decoder, Frame, decoded
 from fleet.transport.shell import EATEN, stdin_eaten
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+T = TypeVar("T")
 PING_SECONDS = 2.0
 
 BOOT = (
@@ -142,9 +147,9 @@ class Program:
             if data == b"":
                 raise self._ended(decoder.rest, decoder.started)
             for frame in decoder.feed(data):
-                if frame.kind != "H":
+                if frame.kind != HEARTBEAT:
                     yield frame
-                if frame.kind == "X":
+                if frame.kind == EXIT:
                     return
             if decoder.started:  # before that it is nobody's word: a forced `cat` sends our own back
                 silent.word()
@@ -203,16 +208,17 @@ def call(
     session: Session,
     name: str,
     spec: Mapping[str, Any],
+    answer: TypeForm[T],
     *,
     timeout: float | None = None,
     silence: float | None = 15.0,
     cancel: Cancel | None = None,
-) -> dict[str, Any]:
-    """Run a remote program to its end, return its last JSON frame ({} when it sent none)."""
+) -> T:
+    """Run a remote program to its end, return its last message. ProtocolError when that is no `answer`."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    answer: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     with Program(session, name, spec) as program:
         for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):
-            if frame.kind == "J":
-                answer = frame.json()
-    return answer
+            if frame.kind == MESSAGE:
+                last = frame.json()
+    return decoded(answer, last, session.host.name)

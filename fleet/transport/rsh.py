@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError
+from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Cancel, Channel, Session, Silence
-from fleet.transport.frames import NOISE_LIMIT, PREAMBLE, Nonsense
+from fleet.transport.frames import NOISE_LIMIT
 
 SAID_BYTES = 64 * 1024
 # what a login shell's startup files print comes before the mark, and is no part of rsync's conversation
@@ -126,7 +127,7 @@ def rsync(
     """
     name = session.host.name
     if not target.startswith("/"):
-        raise Nonsense(f"{target[:60]!r} where an absolute path belongs", name)
+        raise ProtocolError(f"{target[:60]!r} where an absolute path belongs", name)
     # to rsync a name that begins with # or ; is a comment
     stdin = b"".join(b"./" + one + b"\0" for one in names.split(b"\0") if one)
     ours, theirs = socket.socketpair()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import fleet
-from fleet.transport.frames import HEADER, PREAMBLE, Frame
+from fleet.protocol.frames import PREAMBLE
+from fleet.transport.frames import HEADER, Frame
 from fleet.transport.program import BOOT, packed
 
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
@@ -69,10 +70,10 @@ class Running:
                         break
                     payload = bytes(self.buffer[HEADER.size : HEADER.size + length])
                     del self.buffer[: HEADER.size + length]
-                    frame = Frame(kind.decode(), stream, payload)
-                    if frame.kind != "H":
+                    frame = Frame(kind, stream, payload)
+                    if frame.kind != b"H":
                         yield frame
-                    if frame.kind == "X":
+                    if frame.kind == b"X":
                         return
                 assert time.monotonic() < deadline, "no end within the time"
                 if selector.select(0.1):
@@ -103,7 +104,7 @@ def answer(name: str, spec: Mapping[str, Any], home: Path, **extra: Any) -> dict
     said: dict[str, Any] = {}
     with Running(name, spec, home, **extra) as running:
         for frame in running.frames():
-            if frame.kind == "J":
+            if frame.kind == b"J":
                 said = frame.json()
     return said
 

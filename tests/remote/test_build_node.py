@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from nodes import Running, answer, until
 
-from fleet.ops.build.node import FACTS
-from fleet.ops.shape import fits
+from fleet.protocol.decode import decode
+from fleet.protocol.messages.build import Tool
 
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 
@@ -65,7 +65,7 @@ def test_the_version_of_a_tool_is_what_the_head_takes(home: Path, tmp_path: Path
     spec = {"python": None, "activate": None, "env": {"PATH": f"{tmp_path}:/usr/bin:/bin"}, "deadline": 60}
     ninja = answer("toolchain", spec, home)["facts"]["ninja"]
     assert ninja == {"path": str(tmp_path / "ninja"), "version": said.partition(".git")[0]}
-    assert fits(ninja, FACTS["ninja"])
+    assert decode(Tool | None, ninja)
 
 
 def test_builds_do_not_wait_for_each_other(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:

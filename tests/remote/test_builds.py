@@ -69,7 +69,7 @@ def test_a_rank_that_waits_in_one_is_told(home: Path, run: str) -> None:
     start(home, run, folder)
     with Running("follow", {"run": run, "offsets": {}}, home) as follow:
         for frame in follow.frames():
-            if frame.kind == "J" and frame.json().get("builds"):
+            if frame.kind == b"J" and frame.json().get("builds"):
                 assert (frame.json()["builds"], frame.json()["state"]) == ([str(folder / "lock")], "running")
                 break
     answer("stop", {"run": run, "grace": 0.5}, home)

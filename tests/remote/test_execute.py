@@ -153,7 +153,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
         node.stdin.flush()
         said = node.stdout.read()
         assert b'"why": "timeout"' in said and f"{sudo} -I -S -c".encode() in said
-        found = [frame.json() for frame in Decoder("n1").feed(said) if frame.kind == "J"]
+        found = [frame.json() for frame in Decoder("n1").feed(said) if frame.kind == b"J"]
         error = _cut_short(found[0], ExecOptions(timeout=1.0), "n1")
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
         assert error.hint and "ended there" not in error.message
@@ -212,14 +212,14 @@ def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, tex
             return session.start(command)
 
     with pytest.raises(ConnectError) as caught:
-        call(Broken(), "execute", {"argv": ["true"], "mark": "m"}, timeout=10)  # type: ignore[arg-type]
+        call(Broken(), "execute", {"argv": ["true"], "mark": "m"}, dict[str, object], timeout=10)  # type: ignore[arg-type]
     assert caught.value.kind == kind and text in caught.value.message
 
 
 def test_a_program_that_crashes_names_its_error() -> None:
     session = LocalTransport().connect(HOST, Cancel())
     with pytest.raises(HostFailed, match="KeyError"):
-        call(session, "execute", {}, timeout=10)
+        call(session, "execute", {}, dict[str, object], timeout=10)
 
 
 def test_run_line() -> None:

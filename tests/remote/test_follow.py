@@ -40,14 +40,14 @@ class Copy:
         taken = 0
         with Running("follow", {"run": run, "offsets": self.offsets()}, home) as follow:
             for frame in follow.frames():
-                if frame.kind == "O":
+                if frame.kind == b"O":
                     self.files[streams[frame.stream]] += frame.payload
                     assert len(frame.payload) <= 65536
                     taken += len(frame.payload)
                     if kill_after is not None and taken >= kill_after:
                         follow.process.kill()
                         return
-                elif frame.kind == "J":
+                elif frame.kind == b"J":
                     message = frame.json()
                     self.messages.append(message)
                     if message["event"] == "stream":
@@ -97,7 +97,7 @@ def test_offsets_that_make_no_sense(home: Path, run: str) -> None:
     final(home, run)
     for given, expected in ((999, 6), (-1, 0), ("x", 0), (None, 0), (2, 2)):
         with Running("follow", {"run": run, "offsets": {"node.log": given}}, home) as follow:
-            said = [frame.json() for frame in follow.frames() if frame.kind == "J"]
+            said = [frame.json() for frame in follow.frames() if frame.kind == b"J"]
         assert [m["offset"] for m in said if m["event"] == "stream"] == [expected]
 
 
@@ -113,7 +113,7 @@ def test_a_failing_rank_is_told_soon_with_its_last_words_before(home: Path, run:
     said: list[str] = []
     with Running("follow", {"run": run, "offsets": {}}, home) as follow:
         for frame in follow.frames():
-            said.append(frame.payload.decode() if frame.kind == "O" else frame.json().get("event", ""))
+            said.append(frame.payload.decode() if frame.kind == b"O" else frame.json().get("event", ""))
             if said[-1] == "rank":
                 latency = time.time() - frame.json()["time"]
                 follow.send({"op": "stop", "grace": 1, "reason": "a rank failed"})
@@ -185,7 +185,7 @@ def test_throughput(home: Path, run: str) -> None:
     taken = 0
     with Running("follow", {"run": run, "offsets": {}}, home) as follow:
         for frame in follow.frames():
-            taken += len(frame.payload) if frame.kind == "O" else 0
+            taken += len(frame.payload) if frame.kind == b"O" else 0
     assert taken == 300_000_000
     print(f"{taken / (time.monotonic() - began) / 1e6:.0f} MB/s")
     assert time.monotonic() - began < 30

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from test_mirror import mirror, node_with, ok
 
-from fleet.errors import HostFailed, Interrupted
+from fleet.errors import HostFailed, Interrupted, ProtocolError
 from fleet.events import Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.runtime import Runtime
 from fleet.ops.sync import code, conversation
 from fleet.transport.base import Cancel
-from fleet.transport.frames import Nonsense
 from fleet.transport.local import LocalTransport
 
 LARGE = code.SMALL_BYTES + 1  # goes by rsync
@@ -113,7 +112,7 @@ def test_a_node_whose_paths_are_none(
             message[field] = path
     says(monkeypatch, hello, need, done)
     error = mirror(source, dest).results[0].error
-    assert isinstance(error, Nonsense) and field in error.message
+    assert isinstance(error, ProtocolError) and field in error.message
 
 
 def test_a_node_that_waits_without_end_is_mentioned_once(

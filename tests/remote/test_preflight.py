@@ -124,7 +124,7 @@ def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
                     break
             except OSError:
                 time.sleep(0.05)
-        _ready, found = [frame.json() for frame in master.frames() if frame.kind == "J"]
+        _ready, found = [frame.json() for frame in master.frames() if frame.kind == b"J"]
     assert found["facts"]["port"]["arrived"] == []
 
 

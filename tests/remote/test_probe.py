@@ -16,6 +16,7 @@ import pytest
 from nodes import Running, alive, answer, until
 
 from fleet.model import Host
+from fleet.protocol.messages.facts import Probed
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call, source
@@ -98,7 +99,7 @@ def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(home))
     session = LocalTransport().connect(Host("n1", "n1"), Cancel())  # starts programs in the home folder, as sshd does
     try:
-        facts = call(session, "probe", {"deadline": 20, "python": "/usr/bin/python3"}, timeout=60)["facts"]
+        facts = call(session, "probe", {"deadline": 20, "python": "/usr/bin/python3"}, Probed, timeout=60)["facts"]
     finally:
         session.close()
     assert facts["python"]["version"] and facts["torch"] is None
@@ -207,7 +208,7 @@ def test_the_clock_answers_while_steps_run(home: Path) -> None:
         running.send({"op": "clock"})
         running.raw(b"garbage\n")
         running.send({"op": "nothing we know"})
-        messages = [frame.json() for frame in running.frames() if frame.kind == "J"]
+        messages = [frame.json() for frame in running.frames() if frame.kind == b"J"]
     assert abs(messages[0]["clock"] - time.time()) < 60
     assert "facts" in messages[1]
 

@@ -56,7 +56,7 @@ class Node:
 
     def wait(self, event: str) -> dict[str, Any]:
         for frame in self.frames:
-            if frame.kind == "J" and frame.json()["event"] in (event, "failed"):
+            if frame.kind == b"J" and frame.json()["event"] in (event, "failed"):
                 return frame.json()
         raise AssertionError(f"no {event}")
 

@@ -311,7 +311,7 @@ def test_a_full_disk_is_said_and_the_end_is_on_record(tmp_path: Path, run: str) 
         assert said["event"] == "failed" and "No space left" in said["message"] and "disk full" in said["hint"]
         assert [p.name for p in (home / ".fleet/runs").iterdir()] == [run]
         with Running("follow", {"run": run, "offsets": {"rank0.out": 1}}, home) as follow:
-            last = [frame.json() for frame in follow.frames() if frame.kind == "J"][-1]
+            last = [frame.json() for frame in follow.frames() if frame.kind == b"J"][-1]
         assert last["sizes"]["rank0.out"] == (folder_of(home, run) / "rank0.out").stat().st_size > 1000
     finally:
         subprocess.run(["umount", str(home)], check=True)

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import HostFailed, PreflightError, UsageError
+from fleet.errors import HostFailed, PreflightError, ProtocolError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.build import BuildOptions, build_env, installed_ops, plan
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
 from fleet.ops.build.node import _Incoming, _told
 from fleet.ops.build.source import unpack
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.build import Built
 from fleet.rules.build_log import first_error, remedy
 from fleet.rules.compilers import gcc_bounds
 from fleet.rules.gpus import capability
-from fleet.transport.frames import Nonsense
 
 INVENTORY = Inventory((Host("gpu01", "a"), Host("gpu02", "b")))
 
@@ -361,11 +362,11 @@ def test_a_node_does_not_choose_where_the_wheel_goes(tmp_path: Path, name: objec
         "sha256": hashlib.sha256(b"w").hexdigest(),
     }
     wheel = _Incoming(tmp_path)
-    with pytest.raises(Nonsense):
-        wheel.begin({**told, "file": name})
-    with pytest.raises(Nonsense):
+    with pytest.raises(Misfit):
+        decode(Built, {**told, "file": name})
+    with pytest.raises(ProtocolError):
         wheel.write(b"unannounced")
-    wheel.begin(told)
+    wheel.begin(decode(Built, told))
     wheel.write(b"w")
     path, _digest = wheel.finish("n")
     wheel.drop()

@@ -14,7 +14,7 @@ from fleet.cli.options import Settings, settings_of
 from fleet.cli.output import write_failures
 from fleet.cli.progress import ProgressLine
 from fleet.cli.setup_ssh import remark, tell
-from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, Reason
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.check import Checked
@@ -26,7 +26,6 @@ from fleet.rules.causes import by_cause
 from fleet.rules.judge import judge, told
 from fleet.rules.rule import Want
 from fleet.rules.view import view
-from fleet.transport.frames import Nonsense
 from fleet.transport.ssh.dial import os_error
 
 
@@ -129,7 +128,9 @@ def test_a_refusal_names_all_hosts_of_its_cause_and_tells_the_others_before() ->
     assert [record["host"] for record in notice.data] == ["b"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("error", [Nonsense("odd", "a1"), Interrupted("interrupted"), ConnectError("x", where="f:1")])
+@pytest.mark.parametrize(
+    "error", [ProtocolError("odd", "a1"), Interrupted("interrupted"), ConnectError("x", where="f:1")]
+)
 def test_a_refusal_is_of_the_kind_that_its_first_error_is(error: FleetError) -> None:
     error.host = "a1"
     one = as_one({"a1": error}, lambda event: None, "unreachable", "; so it was")

@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.broadcast import steering
@@ -131,8 +131,8 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
         if out is None:
             try:
                 head.handle("e", message)
-            except MISFITS as error:
-                out = FleetError(str(error))
+            except ProtocolError as error:
+                out = error
                 head.left("e", out)
         with contextlib.suppress(StopIteration):
             head.handle("a", next(good))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import ConnectError, FleetError, HostFailed
+from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import broadcast, check, execute, kill_port, sync
 from fleet.ops.check import CheckOptions
@@ -23,9 +23,9 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
+from fleet.protocol.frames import PREAMBLE
 from fleet.transport import base
 from fleet.transport.base import Cancel
-from fleet.transport.frames import PREAMBLE, Nonsense
 from fleet.transport.line import OUTPUT_LIMIT, run_line
 from fleet.transport.program import Program, call
 from fleet.transport.ssh import channel as ssh_channel
@@ -103,21 +103,21 @@ def said(*messages: Any) -> Node:
     ],
 )
 def test_frames_that_no_program_sends(data: bytes) -> None:
-    with pytest.raises(Nonsense) as caught:
-        call(Node(PREAMBLE + data), "probe", {})
+    with pytest.raises(ProtocolError) as caught:
+        call(Node(PREAMBLE + data), "probe", {}, dict[str, Any])
     assert caught.value.kind == "protocol" and caught.value.hint
 
 
 BIG = """
 import contextlib
 from fleet.errors import FleetError
-from fleet.transport.frames import FRAME_LIMITS, PREAMBLE
+from fleet.protocol.frames import LIMITS, PREAMBLE
 from fleet.transport.program import call
 from tests.unit.test_hostile_node import Node, frame
 for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):
-    data = b'{"a":[' + item * ((FRAME_LIMITS["J"] - 20) // len(item))
+    data = b'{"a":[' + item * ((LIMITS[b"J"] - 20) // len(item))
     with contextlib.suppress(FleetError):
-        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "probe", {})
+        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "probe", {}, dict[str, object])
 """
 
 
@@ -126,7 +126,7 @@ def test_a_message_takes_no_more_memory_than_this_machine_has() -> None:
 
 
 def test_a_shell_that_never_stops_talking() -> None:
-    with pytest.raises(Nonsense, match="more than"):
+    with pytest.raises(ProtocolError, match="more than"):
         run_line(Node(*[b"y" * (1 << 20)] * (OUTPUT_LIMIT // (1 << 20) + 2)), "true")
 
 
@@ -150,7 +150,7 @@ def test_a_node_gets_no_file_that_is_not_in_the_source(tmp_path: Path, path: str
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [[path, 1]], "stage": "/d/s", "basis": "/d"}
     report = sync.run(sync.plan(inventory, source, "/d"), Runtime(said(hello, need)))
-    assert isinstance(report.results[0].error, Nonsense), report.results[0].error
+    assert isinstance(report.results[0].error, ProtocolError), report.results[0].error
 
 
 NEED = {
@@ -195,7 +195,7 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
     plan = broadcast.plan(inventory, [f"{tmp_path}/x:/d/x"])
     report = broadcast.run(plan, Runtime(said({"event": "hello"}, {**NEED, **change})))
     error = report.results[0].error
-    assert isinstance(error, Nonsense) and error.host == "gpu1", error
+    assert isinstance(error, ProtocolError) and error.host == "gpu1", error
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
 )
 def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
     checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said({"facts": facts})))
-    assert isinstance(checked.report.results[0].error, Nonsense) and checked.report.exit_code == 122
+    assert isinstance(checked.report.results[0].error, ProtocolError) and checked.report.exit_code == 122
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None
 @pytest.mark.parametrize("messages", [[{"clock": None}], [{"clock": 1.0}, {"clock": "1.0"}], []])
 def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> None:
     checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said(*messages)))
-    assert isinstance(checked.report.results[0].error, Nonsense)
+    assert isinstance(checked.report.results[0].error, ProtocolError)
 
 
 def follow(folder: Path, session: Node) -> list[Heard]:
@@ -301,9 +301,9 @@ def test_logs_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     files = NodeLogs(tmp_path)
     for rank in range(2):
         files.write(f"rank{rank}.out", 0, b"x")
-    with pytest.raises(Nonsense):
+    with pytest.raises(ProtocolError):
         files.write("rank2.out", 0, b"x")
-    with pytest.raises(Nonsense):
+    with pytest.raises(ProtocolError):
         files.write("rank0.out", -5, b"x")
 
 
@@ -357,7 +357,7 @@ LISTENER = {
 )
 def test_listeners_of_other_types_are_that_hosts_error(change: dict[str, Any]) -> None:
     (result,) = kill_port.look(Inventory((HOST,)), [80], Runtime(said({"listeners": [{**LISTENER, **change}]})))
-    assert isinstance(result.error, Nonsense) is bool(change)
+    assert isinstance(result.error, ProtocolError) is bool(change)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, c
         messages["hello"] = change
     hello, need, done = messages.values()
     report = sync.run(sync.plan(inventory, tmp_path, "/d"), Runtime(said(hello, need, done)))
-    assert isinstance(report.results[0].error, Nonsense) is bool(change)
+    assert isinstance(report.results[0].error, ProtocolError) is bool(change)
 
 
 def test_an_ssh_packet_of_4_gib_is_not_waited_for() -> None:
@@ -475,7 +475,7 @@ def test_parts_of_what_a_node_lacks_that_are_none(tmp_path: Path, parts: list[di
     plan = broadcast.plan(inventory, [f"{tmp_path}/x:/d/x"])
     messages = [{"event": "hello"}, *({"event": "lacks", **part} for part in parts), NEED]
     report = broadcast.run(plan, Runtime(said(*messages)))
-    assert isinstance(report.results[0].error, Nonsense)
+    assert isinstance(report.results[0].error, ProtocolError)
 
 
 @pytest.mark.parametrize("parts", [[[]], [["x", 1], ["y", 1]], [["../x", 1]]])
@@ -486,4 +486,4 @@ def test_parts_of_what_a_sync_lacks_that_are_none(tmp_path: Path, parts: list[An
     need = {"event": "need", "files": [["x", 4]], "stage": "/d/s", "basis": "/d"}
     lacks = [{"event": "lacks", "files": [part] if part else []} for part in parts]
     report = sync.run(sync.plan(inventory, tmp_path, "/d"), Runtime(said(hello, *lacks, need)))
-    assert isinstance(report.results[0].error, Nonsense)
+    assert isinstance(report.results[0].error, ProtocolError)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from fleet.errors import ProtocolError
 from fleet.model import Inventory
 from fleet.ops import broadcast, sync
 from fleet.ops.runtime import Runtime
 from fleet.ops.sync.code import SMALL_BYTES
 from fleet.transport.base import Cancel
-from fleet.transport.frames import Nonsense
 from fleet.transport.rsh import rsync
 from tests.unit.test_hostile_node import HOST, NEED, Node, said
 
@@ -64,7 +64,7 @@ def test_a_folder_of_the_node_that_is_no_absolute_path(source: Path, seen: Path,
     need = {"event": "need", "files": [["large", 1]], "stage": "/d/s", "basis": "/d", **change}
     inventory = Inventory((HOST,))
     report = sync.run(sync.plan(inventory, source, "/d"), Runtime(said(hello, need)))
-    assert isinstance(report.results[0].error, Nonsense) and not seen.exists()
+    assert isinstance(report.results[0].error, ProtocolError) and not seen.exists()
 
 
 @pytest.mark.parametrize("stage", [":mod", "stage", "", "/x\0y"])
@@ -74,7 +74,7 @@ def test_a_stage_of_a_broadcast_that_is_no_absolute_path(source: Path, seen: Pat
     size = SMALL_BYTES + 1
     need = {**NEED, "wants": [[0, size]], "bytes": size, "stages": [stage]}
     report = broadcast.run(plan, Runtime(said({"event": "hello"}, need)))
-    assert isinstance(report.results[0].error, Nonsense) and not seen.exists()
+    assert isinstance(report.results[0].error, ProtocolError) and not seen.exists()
 
 
 def test_rsync_is_alone_with_what_it_is_told(source: Path, seen: Path) -> None:
@@ -82,5 +82,5 @@ def test_rsync_is_alone_with_what_it_is_told(source: Path, seen: Path) -> None:
     argv, env, left = json.loads(seen.read_text())
     assert argv[-1] == "node:/d/" and left == []
     assert not [name for name in env if name.startswith("RSYNC_")] and env["PATH"] == os.environ["PATH"]
-    with pytest.raises(Nonsense, match="absolute"):
+    with pytest.raises(ProtocolError, match="absolute"):
         rsync(Node(), [], source, ":mod", b"large\0", cancel=Cancel(), moved=lambda count: None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import FleetError, HostFailed, UsageError
+from fleet.errors import FleetError, HostFailed, ProtocolError, UsageError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import build, wheels
 from fleet.ops.build.node import build_there
@@ -19,8 +19,8 @@ from fleet.ops.runtime import Runtime
 from fleet.ops.shape import fits
 from fleet.ops.wheels import node
 from fleet.ops.wheels.wheel import read_wheel
+from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Cancel
-from fleet.transport.frames import PREAMBLE, Nonsense
 from tests.peak import LIMIT_MIB, peak_of
 from tests.unit.test_hostile_node import Node, frame, said
 from tests.wheelmaker import make_wheel
@@ -108,7 +108,7 @@ def test_a_python_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> None
     transport = Fleet(evil=said({**there, **change}), good=said(there))
     plan = wheels.plan(BOTH, tmp_path / "w")
     report = wheels.run(plan, Runtime(transport))
-    wrong = change and change != {"event": []}
+    wrong = bool(change)
     assert errors(report) == (["protocol", "held"] if wrong else ["", ""])
     assert report.results[1].data["wheels"] == {"tinypkg": "there"}
     assert not wrong or report.exit_code == 122
@@ -142,7 +142,7 @@ def test_refusals_are_read_with_care(answer: dict[str, Any], kind: str) -> None:
         ({"event": "done", "executable": "/p", "wheels": [["tinypkg", "there"]]}, "protocol", "unknown"),
         ({"event": "failed", "message": "pip: no", "hint": None, "wheels": {"tinypkg": "broken"}}, "wheels", "broken"),
         ({"event": "failed", "message": "pip: no", "hint": None, "wheels": {"other": "there"}}, "wheels", "unknown"),
-        ({"event": "failed", "message": "pip: no", "hint": None, "wheels": 7}, "wheels", "unknown"),
+        ({"event": "failed", "message": "pip: no", "hint": None, "wheels": 7}, "protocol", "unknown"),
         ({}, "protocol", "unknown"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_toolchain_that_cannot_be(tmp_path: Path, change: dict[str, Any]) -> N
 @pytest.mark.parametrize("answer", [{}, {"facts": None}, {"facts": []}])
 def test_no_toolchain_at_all(answer: dict[str, Any]) -> None:
     (result,) = build.look(Inventory((EVIL,)), Runtime(Fleet(evil=said(answer))))
-    assert isinstance(result.error, Nonsense)
+    assert isinstance(result.error, ProtocolError)
 
 
 def test_facts_whose_step_failed_are_missing_and_no_lie() -> None:
@@ -240,7 +240,7 @@ def test_a_build_that_ends_in_other_words(tmp_path: Path, messages: list[dict[st
 def test_a_log_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.ops.build.node.MAX_LOG_BYTES", 1000)
     talker = Node(PREAMBLE, *[frame(b"O", b"y" * 600)] * 5)
-    with pytest.raises(Nonsense, match="no end"):
+    with pytest.raises(ProtocolError, match="no end"):
         build_there(Inventory((EVIL,)), "~/s", {}, tmp_path, "b", Runtime(Fleet(evil=talker)))
 
 

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, Reason
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member, Outbox
-from fleet.ops.broadcast.said import checked, count_of
 from fleet.ops.broadcast.source import Source
 from fleet.ops.broadcast.steering import Steering
+from fleet.protocol.messages import chain
+from fleet.protocol.messages.chain import MemberMessage, SourceMessage
+from fleet.transport.frames import decoded
 
 TICK_SECONDS = 0.2
 GOODBYE_SECONDS = 3.0
@@ -47,6 +49,25 @@ class Coordinator:
         self._view, self._star, self._reach, self._limited = emit, star, reach, limited
         self._lock = threading.RLock()
         self._steering: Steering | None = None
+        # one for each event that says something to the head
+        self._of_member: dict[str, Callable[[Member, Any], None]] = {
+            "hello": self._hello,
+            "shared": self._shared,
+            "lacks": self._lacks,
+            "need": self._need,
+            "failed": self._failed,
+            "at": self._at,
+            "link": self._link,
+            "corrupt": self._corrupt,
+            "done": self._done,
+        }
+        self._of_source: dict[str, Callable[[Any], None]] = {
+            "digests": self._source_digests,
+            "changed": self._source_changed,
+            "link": self._source_link,
+            "at": self._source_at,
+            "failed": self._source_failed,
+        }
 
     # -- members come and go -------------------------------------------------------------------------------
     def _emit(self, event: Event) -> None:
@@ -96,50 +117,57 @@ class Coordinator:
 
     # -- what members say ----------------------------------------------------------------------------------
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
+        """What a member or the source said; ProtocolError for what none of them says."""
         with self._lock:
             if name == SOURCE:
-                getattr(self, f"_source_{message['event']}", self._ignore)(message)
+                said = decoded(SourceMessage, message, name)
+                self._of_source.get(said["event"], self._ignore)(said)
             else:
-                getattr(self, f"_on_{checked(message)}", self._ignore)(self.members[name], message)
+                told = decoded(MemberMessage, message, name)
+                self._of_member.get(told["event"], self._ignore)(self.members[name], told)
 
     def _ignore(self, *_: object) -> None:
         """An event that says nothing to the head."""
 
-    def _on_hello(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _hello(self, member: Member, message: chain.Hello) -> None:
         self._first_is_through(member.host.name)
         if member.outbox is not None and not member.greeted:
             member.greeted = True
             member.quiet.word()
             member.outbox.put(self.manifest.message)
 
-    def _on_shared(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _shared(self, member: Member, message: chain.Shared) -> None:
         if member.state != "starting":
             return
         if message["with"] not in self.members or message["with"] == member.host.name:
-            raise ValueError("it shares a folder with nobody here")
+            raise ProtocolError("it shares a folder with nobody here", member.host.name)
         member.state = "shared"
         member.data["shared_with"] = message["with"]
         self._maybe_go()
 
-    def _on_lacks(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _lacks(self, member: Member, message: chain.Lacks) -> None:
         if member.state == "starting":
             member.take_part(message, self.manifest)
 
-    def _on_need(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _need(self, member: Member, message: chain.Need) -> None:
         if member.state == "starting":
             member.take_need(message, self.manifest, self._star is None)
             self._maybe_go()
 
-    def _on_failed(self, member: Member, message: Mapping[str, Any]) -> None:
-        kind = "mixed" if message.get("kind") == "mixed" else "sync"
-        error = HostFailed(Reason.of_node(message["message"]), hint=message["hint"], host=member.host.name, kind=kind)
+    def _failed(self, member: Member, message: chain.Refused) -> None:
+        error = HostFailed(
+            Reason.of_node(message["message"]),
+            hint=message["hint"],
+            host=member.host.name,
+            kind=message.get("kind", "sync"),
+        )
         self._out(member, error)
         self._first_is_through(member.host.name)
         self._maybe_go()
 
-    def _on_at(self, member: Member, message: Mapping[str, Any]) -> None:
-        if self._steering is not None and member.state != "out":
-            received, placed = count_of(message["received"]), count_of(message["placed"])
+    def _at(self, member: Member, message: chain.At) -> None:
+        if self._steering is not None and member.state in ("receiving", "done"):
+            received, placed = message["received"], message["placed"]
             if received > member.received or len(self.manifest.files) >= placed > member.placed:
                 member.quiet.word()
             member.received, member.placed = max(received, member.received), max(placed, member.placed)
@@ -147,23 +175,23 @@ class Coordinator:
             self._emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
             self._steering.heard(member.host.name, message)
 
-    def _on_link(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _link(self, member: Member, message: chain.Link) -> None:
         if self._steering is not None:
             self._steering.link_broke(member.host.name, message)
 
-    def _on_corrupt(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _corrupt(self, member: Member, message: chain.Corrupt) -> None:
         if self._steering is not None and member.state == "receiving":
             if not member.lacks(message["file"]):
-                raise ValueError("it has that file")
+                raise ProtocolError("a file is wrong that it has", member.host.name)
             if message["file"] not in self.source.changed:
                 self._steering.corrupt(member, message["file"], message["epoch"])
 
-    def _on_done(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _done(self, member: Member, message: chain.Done) -> None:
         if self._steering is None or member.state != "receiving":
             return
         member.state = "done"
-        member.data |= {"files": count_of(message["files"]), "bytes": count_of(message["bytes"])}
-        problems = [(path, why) for path, why in message["problems"]]
+        member.data |= {"files": message["files"], "bytes": message["bytes"]}
+        problems = message["problems"]
         if problems:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             member.error = HostFailed(
@@ -177,14 +205,14 @@ class Coordinator:
         self._maybe_over()
 
     # -- what the source says ------------------------------------------------------------------------------
-    def _source_digests(self, message: Mapping[str, Any]) -> None:
+    def _source_digests(self, message: chain.Digests) -> None:
         fresh = self.source.learn(message)
         self._maybe_go()
         for member in self._receiving():
             self.source.pass_on(member, fresh)
 
-    def _source_changed(self, message: Mapping[str, Any]) -> None:
-        fresh = {int(index) for index in message["files"]}
+    def _source_changed(self, message: chain.Changed) -> None:
+        fresh = set(message["files"])
         self.source.changed |= fresh
         self._maybe_go()
         for member in self._receiving():
@@ -193,17 +221,17 @@ class Coordinator:
     def _receiving(self) -> list[Member]:
         return [member for member in self.members.values() if member.state == "receiving"]
 
-    def _source_link(self, message: Mapping[str, Any]) -> None:
+    def _source_link(self, message: chain.Link) -> None:
         if self._steering is not None:
             self._steering.link_broke(SOURCE, message)
 
-    def _source_at(self, message: Mapping[str, Any]) -> None:
+    def _source_at(self, message: chain.Sent) -> None:
         if self._star is None:
-            self.sent = int(message["sent"])
+            self.sent = message["sent"]
         if self._steering is not None:
-            self._steering.heard(SOURCE, message)
+            self._steering.sent(SOURCE, message["sent"])
 
-    def _source_failed(self, message: Mapping[str, Any]) -> None:
+    def _source_failed(self, message: chain.Refused) -> None:
         self.abort(HostFailed(f"the source: {message['message']}", hint=message["hint"], kind="source"))
 
     # -- the chain -----------------------------------------------------------------------------------------

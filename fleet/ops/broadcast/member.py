@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host
 from fleet.ops.broadcast.manifest import Manifest
-from fleet.ops.broadcast.said import LACKS, count_of, ranges
-from fleet.ops.shape import fits
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.chain import Lacking, Need, Ranges
 from fleet.transport.base import Cancel, Session, Silence
-from fleet.transport.frames import MISFITS, Nonsense
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
@@ -104,32 +103,32 @@ class Member:
             return HELLO_SECONDS + self.work / SLOWEST_DISK
         return None
 
-    def take_part(self, message: Mapping[str, Any], manifest: Manifest) -> None:
-        """A part of what it lacks: of each kind one for every file at most. One of frames.MISFITS, as in take_need."""
-        some = {name: message[name] for name in LACKS if name in message}
-        if not fits(some, {name: LACKS[name] for name in some}) or not any(some.values()) and "event" in message:
-            raise ValueError("what it lacks is told in another way")
+    def take_part(self, message: Lacking, manifest: Manifest) -> None:
+        """A part of what it lacks: of each kind one for every file at most."""
+        some: dict[str, list[Any]] = {
+            "wants": message.get("wants", []),
+            "files": message.get("files", []),
+            "unsure": [*message.get("unsure", {}).items()],
+        }
+        if not any(some.values()) and "event" in message:
+            raise ProtocolError("it lacks nothing, and says so", self.host.name)
         for name, part in some.items():
             known = self.parts.setdefault(name, [])
-            known += part.items() if isinstance(part, dict) else part
+            known += part
             if len(known) > len(manifest.files):
-                raise ValueError("it lacks more than there is")
+                raise ProtocolError("it lacks more than there is", self.host.name)
 
-    def take_need(self, message: Mapping[str, Any], manifest: Manifest, dialled: bool) -> None:
-        """What it says it lacks; dialled: others are to bring it. One of frames.MISFITS for what is no such message."""
-        if dialled and not fits(message, {"port": int}):
-            raise ValueError("it listens nowhere")
-        self.take_part({name: message[name] for name in LACKS}, manifest)
+    def take_need(self, message: Need, manifest: Manifest, dialled: bool) -> None:
+        """What it says it lacks; dialled: others are to bring it."""
+        self.take_part({"wants": message["wants"], "files": message["files"], "unsure": message["unsure"]}, manifest)
         port, stages, count = message["port"], message["stages"], len(manifest.files)
-        if len(stages) != len(self.dests) or dialled and not 0 < port < 1 << 16:
-            raise ValueError("what it needs makes no sense")
         unsure = {int(k): v for k, v in self.parts["unsure"]}
-        if not all(0 <= i < count for i in unsure):
-            raise ValueError("what it needs makes no sense")
+        if len(stages) != len(self.dests) or dialled and port is None or any(i >= count for i in unsure):
+            raise ProtocolError("what it needs makes no sense", self.host.name)
         self.need = {
-            "wants": ranges(self.parts["wants"], manifest.size),
-            "bytes": count_of(message["bytes"]),
-            "files": [range(a, b) for a, b in ranges(self.parts["files"], count)],
+            "wants": self._ranges(self.parts["wants"], manifest.size),
+            "bytes": message["bytes"],
+            "files": [range(a, b) for a, b in self._ranges(self.parts["files"], count)],
             "unsure": unsure,
             "address": message["address"],
             "port": port,
@@ -137,6 +136,13 @@ class Member:
         }
         self.parts.clear()
         self.state = "ready"
+
+    def _ranges(self, pairs: Ranges, end: int) -> Ranges:
+        """[(from, to)] as a node gave them: in order, apart, none empty, between 0 and end."""
+        flat = [0, *(n for pair in pairs for n in pair), end]
+        if flat != sorted(flat) or any(a == b for a, b in pairs):
+            raise ProtocolError("ranges that are none", self.host.name)
+        return pairs
 
     def settle(self, digests: Mapping[int, str], manifest: Manifest) -> None:
         """Decide about the files that it was unsure of: it holds those with the source's digest."""
@@ -162,17 +168,13 @@ class Member:
 def converse(
     session: Session, spec: Mapping[str, Any], cancel: Cancel, opened: Callable[[Outbox], None], handle: Handle
 ) -> None:
-    """Run the program to its end, every J frame to `handle`. Raises FleetError; protocol errors are ConnectError."""
+    """Run the program to its end, every J frame to `handle`. Raises FleetError."""
     with Program(session, "relay", spec) as program:
         outbox = Outbox(program)
         try:
             opened(outbox)
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel):
-                if frame.kind == "J":
-                    try:
-                        handle(session.host.name, frame.json())
-                    except MISFITS as error:
-                        what = f"{type(error).__name__} in {frame.payload[:60]!r}"
-                        raise Nonsense(what, session.host.name) from error
+                if frame.kind == MESSAGE:
+                    handle(session.host.name, frame.json())
         finally:
             outbox.close()

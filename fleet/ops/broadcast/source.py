@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fleet.ops.broadcast.member import Member, Outbox
+from fleet.protocol.messages.chain import Digests
 
 CHANGED = "changed in the source while it was read"
 
@@ -31,9 +32,9 @@ class Source:
             self.tell(op="digest", files=fresh)
         return missing
 
-    def learn(self, message: Mapping[str, Any]) -> dict[int, str]:
+    def learn(self, message: Digests) -> dict[int, str]:
         """Digests that came in."""
-        fresh = {int(index): str(digest) for index, digest in message["files"]}
+        fresh = dict(message["files"])
         self.digests.update(fresh)
         return fresh
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, HostFailed
+from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.events import Emit, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE, Chain, Order
 from fleet.ops.broadcast.judge import Judge, Verdict
 from fleet.ops.broadcast.losses import Losses
 from fleet.ops.broadcast.member import Member
-from fleet.ops.broadcast.said import count_of
 from fleet.ops.broadcast.source import Source
+from fleet.protocol.messages.chain import At, Link
 
 DOUBT_SECONDS = 0.5
 SAME_TRIES, MOST_TRIES = 3, 20
@@ -45,22 +45,22 @@ class Steering:
         self._tries: dict[tuple[str, int], int] = {}
         self._give(self.chain.orders())
 
-    def heard(self, name: str, message: Mapping[str, Any]) -> None:
-        """A member's or the source's report of how far it is."""
+    def sent(self, name: str, count: int) -> None:
+        """A member, or the source, has sent so many bytes."""
+        self.chain.sent(name, count, time.monotonic())
+
+    def heard(self, name: str, message: At) -> None:
+        """A member's report of how far it is."""
         now = time.monotonic()
-        self.chain.sent(name, count_of(message["sent"]), now)
-        if name == SOURCE:
-            return
-        self.chain.heard(
-            name, count_of(message["position"]), count_of(message["received"]), now, count_of(message["placed"])
-        )
+        self.sent(name, message["sent"])
+        self.chain.heard(name, message["position"], message["received"], now, message["placed"])
         if name in self.chain.away:
             self._emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
             self._give(self.chain.rejoin(name))
         if lost := self.losses.end(self.chain, name, now):
             self._emit(Notice("info", f"goes on without host {lost[0]}, {lost[1]:g} s lost", name))
 
-    def link_broke(self, sender: str, message: Mapping[str, Any]) -> None:
+    def link_broke(self, sender: str, message: Link) -> None:
         answer = self._judge.broken(
             sender, message["epoch"], message["connected"], message["why"][:WHY_LENGTH], message["nonsense"]
         )
@@ -79,7 +79,7 @@ class Steering:
         sender says the same, it only passed that on."""
         tries = self._tries.get((member.host.name, file), 0)
         if tries >= MOST_TRIES:
-            raise ValueError("it says the same of a file again and again")
+            raise ProtocolError("it says the same of a file again and again", member.host.name)
         self._tries[member.host.name, file] = tries + 1
         self._doubts.append((time.monotonic(), member, file, epoch))
 

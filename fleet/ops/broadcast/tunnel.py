@@ -14,8 +14,9 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.ops.broadcast.member import Member
+from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Channel, Session
-from fleet.transport.frames import NOISE_LIMIT, PREAMBLE
+from fleet.transport.frames import NOISE_LIMIT
 from fleet.transport.program import bootstrap, packed
 
 POLL_SECONDS = 0.5

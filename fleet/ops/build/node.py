@@ -7,19 +7,19 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from fleet.errors import ConnectError, HostFailed, Reason
+from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops import sync
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import FAILED, fits
+from fleet.protocol.frames import MESSAGE, OUTPUT
+from fleet.protocol.messages.build import BuildStarted, Built, ToolchainFacts
+from fleet.protocol.messages.values import Failed
 from fleet.rules.build_log import first_error, remedy
-from fleet.rules.gpus import ARCH
 from fleet.transport.base import Session
-from fleet.transport.frames import Nonsense
 from fleet.transport.program import Program, call
 
 LOOK_SECONDS = 30.0
@@ -28,28 +28,6 @@ LOCK_SECONDS = 60.0
 LOG_TAIL = 1 << 20
 MAX_WHEEL_BYTES = 4 << 30
 MAX_LOG_BYTES = 1 << 30
-_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
-_TOOL = ({"path": str, "version": (_VERSION, None)}, None)
-# what remote/toolchain.py answers; a fact whose step failed or took too long is missing
-FACTS: Mapping[str, Any] = {
-    "activate": (str, None),
-    "python": ({"error": str}, {"error": None, "executable": str}),
-    "torch": ({"version": (str, None), "cuda": (str, None), "hip": (str, None)}, None),
-    "glibc": (_VERSION, None),
-    "gpu_error": (str, None),
-    "gpus": [{"name": str, "capability": (ARCH, None)}],
-    "cc": _TOOL,
-    "cxx": _TOOL,
-    "nvcc": _TOOL,
-    "ninja": _TOOL,
-    "headers": (str, None),
-    "backends": {"pip": bool, "setuptools": bool, "wheel": bool},
-}
-BUILT = {
-    "event": re.compile("built"),
-    "file": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl"),
-    "sha256": re.compile("[0-9a-f]{64}"),
-}
 
 
 def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
@@ -63,12 +41,15 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
             "deadline": LOOK_SECONDS,
         }
         answer = call(
-            session, "toolchain", spec, timeout=LOOK_SECONDS + 30, silence=SILENCE_SECONDS, cancel=runtime.cancel
+            session,
+            "toolchain",
+            spec,
+            ToolchainFacts,
+            timeout=LOOK_SECONDS + 30,
+            silence=SILENCE_SECONDS,
+            cancel=runtime.cancel,
         )
-        facts = answer.get("facts")
-        if not isinstance(facts, dict) or not all(fits(facts[k], FACTS[k]) for k in FACTS.keys() & facts.keys()):
-            raise Nonsense("its toolchain is described in another way", host.name)
-        return Result(host.name, True, 0, data={"facts": facts})
+        return Result(host.name, True, 0, data={"facts": answer["facts"]})
 
     return on_each(inventory.hosts, runtime, task, what="looking at its toolchain")
 
@@ -101,7 +82,7 @@ def build_there(
     log_path = folder / "build.log"
     runtime.emit(Notice("info", f"building on {host.name}, log in {log_path}"))
     wheel = _Incoming(folder)
-    failure: Mapping[str, Any] | None = None
+    failure: Failed | None = None
 
     def task(session: Session, host: Host) -> Result:
         nonlocal failure
@@ -109,18 +90,18 @@ def build_there(
         with log_path.open("wb", buffering=0) as log, Program(session, "build", spec) as program:
             log.write(" ".join(_told(name, value) for name, value in sorted(env.items())).encode() + b"\n")
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
-                if frame.kind == "O" and frame.stream == 0:
+                if frame.kind == OUTPUT and frame.stream == 0:
                     if log.tell() > MAX_LOG_BYTES:
-                        raise Nonsense("a log that has no end", host.name)
+                        raise ProtocolError("a log that has no end", host.name)
                     log.write(frame.payload)
                     runtime.emit(Output(host.name, "stderr", frame.payload))
-                elif frame.kind == "O":
+                elif frame.kind == OUTPUT:
                     wheel.write(frame.payload)
-                elif frame.kind == "J":
-                    message = frame.json()
-                    if fits(message, FAILED):
+                elif frame.kind == MESSAGE:
+                    message = frame.decode(BuildStarted | Built | Failed)
+                    if message["event"] == "failed":
                         failure = message
-                    elif message.get("event") != "started":
+                    elif message["event"] == "built":
                         wheel.begin(message)
         return Result(host.name, True, 0)
 
@@ -155,28 +136,27 @@ class _Incoming:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: BinaryIO | None = None
-        self._told: Mapping[str, Any] = {}
+        self._built: Built | None = None
         self._digest = hashlib.sha256()
 
-    def begin(self, told: Mapping[str, Any]) -> None:
-        if self._file is not None or not fits(told, BUILT):
-            raise Nonsense("a second wheel, or one of an impossible name")
-        self._told = told
+    def begin(self, built: Built) -> None:
+        if self._file is not None:
+            raise ProtocolError("a second wheel")
+        self._built = built
         self._file = (self._folder / ".wheel").open("wb")
 
     def write(self, data: bytes) -> None:
         if self._file is None or self._file.tell() + len(data) > MAX_WHEEL_BYTES:
-            raise Nonsense("a wheel that was not announced, or has no end")
+            raise ProtocolError("a wheel that was not announced, or has no end")
         self._digest.update(data)
         self._file.write(data)
 
     def finish(self, host: str) -> tuple[Path, str]:
-        name = self._told.get("file", "")
-        if self._file is None or self._digest.hexdigest() != self._told.get("sha256"):
+        if self._file is None or self._built is None or self._digest.hexdigest() != self._built["sha256"]:
             raise ConnectError("the wheel did not come back whole", host=host, kind="protocol")
         self._file.flush()
         os.fsync(self._file.fileno())
-        path = self._folder / name
+        path = self._folder / self._built["file"]
         (self._folder / ".wheel").rename(path)
         return path, self._digest.hexdigest()
 

@@ -58,7 +58,7 @@ def run(draft: Plan, runtime: Runtime) -> Report:
         with step(runtime, "start", hosts):
             started = start_all(plan, sessions)
         for host, answer in started.items():
-            folder.event("started", host=host, pid=answer.get("pid"), folder=answer.get("dir"))
+            folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"])
         logs = runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
         runtime.emit(

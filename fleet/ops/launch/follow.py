@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fleet.errors import ConnectError, FleetError
+from fleet.errors import ConnectError, FleetError, ProtocolError
 from fleet.events import Emit, Output
 from fleet.model import Host
 from fleet.ops.launch.gang import checked
 from fleet.ops.launch.logs import NodeLogs, stream_of
+from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.frames import MISFITS, Frame, Nonsense
+from fleet.transport.frames import MISFITS, Frame
 from fleet.transport.program import Program
 
 RETRY_SECONDS = 0.5
@@ -48,12 +49,12 @@ class _Allowance:
         self._left, self._then = float(TOLD_BYTES), time.monotonic()
 
     def spend(self, size: int) -> None:
-        """Nonsense when it tells more; each message counts as the line that it makes in events.jsonl."""
+        """ProtocolError when it tells more; each message counts as the line that it makes in events.jsonl."""
         now = time.monotonic()
         self._left = min(TOLD_BYTES, self._left + (now - self._then) * TOLD_A_SECOND)
         self._then = now
         if size + LINE_BYTES > self._left:
-            raise Nonsense(f"it tells more than {TOLD_BYTES >> 20} MiB of its run at once")
+            raise ProtocolError(f"it tells more than {TOLD_BYTES >> 20} MiB of its run at once")
         self._left -= size + LINE_BYTES
 
 
@@ -127,7 +128,7 @@ class Follower(threading.Thread):
         except (FleetError, *MISFITS) as error:
             if isinstance(error, FleetError) and error.kind in ("refused", "auth"):
                 self.shut = error
-            self._nonsense += isinstance(error, Nonsense) or not isinstance(error, FleetError)
+            self._nonsense += isinstance(error, ProtocolError) or not isinstance(error, FleetError)
             stranger = isinstance(error, FleetError) and error.kind == "host-key"  # no wait makes it the right one
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
                 self.tell(
@@ -166,9 +167,9 @@ class Follower(threading.Thread):
             if self.silent_since is not None:
                 self.silent_since = None
                 self.tell("resumed")
-            if frame.kind == "O":
+            if frame.kind == OUTPUT:
                 self._write(streams, frame)
-            elif frame.kind == "J":
+            elif frame.kind == MESSAGE:
                 self._allowance.spend(len(frame.payload))
                 self._message(streams, frame.json())
             now = time.monotonic()
@@ -187,7 +188,7 @@ class Follower(threading.Thread):
 
     def _write(self, streams: dict[int, tuple[str, int]], frame: Frame) -> None:
         if frame.stream not in streams:
-            raise Nonsense("output of a stream that was not announced", self.host.name)
+            raise ProtocolError("output of a stream that was not announced", self.host.name)
         name, offset = streams[frame.stream]
         streams[frame.stream] = name, offset + len(frame.payload)
         was_blocked = self.logs.blocked

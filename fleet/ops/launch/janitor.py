@@ -8,7 +8,6 @@ until the run is stopped there or the time is over: by then the node's own lease
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import threading
@@ -24,9 +23,8 @@ from fleet.model import Host
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs, RunFolder, private
 from fleet.ops.launch.plan import Plan
-from fleet.ops.shape import fits
+from fleet.protocol.messages.run import Stopped
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
-from fleet.transport.frames import Nonsense
 from fleet.transport.program import call
 from fleet.transport.ssh.transport import SshTransport
 
@@ -34,7 +32,6 @@ MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0
 RETRY_SECONDS = 2.0
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
-STOPPED = {"event": re.compile("stopped"), "left": [int]}  # what remote/stop.py answers
 
 
 def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
@@ -88,9 +85,7 @@ def clean(host: Host, run: str, grace: float, transport: Transport, until: float
         try:
             session = transport.connect(host, Cancel())
             try:
-                answer = call(session, "stop", spec, timeout=grace + 30)
-                if not fits(answer, STOPPED):
-                    raise Nonsense("the end of the run is told in another way", host.name)
+                answer = call(session, "stop", spec, Stopped, timeout=grace + 30)
             except FleetError:
                 session.close()
                 raise

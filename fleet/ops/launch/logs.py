@@ -15,18 +15,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import FleetError, UsageError
-from fleet.transport.frames import Nonsense
+from fleet.errors import FleetError, ProtocolError, UsageError
 
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 _LOG_NAME = re.compile(r"(?:node\.log|rank(\d{1,9})\.(out|err))\Z")
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
-    """(rank or None, "stdout" or "stderr") of a log's name; Nonsense for a name no honest node sends."""
+    """(rank or None, "stdout" or "stderr") of a log's name; ProtocolError for a name no honest node sends."""
     match = _LOG_NAME.match(name)
     if not match:
-        raise Nonsense(f"a log named {name[:80]!r}")
+        raise ProtocolError(f"a log named {name[:80]!r}")
     return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
 
 
@@ -54,15 +53,15 @@ class NodeLogs:
         """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
 
         A disk that takes nothing sets `blocked`: the file then ends early and this and all that follows is
-        dropped, to be fetched again from the file's size on. Nonsense when bytes are missing in between.
+        dropped, to be fetched again from the file's size on. ProtocolError when bytes are missing in between.
         """
         if self.blocked:
             return b""
         size = self._sizes.get(name, 0)
         if not 0 <= offset <= size:
-            raise Nonsense(f"{name}: bytes {size} to {offset} were never sent")
+            raise ProtocolError(f"{name}: bytes {size} to {offset} were never sent")
         if name not in self._sizes and len(self._sizes) >= MAX_LOGS:
-            raise Nonsense(f"more than {MAX_LOGS} logs")
+            raise ProtocolError(f"more than {MAX_LOGS} logs")
         fresh = data[size - offset :]
         view = memoryview(fresh)
         try:

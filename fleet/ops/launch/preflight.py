@@ -10,18 +10,19 @@ from ipaddress import ip_address
 from typing import Any
 
 from fleet.engines import engine
-from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError
+from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError, ProtocolError
 from fleet.events import Notice
 from fleet.model import Host
 from fleet.ops.each import as_one
-from fleet.ops.facts import checked
 from fleet.ops.launch.findings import DEADLINE_SECONDS, findings
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports
 from fleet.ops.launch.start import Sessions
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.facts import Preflight, Ready
 from fleet.rules.judge import told
 from fleet.rules.rule import Finding
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.frames import MISFITS, Nonsense
+from fleet.transport.frames import MISFITS
 from fleet.transport.program import Program
 from fleet.transport.ssh.transport import SshTransport
 
@@ -81,10 +82,10 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
                     cancel=sessions.runtime.cancel,
                     deadline=time.monotonic() + DEADLINE_SECONDS + 10,
                 ):
-                    if frame.kind == "J":
-                        message = frame.json()
-                        if "facts" in message:
-                            return {**checked(message["facts"], host.name), "heard": time.time()}
+                    if frame.kind == MESSAGE:
+                        message = frame.decode(Ready | Preflight)
+                        if message["event"] == "facts":
+                            return {**message["facts"], "heard": time.time()}
             finally:
                 undo()
         raise HostFailed("preflight gave no answer there", host=host.name)
@@ -95,7 +96,7 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
             try:
                 facts_of(facts), findings(plan, {host.name: facts}, complete=False)
             except MISFITS as error:
-                raise Nonsense(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
+                raise ProtocolError(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
             if port_is_taken(facts):
                 hurry.set()  # the meeting has failed: nobody needs to wait for it to its end
             return facts

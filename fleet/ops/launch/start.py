@@ -16,6 +16,8 @@ from fleet.model import Host, Result
 from fleet.ops.each import as_one, failed
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.runtime import Runtime
+from fleet.protocol.messages import run
+from fleet.protocol.messages.values import Failed
 from fleet.rules.units import counted
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import call
@@ -117,15 +119,14 @@ def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
     }
 
 
-def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
+def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, run.Started]:
     """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
 
-    def start(host: Host) -> dict[str, Any]:
+    def start(host: Host) -> run.Started:
         spec = supervise_spec(plan, plan.node(host.name))
-        answer = call(sessions.get(host), "supervise", spec, timeout=START_SECONDS)
-        if answer.get("event") != "started":
-            why = Reason.of_node(str(answer.get("message") or "the supervisor did not start"))
-            raise HostFailed(why, host=host.name, hint=str(answer["hint"]) if answer.get("hint") else None)
+        answer = call(sessions.get(host), "supervise", spec, run.Started | Failed, timeout=START_SECONDS)
+        if answer["event"] == "failed":
+            raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
         return answer
 
     # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
@@ -141,11 +142,11 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, dict[str, Any]]:
     return answers
 
 
-def stop_all(
-    plan: Plan, sessions: Sessions, grace: float, reason: str
-) -> tuple[dict[str, dict[str, Any]], dict[str, FleetError]]:
+def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str) -> None:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
     spec = {"run": plan.run_id, "grace": grace, "reason": reason}
-    return sessions.each(
-        plan.hosts, lambda host: call(sessions.get(host), "stop", spec, timeout=grace + STOP_SECONDS), "stop", Cancel()
-    )
+
+    def stop(host: Host) -> run.Stopped:
+        return call(sessions.get(host), "stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)
+
+    sessions.each(plan.hosts, stop, "stop", Cancel())

@@ -18,30 +18,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import HostFailed, UsageError
+from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.events import Notice, Progress, Round
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.each import on_each, with_shared
 from fleet.ops.plans import Files, Line, PerHost
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import ABSOLUTE, PATH, fits
-from fleet.ops.sync.conversation import Conversation, Delivery, told
-from fleet.ops.sync.others import KIND, OTHER, Source, question, refusal
+from fleet.ops.sync.conversation import Conversation, Delivery
+from fleet.ops.sync.others import KIND, question, refusal
 from fleet.ops.sync.parcels import Parcels
 from fleet.ops.sync.tree import Tree, scan
 from fleet.ops.sync.turns import Turns
+from fleet.protocol.messages.code import Done, Hello, Lacks, Need, Other, Shared, Source, Wanted
 from fleet.transport.base import Cancel, Session
-from fleet.transport.frames import Nonsense
 from fleet.transport.program import Program
 from fleet.transport.rsh import rsync
 
 SMALL_BYTES = 1 << 20
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
-HELLO = {"dest": PATH, "known": (str, None), "rsync": (PATH, None)}
-NEED = {"files": list, "stage": ABSOLUTE, "basis": ABSOLUTE}
-LACKS = {"files": list}
-DONE = {"sent": int, "bytes": int, "deleted": int, "kept": [PATH], "entries": int, "changed": int}
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = (
     "--links",
@@ -120,7 +115,7 @@ def run(plan: SyncPlan, runtime: Runtime) -> Report:
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     tree = scan(plan.source, whole=plan.whole)
-    here = {"host": socket.gethostname(), "path": str(tree.root)}
+    here: Source = {"host": socket.gethostname(), "path": str(tree.root)}
     results = _mirror(plan.hosts, plan, tree, here, plan.force, runtime)
     others = [r for r in results if r.error is not None and r.error.kind == KIND]
     if others and runtime.ask(question(others, here)):
@@ -177,21 +172,17 @@ def _mirror(
         turns.begin(name)
         with Program(session, "mirror", spec) as program:
             talk = Conversation(program, runtime, waiting)
-            hello = talk.answer()
+            hello = talk.answer(Hello | Shared)
             turns.locked(name)
-            if hello.get("event") == "shared":
-                return Result(name, True, 0, data={"to": spec["dest"], "shared_with": str(hello.get("with"))})
-            told(hello, name, HELLO)
+            if hello["event"] == "shared":
+                return Result(name, True, 0, data={"to": spec["dest"], "shared_with": hello["with"]})
             program.send_bytes(_manifest(tree, hello["known"]))
             paths: list[str] = []
-            while (need := talk.answer()).get("event") == "lacks":
-                _take(tree, told(need, name, LACKS), paths, name)
-                if not need["files"]:
-                    raise Nonsense("it lacks nothing, and says so again and again", name)
-            if need.get("event") == "other":
-                return refusal(told(need, name, OTHER), name, plan.hint)
-            told(need, name, NEED)
-            _take(tree, need, paths, name)
+            while (need := talk.answer(Lacks | Other | Need))["event"] == "lacks":
+                _take(tree, need["files"], paths, name)
+            if need["event"] == "other":
+                return refusal(need, name, plan.hint)
+            _take(tree, need["files"], paths, name)
             can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
             large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
             counter = _Counter(host, tree, paths, runtime)
@@ -199,7 +190,7 @@ def _mirror(
             def deliver(cancel: Cancel) -> None:
                 digests_of_large = {}
                 if large:
-                    _rsync(session, tree, large, need, cancel, counter)
+                    _rsync(session, tree, large, need["stage"], need["basis"], cancel, counter)
                     digests_of_large = digests.of(large)
                 for message, count in parcels.of(sorted(set(paths).difference(large))):
                     if cancel.is_set():
@@ -209,23 +200,18 @@ def _mirror(
                 program.send({"op": "switch", "digests": digests_of_large})
 
             with Delivery(program, deliver, runtime.cancel):
-                done = told(talk.answer(), name, DONE)
-        return Result(name, True, 0, data={"to": hello["dest"], **{k: done[k] for k in DONE}})
+                done = talk.answer(Done)
+        return Result(name, True, 0, data={"to": hello["dest"], **{k: v for k, v in done.items() if k != "event"}})
 
     return on_each(hosts, replace(runtime, emit=turns.watch(runtime.emit)), task, what="comparing files")
 
 
-def _take(tree: Tree, said: Mapping[str, Any], paths: list[str], host: str) -> None:
+def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:
     """Put to `paths` what a node asks for. It may name anything here: ignored files, or what a link in the tree leads
     to."""
-    files = said["files"]
-    if not (
-        all(fits(item, [(str, int)]) and len(item) == 2 for item in files)
-        and tree.by_path.keys() >= {path for path, _size in files}
-        and len(paths) + len(files) <= len(tree.by_path)
-    ):
-        raise Nonsense("it asks for files that are not in the source", host)
-    paths += [path for path, _size in files]
+    if not tree.by_path.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(tree.by_path):
+        raise ProtocolError("it asks for files that are not in the source", host)
+    paths += [path for path, _ in files]
 
 
 def _manifest(tree: Tree, known: str | None) -> bytes:
@@ -255,16 +241,22 @@ class _Counter:
 
 
 def _rsync(
-    session: Session, tree: Tree, paths: Sequence[str], need: Mapping[str, Any], cancel: Cancel, counter: _Counter
+    session: Session,
+    tree: Tree,
+    paths: Sequence[str],
+    stage: str,
+    basis: str,
+    cancel: Cancel,
+    counter: _Counter,
 ) -> None:
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    options = [*RSYNC, "--compare-dest=" + os.fsdecode(need["basis"].encode("utf-8", "surrogateescape"))]
+    options = [*RSYNC, "--compare-dest=" + os.fsdecode(basis.encode("utf-8", "surrogateescape"))]
     try:
         rsync(
             session,
             options,
             tree.root,
-            os.fsdecode(need["stage"].encode("utf-8", "surrogateescape")),
+            os.fsdecode(stage.encode("utf-8", "surrogateescape")),
             names,
             cancel=cancel,
             moved=counter.add,

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from fleet.errors import ConnectError, HostFailed, Reason
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import FAILED, fits
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.code import Refused, Waiting
 from fleet.transport.base import Cancel
-from fleet.transport.frames import Frame, Nonsense
+from fleet.transport.frames import Frame, decoded
 from fleet.transport.program import Program
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+T = TypeVar("T")
 SILENCE_SECONDS = 30.0
 JOIN_SECONDS = 5.0
-
-
-def told(message: Mapping[str, Any], host: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message of a node; Nonsense when something in it is not of the shape that it must have."""
-    for name, part in shape.items():
-        if not fits(message, {name: part}):
-            raise Nonsense(f"{name!r} is told in another way", host)
-    return message
 
 
 class Conversation:
@@ -33,25 +30,28 @@ class Conversation:
         self._waited = False
         self._frames: Iterator[Frame] = program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel)
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, kind: TypeForm[T]) -> T:
+        """The next word of this kind. HostFailed where it is a refusal."""
+        name = self._program.host.name
         for frame in self._frames:
-            if frame.kind == "J":
-                message, name = frame.json(), self._program.host.name
-                if message.get("event") == "waiting":
-                    if not self._waited:  # a node that says so without end fills nobody's screen
-                        self._waiting(str(message.get("run")))
-                    self._waited = True
-                elif message.get("event") == "failed":
-                    told(message, name, FAILED)
-                    raise HostFailed(
-                        Reason.of_node(message["message"]),
-                        hint=message["hint"],
-                        host=name,
-                        kind="busy" if message.get("busy") is True else "sync",
-                    )
-                else:
-                    return message
-        raise ConnectError("the node ended the sync early", host=self._program.host.name, kind="protocol")
+            if frame.kind != MESSAGE:
+                continue
+            message = frame.json()
+            if message.get("event") == "waiting":
+                if not self._waited:  # a node that says so without end fills nobody's screen
+                    self._waiting(decoded(Waiting, message, name)["run"])
+                self._waited = True
+            elif message.get("event") == "failed":
+                refused = decoded(Refused, message, name)
+                raise HostFailed(
+                    Reason.of_node(refused["message"]),
+                    hint=refused["hint"],
+                    host=name,
+                    kind="busy" if refused.get("busy") else "sync",
+                )
+            else:
+                return decoded(kind, message, name)
+        raise ConnectError("the node ended the sync early", host=name, kind="protocol")
 
 
 class Delivery(threading.Thread):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fleet.errors import PreflightError, Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import Result
+from fleet.protocol.messages.code import Other, Source
 from fleet.rules.causes import by_cause
 
-Source = Mapping[str, str]  # {"host": the head, "path": the folder there}
 KIND = "other-source"
-OTHER = {"source": {"host": str, "path": str}, "dest": re.compile("(?s).+"), "deleted": int, "replaced": int}
 
 
 def question(others: Sequence[Result], here: Source) -> str:
@@ -27,9 +24,9 @@ def question(others: Sequence[Result], here: Source) -> str:
     )
 
 
-def refusal(said: Mapping[str, Any], host: str, hint: str) -> Result:
+def refusal(said: Other, host: str, hint: str) -> Result:
     """The refusal to lose what another folder delivered to this host."""
-    source = {key: said["source"][key] for key in ("host", "path")}
+    source = said["source"]
     message = Reason(
         "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
         to=said["dest"],

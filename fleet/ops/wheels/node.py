@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fleet.errors import HostFailed, PreflightError, Reason
+from fleet.errors import HostFailed, PreflightError, ProtocolError, Reason
 from fleet.events import Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops.each import on_each
 from fleet.ops.runtime import Runtime
-from fleet.ops.shape import FAILED, fits
 from fleet.ops.wheels.wheel import Wheel
+from fleet.protocol.messages.values import Failed
+from fleet.protocol.messages.wheels import Installed, InstallFailed, Interpreter
 from fleet.rules.units import size
 from fleet.transport.base import Session
-from fleet.transport.frames import Nonsense
 from fleet.transport.program import call
 
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 15.0
 LOCK_SECONDS = 600.0
-STATE = re.compile("there|absent|other|broken")
-# what remote/interpreter.py and remote/install.py answer; see there
-FACTS = {
-    "executable": str,
-    "version": re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){2}"),
-    "implementation": str,
-    "platform": str,
-    "soabi": (str, None),
-    "prefix": str,
-    "target": str,
-    "pip": (str, None),
-    "managed": bool,
-    "free": int,
-    "tags": [re.compile(r"[A-Za-z0-9][\w.]*(-[A-Za-z0-9][\w.]*){2}", re.ASCII)],
-    "states": [{"state": STATE, "verified": bool}],
-    "unmet": [{"wheel": str, "needs": str, "has": (str, None)}],
-}
 
 
 def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
@@ -52,13 +34,8 @@ def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
     }
 
 
-def _checked(answer: Mapping[str, Any], host: Host, shape: Any) -> Mapping[str, Any]:
-    """A node's answer as it is. HostFailed with what it says went wrong; Nonsense where it says neither."""
-    if fits(answer, FAILED):
-        raise HostFailed(Reason.of_node(answer["message"]), hint=answer["hint"] or None, host=host.name, kind="wheels")
-    if not fits(answer, shape):
-        raise Nonsense("its Python or its wheels are described in another way", host.name)
-    return answer
+def _refused(said: Failed) -> HostFailed:
+    return HostFailed(Reason.of_node(said["message"]), hint=said["hint"] or None, kind="wheels")
 
 
 def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> tuple[Result, ...]:
@@ -68,12 +45,19 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
 
     def task(session: Session, host: Host) -> Result:
         spec = {**_spec(inventory, host), "wheels": asked, "judge": judge}
-        answer = call(
-            session, "interpreter", spec, timeout=ANSWER_SECONDS + 30, silence=SILENCE_SECONDS, cancel=runtime.cancel
+        facts = call(
+            session,
+            "interpreter",
+            spec,
+            Interpreter | Failed,
+            timeout=ANSWER_SECONDS + 30,
+            silence=SILENCE_SECONDS,
+            cancel=runtime.cancel,
         )
-        facts = _checked(answer, host, FACTS)
+        if facts["event"] == "failed":
+            raise _refused(facts)
         if len(facts["states"]) != len(wheels):
-            raise Nonsense("it tells of other wheels than it was asked for", host.name)
+            raise ProtocolError("it tells of other wheels than it was asked for", host.name)
         return Result(host.name, True, 0, data={"facts": facts})
 
     return on_each(inventory.hosts, runtime, task, what="asking its Python")
@@ -147,6 +131,7 @@ def install(
     def task(session: Session, host: Host) -> Result:
         runtime.emit(Started(host.name, "installing"))
         some = mine[host.name]
+        wanted = {w.name for w in some}
         spec = {
             **_spec(inventory, host),
             "folder": folder,
@@ -156,30 +141,24 @@ def install(
             "wheels": [w.carried() for w in some],
         }
         began = time.monotonic()
-        answer = call(session, "install", spec, silence=SILENCE_SECONDS, cancel=runtime.cancel)
-        done = re.compile("installed|there")
-        try:
-            _checked(
-                answer, host, {"event": re.compile("done"), "executable": str, "wheels": {w.name: done for w in some}}
-            )
-        except HostFailed as error:
-            # it may have failed before it could look
-            said = answer.get("wheels") if fits(answer.get("wheels"), {w.name: STATE for w in some}) else {}
-            return Result(host.name, False, error=error, data={"wheels": lost[host.name] | _only(said, some)})
+        answer = call(
+            session, "install", spec, Installed | InstallFailed, silence=SILENCE_SECONDS, cancel=runtime.cancel
+        )
+        there = {name: state for name, state in answer.get("wheels", {}).items() if name in wanted}
+        if answer["event"] == "failed":
+            return Result(host.name, False, error=_refused(answer), data={"wheels": lost[host.name] | there})
+        if not there.keys() >= wanted:
+            raise ProtocolError("it tells of other wheels than it was to install", host.name)
         return Result(
             host.name,
             True,
             0,
             data={
                 "python": answer["executable"],
-                "wheels": lost[host.name] | _only(answer["wheels"], some),
+                "wheels": lost[host.name] | there,
                 "seconds": round(time.monotonic() - began, 1),
             },
         )
 
     results = on_each(inventory.hosts, runtime, task, what="installing")
     return tuple(r if "wheels" in r.data else replace(r, data={"wheels": lost[r.host]}) for r in results)
-
-
-def _only(said: Any, wheels: Sequence[Wheel]) -> dict[str, str]:
-    return {w.name: said[w.name] for w in wheels if w.name in said}

@@ -1,0 +1,45 @@
+"""Builds: what a node would compile with, and the build itself."""
+
+from typing import Annotated, Literal, TypedDict
+
+from fleet.protocol.messages.values import Sha256, matching
+
+Version = Annotated[str, matching(r"[0-9]+(\.[0-9]+)*")]
+ARCHITECTURE = r"[0-9]{1,2}\.[0-9][af]?(\+PTX)?"
+Architecture = Annotated[str, matching(ARCHITECTURE)]  # a compute capability, as nvcc and torch write it
+Tool = TypedDict("Tool", {"path": str, "version": Version | None})
+NoPython = TypedDict("NoPython", {"error": str})
+Python = TypedDict("Python", {"error": None, "executable": str})
+Torch = TypedDict("Torch", {"version": str | None, "cuda": str | None, "hip": str | None})
+Gpu = TypedDict("Gpu", {"name": str, "capability": Architecture | None})
+Backends = TypedDict("Backends", {"pip": bool, "setuptools": bool, "wheel": bool})
+# a fact whose step failed or took too long is missing
+Toolchain = TypedDict(
+    "Toolchain",
+    {
+        "activate": str | None,
+        "python": NoPython | Python,
+        "torch": Torch | None,
+        "glibc": Version,
+        "gpu_error": str | None,
+        "gpus": list[Gpu],
+        "cc": Tool | None,
+        "cxx": Tool | None,
+        "nvcc": Tool | None,
+        "ninja": Tool | None,
+        "headers": str | None,
+        "backends": Backends,
+    },
+    total=False,
+)
+ToolchainFacts = TypedDict("ToolchainFacts", {"facts": Toolchain})
+BuildStarted = TypedDict("BuildStarted", {"event": Literal["started"]})
+# behind it come the wheel's bytes, as output 1
+Built = TypedDict(
+    "Built",
+    {
+        "event": Literal["built"],
+        "file": Annotated[str, matching(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl")],
+        "sha256": Sha256,
+    },
+)

@@ -1,0 +1,97 @@
+"""The facts of a node, for check and for launch's preflight. What could not be found out is missing, or null."""
+
+from typing import Literal, TypedDict
+
+Text = str | None
+Number = int | None
+# who has the port that is wanted
+Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": Text}, total=False)
+# from this node to the master of a run, and whether its port is to be had
+Way = TypedDict(
+    "Way",
+    {
+        "master": Text,
+        "address": Text,
+        "interface": Text,
+        "error": Text,
+        "hint": Text,
+        "ok": bool,
+        "holder": Holder | None,
+    },
+    total=False,
+)
+Cpu = TypedDict("Cpu", {"model": Text, "count": Number, "usable": Number}, total=False)
+Python = TypedDict(
+    "Python", {"path": Text, "executable": Text, "version": Text, "implementation": Text, "error": Text}, total=False
+)
+DeepSpeed = TypedDict("DeepSpeed", {"version": Text, "ops": list[str]}, total=False)
+Interface = TypedDict("Interface", {"name": str, "addresses": list[str], "state": Text, "speed": Number, "mtu": Number})
+Port = TypedDict("Port", {"state": str})
+Gpu = TypedDict(
+    "Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
+)
+GpuProcess = TypedDict("GpuProcess", {"pid": int, "gpu": Text})
+Disk = TypedDict("Disk", {"path": str, "exists": bool, "writable": bool, "free": int, "total": int})
+# of the node against the head, worked out by the head
+Clock = TypedDict("Clock", {"offset": float, "uncertainty": float})
+Folder = TypedDict("Folder", {"path": str, "exists": bool})
+Script = TypedDict("Script", {"path": str, "exists": bool, "sha256": Text, "executable": bool})
+# what a code sync left in the folder; half: its files are old and new mixed. busy: who syncs there now
+Code = TypedDict("Code", {"folder": str, "state": str, "digest": Text, "half": bool, "busy": Text})
+Data = TypedDict("Data", {"folder": str, "busy": Text})
+# the lock of an extension that torch builds
+Build = TypedDict("Build", {"path": str, "sure": bool})
+Facts = TypedDict(
+    "Facts",
+    {
+        "timed_out": list[str],
+        "failed": dict[str, str],
+        "activate": Text,
+        "hostname": Text,
+        "user": Text,
+        "boot_id": Text,
+        "os": Text,
+        "kernel": Text,
+        "arch": Text,
+        "glibc": Text,
+        "driver": Text,
+        "rsync": Text,
+        "transparent_hugepages": Text,
+        "cuda_toolkit": Text,
+        "nccl_library": Text,
+        "gpu_error": Text,
+        "head_interface": Text,
+        "numa_nodes": Number,
+        "pci_gpus": Number,
+        "cpus": Number,
+        "time": float | None,
+        "seconds": float | None,
+        "cpu": Cpu,
+        "memory": dict[str, Number],
+        "limits": dict[str, int | str],
+        "compilers": dict[str, Text],
+        "python": Python,
+        "packages": dict[str, str],
+        "modules": dict[str, Text],
+        "torch": dict[str, Text] | None,
+        "deepspeed": DeepSpeed | None,
+        "interfaces": list[Interface],
+        "infiniband": list[Port],
+        "gpus": list[Gpu],
+        "gpu_processes": list[GpuProcess],
+        "disks": dict[str, Disk],
+        "clock": Clock,
+        "workdir": Folder | None,
+        "script": Script | None,
+        "code": Code | None,
+        "data": Data | None,
+        "builds": list[Build],
+        "network": Way | None,
+        "port": Way | None,
+    },
+    total=False,
+)
+# a node's answer to {"op": "clock"}, at any time, and its facts in the end
+Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
+Ready = TypedDict("Ready", {"event": Literal["ready"]})
+Preflight = TypedDict("Preflight", {"event": Literal["facts"], "facts": Facts})

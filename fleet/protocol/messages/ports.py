@@ -1,0 +1,25 @@
+"""kill-port: what a node tells of who listens."""
+
+from typing import TypedDict
+
+Listener = TypedDict(
+    "Listener",
+    {
+        "port": int,
+        "protocol": str,
+        "address": str,
+        "pid": int | None,
+        "start": int | None,
+        "uid": int,
+        "user": str,
+        "own": bool,
+        "command": str | None,
+        "run_id": str | None,
+        "age": float | None,
+        "refused": str | None,
+        "also": list[str],
+    },
+)
+Scanned = TypedDict("Scanned", {"listeners": list[Listener]})
+# listeners: those that are there still. reasons: pid -> why it was not ended
+Ended = TypedDict("Ended", {"listeners": list[Listener], "ended": list[int], "reasons": dict[str, str]})

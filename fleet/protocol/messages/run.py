@@ -1,0 +1,56 @@
+"""A run: what nodes say of its start, of its ranks and of its end."""
+
+from typing import Annotated, Literal, TypedDict
+
+from fleet.protocol.messages.values import Failed, matching
+
+Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
+Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch, on the node's clock
+LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
+
+# dir: of the run, on the node
+Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": str})
+# left: pids that would not die
+Stopped = TypedDict("Stopped", {"event": Literal["stopped"], "left": list[int]})
+# output `id` is that file's from here on; its first byte is at `offset`
+Stream = TypedDict(
+    "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, matching(LOG_NAME)], "offset": int}
+)
+_Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
+
+
+class RankEnded(_Rank, total=False):
+    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote."""
+
+    local_rank: Whole | None
+    status: Whole | None
+    signal: Whole | None
+    time: Time
+    attempt: Whole
+    begins: tuple[int, int] | None
+
+
+class NodeState(TypedDict, total=False):
+    """status.json. builds: locks that a rank waits for in vain. began: when this node began to end its part."""
+
+    state: str
+    reason: str | None
+    cause: str | None
+    engine_status: Whole | None
+    signal: Whole | None
+    left: list[int] | None
+    disk_full: bool | None
+    builds: list[str]
+    began: Time | None
+    time: Time
+
+
+class Status(NodeState):
+    event: Literal["status"]
+
+
+# all has been sent; the sizes that files have in the end
+End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
+
+News = RankEnded | Status | Failed
+Followed = Stream | End | News

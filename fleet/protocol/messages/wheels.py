@@ -1,0 +1,40 @@
+"""Wheels: what a node tells of its Python, and of an install."""
+
+import re
+from typing import Annotated, Literal, TypedDict
+
+from fleet.protocol.messages.values import Failed, matching
+
+State = Literal["there", "absent", "other", "broken"]
+WheelState = TypedDict("WheelState", {"state": State, "verified": bool})
+Unmet = TypedDict("Unmet", {"wheel": str, "needs": str, "has": str | None})
+# what wheels are judged by; there and unverified is what was never imported
+Interpreter = TypedDict(
+    "Interpreter",
+    {
+        "event": Literal["facts"],
+        "executable": str,
+        "version": Annotated[str, matching(r"[0-9]{1,4}(\.[0-9]{1,4}){2}")],
+        "implementation": str,
+        "platform": str,
+        "soabi": str | None,
+        "prefix": str,
+        "target": str,
+        "pip": str | None,
+        "managed": bool,
+        "free": int,
+        "tags": list[Annotated[str, matching(r"[A-Za-z0-9][\w.]*(-[A-Za-z0-9][\w.]*){2}", re.ASCII)]],
+        "states": list[WheelState],
+        "unmet": list[Unmet],
+    },
+)
+Installed = TypedDict(
+    "Installed",
+    {"event": Literal["done"], "executable": str, "wheels": dict[str, Literal["installed", "there"]]},
+)
+
+
+class InstallFailed(Failed, total=False):
+    """wheels: what there is of them, where it came to look."""
+
+    wheels: dict[str, State]
