@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli import terminal
+from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import ask, detailed, load_inventory, make_transport
+from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Named, Seconds, common_options, settings_of
-from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json
+from fleet.cli.output import clean, fold, talk, write_json
 from fleet.cli.slips import with_options
-from fleet.cli.tracebacks import who
 from fleet.engines import DEFAULT, ENGINES, engine
 from fleet.errors import UsageError
 from fleet.events import Notice
-from fleet.model import Inventory, Job, Report
+from fleet.model import Inventory, Job
 from fleet.ops.runtime import Runtime
-from fleet.rules.tracebacks import exception_of
 
 if TYPE_CHECKING:
     from fleet.ops.launch import LaunchOptions, Plan
@@ -136,10 +135,7 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
         error.hint = with_options(error.hint, click.get_current_context())
         raise
     if settings.dry_run:
-        from fleet.cli.plans import launching, write
-
-        described = plan.describe()
-        return write("launch", described["hosts"], described, lambda: launching(described))
+        return plans.tell("launch", plan)
     return _run(plan)
 
 
@@ -213,7 +209,7 @@ def _run(plan: Plan) -> int:
     if settings.json:
         write_json({"event": "summary", **report.as_json()})
     else:
-        _show_summary(report, view)
+        show_summary(report, view)
     return report.exit_code
 
 
@@ -238,43 +234,3 @@ def _signals(cancel: Cancel) -> Iterator[None]:
     finally:
         for signum, old in before.items():
             signal.signal(signum, old)
-
-
-def _show_summary(report: Report, view: LaunchView) -> None:
-    """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
-    failure = report.data["first_failure"]
-    mine: list[int] = []
-    if failure:
-        talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
-        trace = failure["traceback"]
-        if view.tracebacks.was_shown(trace):
-            trace = f"{exception_of(trace)}\n(its traceback stands above)"
-        for line in (trace or failure["tail"] or "").splitlines():
-            talk(f"    {clean(line)}")
-        for group in report.data["tracebacks"] if trace else ():
-            if failure["rank"] in group["ranks"]:
-                mine = group["ranks"]
-                if len(mine) > 1:
-                    talk(f"  {who(mine, group['hosts'])} have the same traceback")
-        if failure["hint"]:
-            talk(hint_line(failure["hint"]))
-        talk(f"  log: {failure['log']}")
-    for group in report.data["tracebacks"]:
-        if group["ranks"] != mine:
-            first = group["exception"].partition("\n")[0]
-            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {group['log']}"))
-    lost = [r for r in report.results if r.error is not None]
-    if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
-        write_failures(Report("launch", tuple(lost), report.exit_code))
-    for result in report.results:
-        if result.data["left"]:
-            talk(f"error: host {result.host}: processes that would not die: {result.data['left']}")
-    if report.data["incomplete_logs"]:
-        talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
-    if report.ok and settings_of().quiet:
-        return
-    state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
-    talk(
-        f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
-        f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
-    )

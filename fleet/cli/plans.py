@@ -3,14 +3,13 @@ where -v does not ask for all."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, write_plan
-from fleet.ops.plans import Files, Line, PerHost, Plan, around
-from fleet.rules.units import counted, size_text
+from fleet.ops.plans import Files, Line, PerHost, Plan
+from fleet.rules.units import size_text
 
 MANY = 20
 
@@ -34,7 +33,8 @@ def write(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterab
 def _texts(line: Line) -> Iterator[str]:
     if isinstance(line, PerHost):
         groups: dict[tuple[str, ...], list[str]] = {}
-        for name, lines in line.said.items():
+        brief = None if settings_of().verbose else line.brief
+        for name, lines in (brief or line.said).items():
             groups.setdefault(tuple(lines), []).append(name)
         for (first, *others), names in groups.items():
             yield f"{fold(names)}: {first}"
@@ -47,39 +47,3 @@ def _texts(line: Line) -> Iterator[str]:
             yield f"  and {count - shown} more; -v shows all"
     else:
         yield line
-
-
-def launching(plan: Mapping[str, Any]) -> Iterator[Line]:
-    """fleet launch: of what the hosts are given one by one, each its own, the rest is told once."""
-    yield (
-        f"run {plan['run']}: {counted(plan['world_size'], 'rank')}, engine {plan['engine']}, "
-        f"master {plan['master']}, logs in {plan['logs']}"
-    )
-    nodes: Mapping[str, Mapping[str, Any]] = plan["hosts"]
-    for name, node in nodes.items():
-        ranks = node["ranks"]
-        span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-        yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
-    own = None if settings_of().verbose or len(nodes) < 2 else _own_word(list(nodes.values()))
-    said = {}
-    for name, node in nodes.items():
-        argv = list(node["argv"])
-        if own is not None:
-            argv[own] = argv[own].removesuffix(str(node["node_rank"])) + "NODE_RANK"
-        said[name] = [
-            "starts",
-            f"engine: {shlex.join(argv)}",
-            f"each rank: {shlex.join(node['command'])}",
-            *around(node),
-        ]
-    yield PerHost(said)
-
-
-def _own_word(nodes: Sequence[Mapping[str, Any]]) -> int | None:
-    """The place of the word in which the engines' commands have nothing but the node rank that is their own."""
-    for place, words in enumerate(zip(*(node["argv"] for node in nodes), strict=False)):
-        ranks = [str(node["node_rank"]) for node in nodes]
-        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
-        if len(set(words)) > 1 and len(stems) == 1:
-            return place
-    return None

@@ -12,9 +12,11 @@ from fleet.rules.units import counted, size_text
 
 @dataclass(frozen=True)
 class PerHost:
-    """Lines for each host, by its name; hosts of which the same is said are told of together."""
+    """Lines for each host, by its name; hosts of which the same is said are told of together. brief: what is said where
+    nobody asked for all of it (-v)."""
 
     said: Mapping[str, Sequence[str]]
+    brief: Mapping[str, Sequence[str]] | None = None
 
 
 @dataclass(frozen=True)

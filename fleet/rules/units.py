@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -10,23 +11,19 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def size_text(count: float) -> str:
-    """Bytes of which the first decimal is told, as it changes while they are sent: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def size(n: float) -> str:
-    """Bytes with a binary prefix and three significant digits: "9.77 GiB"."""
+def size(n: float, *, steady: bool = False) -> str:
+    """Bytes with a binary prefix and three significant digits: "9.77 GiB"; steady: with one decimal whatever they are,
+    as it is drawn again and again while they are sent: "9.8 GiB"."""
     value, unit = float(n), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
             break
         value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+    digits = ".0f" if unit == "B" else ".1f" if steady else ".3g" if value < 100 else ".0f"
+    return f"{value:{digits}} {unit}"
+
+
+size_text = partial(size, steady=True)
 
 
 def seconds(s: float) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli import data, kill_port, launch, setup_ssh, sync, terminal, wheels
+from fleet.cli import data, kill_port, launch_summary, setup_ssh, sync, terminal, wheels
 from fleet.cli import exec as exec_verb
 from fleet.cli.context import finish
 from fleet.cli.launch_view import LaunchView
@@ -282,7 +282,7 @@ def launch_from_its_first_words() -> None:
         seconds=9.0,
     )
     why = "ValueError: learning rate is negative, and this is a message that goes on for longer than a line of eighty"
-    launch._show_summary(
+    launch_summary.show_summary(
         Report(
             "launch",
             (Result("gpu03", False, 1, data={"left": []}),),

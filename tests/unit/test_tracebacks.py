@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.launch import _show_summary
+from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.tracebacks import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
@@ -96,7 +96,7 @@ def failed_run(tmp_path: Path, texts: list[str]) -> Report:
 
 def screen(report: Report, view: LaunchView, capfd: pytest.CaptureFixture[str]) -> str:
     with click.Context(click.Command("launch")):
-        _show_summary(report, view)
+        show_summary(report, view)
     return capfd.readouterr().err
 
 

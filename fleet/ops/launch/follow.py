@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +40,20 @@ class Heard:
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "broken", "over"]
     data: dict[str, Any]
     time: float
+
+
+Level = Literal["info", "warning", "error"]
+# of what Heard tells: how bad it is, what to say of the host, and what to do
+REMARKS: Mapping[str, tuple[Level, str, str | None]] = {
+    "dropped": ("warning", ": {reason}; trying again", None),
+    "resumed": ("info", " is back; its logs go on where they stopped", None),
+    "blocked": (
+        "error",
+        ": logs cannot be written here: {reason}",
+        "training goes on and its nodes keep every line; make room in {folder}",
+    ),
+    "unblocked": ("info", ": logs are written again, nothing is lost", None),
+}
 
 
 class _Allowance:

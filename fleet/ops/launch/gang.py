@@ -76,6 +76,14 @@ class RankEnd:
     attempt: int = 0
     begins: tuple[int, int] = (0, 0)
 
+    @classmethod
+    def of(cls, host: str, node_rank: int, message: Mapping[str, Any]) -> RankEnd:
+        """As a node tells it, which was `checked`."""
+        local_rank, status, signal = (message.get(name) for name in ("local_rank", "status", "signal"))
+        when, attempt = float(message.get("time") or 0), int(message.get("attempt") or 0)
+        begins = tuple(message.get("begins") or (0, 0))
+        return cls(host, node_rank, int(message["rank"]), local_rank, status, signal, when, attempt, begins)
+
     @property
     def failed(self) -> bool:
         return bool(self.status) or self.signal is not None
@@ -230,16 +238,8 @@ class Gang:
             if node.lost is not None:
                 found.append(Failure(node.host, node.node_rank, EXIT_CONNECT, node.lost, what="node", why=node.why))
             elif node.state == "exited" and node.engine_code and self._before_stop(when):
-                found.append(
-                    Failure(
-                        node.host,
-                        node.node_rank,
-                        node.engine_code,
-                        when,
-                        what="engine",
-                        signal=node.status.get("signal"),
-                    )
-                )
+                by = node.status.get("signal")
+                found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine", signal=by))
             elif (cause := self._own_cause(node)) is not None:
                 found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
             elif node.state in ("stopped", "lost") and self._before_stop(when):

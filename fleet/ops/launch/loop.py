@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from fleet.errors import ConnectError, FleetError, Reason
+from fleet.errors import ConnectError, FleetError, Reason, fill
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.failure import fate
+from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
 from fleet.ops.launch.gang import Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.logs import NodeLogs, RunFolder
@@ -65,10 +66,7 @@ class Run:
         }
         self._handlers: dict[str, Callable[[Heard], None]] = {
             "message": self._on_message,
-            "dropped": self._on_dropped,
-            "resumed": self._on_resumed,
-            "blocked": self._on_blocked,
-            "unblocked": self._on_unblocked,
+            **dict.fromkeys(REMARKS, self._on_remark),
             "over": self._on_over,
             "broken": self._on_broken,
         }
@@ -104,7 +102,7 @@ class Run:
     # -- what is heard ------------------------------------------------------------------------------------
     def say(
         self,
-        level: Literal["info", "warning", "error"],
+        level: Level,
         message: str,
         event: str,
         host: str | None = None,
@@ -141,57 +139,29 @@ class Run:
             self._stop_if(f"{heard.host}: {message.get('message')}")
 
     def _on_rank(self, host: str, message: Mapping[str, Any]) -> None:
-        end = RankEnd(
-            host,
-            self.gang.nodes[host].node_rank,
-            int(message["rank"]),
-            message.get("local_rank"),
-            message.get("status"),
-            message.get("signal"),
-            float(message.get("time") or 0),
-            int(message.get("attempt") or 0),
-            tuple(message.get("begins") or (0, 0)),
-        )
+        end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
         how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
         reason = self.gang.rank_ended(end)
-        level: Literal["info", "error"] = "error" if reason else "info"
+        level: Level = "error" if reason else "info"
         self.say(
             level,
             f"rank {end.rank} on {host} (node rank {end.node_rank}) ended: {how}",
             "rank",
             host,
-            rank=end.rank,
-            node_rank=end.node_rank,
-            local_rank=end.local_rank,
-            status=end.status,
-            signal=end.signal,
-            attempt=end.attempt,
+            **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
         self._stop_if(reason)
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
             self._followers[host].stop(min(ENGINE_GRACE, self.plan.options.grace), str(self.gang.reason))
 
-    def _on_dropped(self, heard: Heard) -> None:
-        self.say("warning", _of(heard.host, f": {heard.data['reason']}; trying again"), "dropped", heard.host)
-
-    def _on_resumed(self, heard: Heard) -> None:
-        self.say("info", f"{heard.host} is back; its logs go on where they stopped", "resumed", heard.host)
+    def _on_remark(self, heard: Heard) -> None:
+        level, text, hint = REMARKS[heard.what]
+        details = {"folder": str(self.folder.path), **heard.data}
+        self.say(level, _of(heard.host, fill(text, details)), heard.what, heard.host, hint=hint and fill(hint, details))
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
             self._lose(heard.host, heard.time, heard.data["error"])
-
-    def _on_blocked(self, heard: Heard) -> None:
-        self.say(
-            "error",
-            _of(heard.host, f": logs cannot be written here: {heard.data['reason']}"),
-            "blocked",
-            heard.host,
-            hint=f"training goes on and its nodes keep every line; make room in {self.folder.path}",
-        )
-
-    def _on_unblocked(self, heard: Heard) -> None:
-        self.say("info", _of(heard.host, ": logs are written again, nothing is lost"), "unblocked", heard.host)
 
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
@@ -265,29 +235,15 @@ class Run:
 
     def _clean_up(self) -> None:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
-        left = [
-            host
-            for host in self.plan.hosts
-            if self.gang.nodes[host.name].lost is not None or not self.gang.nodes[host.name].ended
-        ]
+        nodes = self.gang.nodes
+        left = [host for host in self.plan.hosts if nodes[host.name].lost is not None or not nodes[host.name].ended]
         if not left:
             return
         for host in left:
             self._followers[host.name].give_up()
             if host.name not in self.incomplete:
                 self.incomplete.append(host.name)
-        lease = self.plan.options.lease
         pid = send_janitor(self.plan, left, self.folder, self.runtime.transport)
+        ends = fate(self.plan.options.lease, pid)
         for host in left:
-            ends = (
-                f"its ranks end by themselves {lease:g} s after it lost the head"
-                if lease is not None
-                else "its ranks run until somebody stops them: this run has no lease"
-            )
-            self.say(
-                "warning",
-                f"{host.name}: {ends}"
-                + (f"; a helper (pid {pid}) stops them and brings the rest of the logs when it answers" if pid else ""),
-                "janitor",
-                host.name,
-            )
+            self.say("warning", f"{host.name}: {ends}", "janitor", host.name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,8 @@ from fleet.engines.base import Start, World
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.plans import Line, PerHost, around
+from fleet.rules.units import counted
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
@@ -89,10 +92,42 @@ class Plan:
             "hosts": {n.node.host.name: n.describe() for n in self.nodes},
         }
 
+    def lines(self) -> Iterator[Line]:
+        """Of what the hosts are given one by one, each its own; the rest once."""
+        plan = self.describe()
+        yield (
+            f"run {self.run_id}: {counted(self.world.size, 'rank')}, engine {self.job.engine}, "
+            f"master {plan['master']}, logs in {plan['logs']}"
+        )
+        nodes: dict[str, dict[str, Any]] = plan["hosts"]
+        for name, node in nodes.items():
+            ranks = node["ranks"]
+            span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+            yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
+        own = _own_word([node["argv"] for node in nodes.values()], [str(node["node_rank"]) for node in nodes.values()])
+        yield PerHost(
+            {name: _told(node, node["argv"]) for name, node in nodes.items()},
+            {name: _told(node, own(node["argv"])) for name, node in nodes.items()},
+        )
+
     def refine(self, facts: Mapping[str, Facts], master: tuple[str, int] | None = None) -> Plan:
         """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
         not fit what is there."""
         return plan(self.inventory, self.job, self.options, self.run_id, facts, master)
+
+
+def _told(node: Mapping[str, Any], argv: Sequence[str]) -> list[str]:
+    return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {shlex.join(node['command'])}", *around(node)]
+
+
+def _own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
+    """Where the engines' commands have nothing but the node rank that is their own: a command with NODE_RANK there."""
+    for place, words in enumerate(zip(*argvs, strict=False)):
+        stems = {word.removesuffix(rank) for word, rank in zip(words, ranks, strict=True)}
+        if len(set(words)) > 1 and len(stems) == 1:
+            brief = f"{stems.pop()}NODE_RANK"
+            return lambda argv: [*argv[:place], brief, *argv[place + 1 :]]
+    return list
 
 
 def plan(

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError
 from fleet.model import Report, Result
-from fleet.ops.launch.causes import hint as plain_hint
-from fleet.ops.launch.causes import left_early, message, own_link
+from fleet.ops.launch.failure import hint as plain_hint
+from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.tracebacks import exception_of, identity, last_of
 
+Tail = Callable[..., str]
 TAIL_LINES = 12
 INTERRUPTED = "interrupted"
 
 
 def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: list[str], seconds: float) -> Report:
     """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head."""
+    tail = tails(gang, logs)
 
     def collateral(end: RankEnd) -> bool:
-        hint = hint_for(_tail(gang, logs, end.host, end.rank))
+        hint = hint_for(tail(end.host, end.rank))
         return hint is not None and hint.collateral
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
@@ -54,28 +57,33 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
             "seconds": round(seconds, 3),
             "logs": str(plan.options.runs_dir / plan.run_id),
             "stopped": gang.reason,
-            "first_failure": describe(failure, plan, logs, gang) if failure else None,
-            "tracebacks": _tracebacks(plan, logs, gang) if code != EXIT_OK else [],
+            "first_failure": describe(failure, plan, logs, gang, tail) if failure else None,
+            "tracebacks": _tracebacks(plan, logs, tail) if code != EXIT_OK else [],
             "incomplete_logs": incomplete,
         },
     )
 
 
-def _tail(gang: Gang, logs: Mapping[str, NodeLogs], host: str, rank: int, stream: str = "err") -> str:
-    """The end of what a rank's last attempt wrote."""
-    ends = [end for end in gang.nodes[host].ranks.values() if end.rank == rank]
-    begins = max(ends, key=lambda end: end.attempt).begins if ends else (0, 0)
-    return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"])
+def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
+    """The end of what a rank's last attempt wrote, by host, rank and stream; a log is read once."""
+
+    @cache
+    def tail(host: str, rank: int, stream: str = "err") -> str:
+        ends = [end for end in gang.nodes[host].ranks.values() if end.rank == rank]
+        begins = max(ends, key=lambda end: end.attempt).begins if ends else (0, 0)
+        return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"])
+
+    return tail
 
 
-def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> list[dict[str, Any]]:
+def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
     """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, dict[str, Any]] = {}
     for node in plan.nodes:
         host = node.node.host.name
         for rank in node.node.ranks:
             name = f"rank{rank}.err"
-            trace = last_of(_tail(gang, logs, host, rank))
+            trace = last_of(tail(host, rank))
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
                 group = groups.setdefault(
                     identity(trace),
@@ -111,15 +119,15 @@ def _result(node: NodeState, plan: Plan) -> Result:
     )
 
 
-def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang) -> dict[str, Any]:
+def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> dict[str, Any]:
     """The first failure as JSON: who, how, its traceback or last lines, a hint, and the log that tells more."""
     if failure.rank is None:
         name = "node.log"
         text = logs[failure.host].tail(name, TAIL_BYTES)
     else:
         name = f"rank{failure.rank}.err"
-        text = _tail(gang, logs, failure.host, failure.rank)
-        text = text if text.strip() else _tail(gang, logs, failure.host, failure.rank, "out")
+        text = tail(failure.host, failure.rank)
+        text = text if text.strip() else tail(failure.host, failure.rank, "out")
     # of a line that a progress bar rewrote, its last state
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)

@@ -80,3 +80,12 @@ def hint(failure: Failure, plan: Plan) -> str | None:
     if failure.exit_code in (126, 127):
         return "the program could not be started there: is it on that node, and executable?"
     return None
+
+
+def fate(lease: float | None, janitor: int | None) -> str:
+    """What becomes of ranks on a host that was given up. janitor: its process id."""
+    ends = "its ranks run until somebody stops them: this run has no lease"
+    if lease is not None:
+        ends = f"its ranks end by themselves {lease:g} s after it lost the head"
+    helper = f"; a helper (pid {janitor}) stops them and brings the rest of the logs when it answers"
+    return ends + (helper if janitor else "")

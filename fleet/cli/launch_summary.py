@@ -1,0 +1,52 @@
+"""How a launch ended, as people are told."""
+
+from __future__ import annotations
+
+import click
+
+from fleet.cli.launch_view import LaunchView
+from fleet.cli.options import settings_of
+from fleet.cli.output import clean, fold, hint_line, talk, write_failures
+from fleet.cli.tracebacks import who
+from fleet.model import Report
+from fleet.rules.tracebacks import exception_of
+
+
+def show_summary(report: Report, view: LaunchView) -> None:
+    """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
+    failure = report.data["first_failure"]
+    mine: list[int] = []
+    if failure:
+        talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
+        trace = failure["traceback"]
+        if view.tracebacks.was_shown(trace):
+            trace = f"{exception_of(trace)}\n(its traceback stands above)"
+        for line in (trace or failure["tail"] or "").splitlines():
+            talk(f"    {clean(line)}")
+        for group in report.data["tracebacks"] if trace else ():
+            if failure["rank"] in group["ranks"]:
+                mine = group["ranks"]
+                if len(mine) > 1:
+                    talk(f"  {who(mine, group['hosts'])} have the same traceback")
+        if failure["hint"]:
+            talk(hint_line(failure["hint"]))
+        talk(f"  log: {failure['log']}")
+    for group in report.data["tracebacks"]:
+        if group["ranks"] != mine:
+            first = group["exception"].partition("\n")[0]
+            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {group['log']}"))
+    lost = [r for r in report.results if r.error is not None]
+    if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
+        write_failures(Report("launch", tuple(lost), report.exit_code))
+    for result in report.results:
+        if result.data["left"]:
+            talk(f"error: host {result.host}: processes that would not die: {result.data['left']}")
+    if report.data["incomplete_logs"]:
+        talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
+    if report.ok and settings_of().quiet:
+        return
+    state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
+    talk(
+        f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
+        f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
+    )
