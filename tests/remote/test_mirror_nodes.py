@@ -60,7 +60,7 @@ def test_a_node_that_freezes_while_rsync_runs_is_lost_and_not_interrupted(
         ended.set()
         raise Interrupted("interrupted", host="n1")  # as rsync() has it
 
-    monkeypatch.setattr(code, "rsync", hangs)
+    monkeypatch.setattr(code.rsync, "stage", hangs)
     report = mirror(source, dest)
     error = report.results[0].error
     assert report.exit_code == 122 and error and (error.kind, error.message) == ("lost", "silent for 1 s")
@@ -74,7 +74,7 @@ def test_what_fails_in_the_delivery_is_told_and_not_that_the_node_ended(
         raise HostFailed("rsync broke", kind="rsync")
 
     (source / "large").write_bytes(b"l" * LARGE)
-    monkeypatch.setattr(code, "rsync", fails)
+    monkeypatch.setattr(code.rsync, "stage", fails)
     report = mirror(source, dest)
     assert report.exit_code == 1 and report.results[0].error and report.results[0].error.kind == "rsync"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from test_mirror import mirror, ok, snapshot
 
+from fleet.delivery.rsync import stage
+from fleet.delivery.tree import scan
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.ops.sync import code, parcels
-from fleet.ops.sync.tree import scan
-from fleet.transport.rsh import rsync
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ def test_a_large_file_that_vanishes(source: Path, dest: Path, when: str, monkeyp
     def send(*args: object, **more: object) -> None:
         if when == "before it is sent":
             (source / "b.py").unlink()
-        rsync(*args, **more)  # type: ignore[arg-type]
+        stage(*args, **more)  # type: ignore[arg-type]
         if when == "after it was sent":
             (source / "b.py").unlink()
 
-    monkeypatch.setattr(code, "rsync", send)
+    monkeypatch.setattr(code.rsync, "stage", send)
     error = error_of(source, dest)
     assert "b.py" in error.message and "while it was" in error.message and "nothing was switched in" in str(error.hint)
     assert snapshot(dest).keys() == {b"a.py"}
@@ -96,11 +96,11 @@ def test_a_large_file_that_grows_while_it_is_sent(source: Path, dest: Path, monk
     (source / "a.py").write_bytes(b"b" * LARGE)
 
     def send(*args: object, **more: object) -> None:
-        rsync(*args, **more)  # type: ignore[arg-type]
+        stage(*args, **more)  # type: ignore[arg-type]
         with (source / "a.py").open("a") as f:
             f.write(", and longer still")
 
-    monkeypatch.setattr(code, "rsync", send)
+    monkeypatch.setattr(code.rsync, "stage", send)
     assert "changed while it was read" in error_of(source, dest).message
     assert (dest / "a.py").read_text() == "a"
 
@@ -109,7 +109,7 @@ def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
     source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (source / "a").write_bytes(b"a" * LARGE)
-    from fleet.ops.sync import tree
+    from fleet.delivery import tree
 
     monkeypatch.setattr(tree.Tree, "file_digest", lambda self, path: "0" * 64)
     report = mirror(source, dest)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery.manifest import Manifest
 from fleet.model import Host
 from fleet.ops.broadcast import member as members
 from fleet.ops.broadcast import steering
 from fleet.ops.broadcast.coordinator import Coordinator
-from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member
 from tests.unit.test_hostile_fuzz import AT, NEED, Outbox
 

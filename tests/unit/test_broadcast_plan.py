@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.broadcast.manifest import scan
 from fleet.ops.broadcast.planning import parse_rate, plan
 
 HOSTS = Inventory((Host("a", "a", workdir="~/work"), Host("b", "b")))

@@ -16,12 +16,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.broadcast import steering
 from fleet.ops.broadcast.coordinator import Coordinator
-from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member
 from fleet.ops.launch import gang
 from fleet.ops.runtime import Runtime

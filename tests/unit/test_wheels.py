@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.delivery.tree import scan
 from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.runtime import Runtime
-from fleet.ops.sync.tree import scan
 from fleet.ops.wheels import plan
 from fleet.ops.wheels.collect import collect, target_options
 from fleet.ops.wheels.node import refusal

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fleet.delivery.manifest import Manifest
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.ops.broadcast.chain import SOURCE
-from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member, Outbox
 from fleet.ops.broadcast.source import Source
 from fleet.ops.broadcast.steering import Steering

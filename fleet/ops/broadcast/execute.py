@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from fleet import fanout
+from fleet.delivery.manifest import Manifest, scan
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.broadcast.certificate import make_certificate
 from fleet.ops.broadcast.chain import SOURCE
 from fleet.ops.broadcast.coordinator import GOODBYE_SECONDS, TICK_SECONDS, Coordinator
-from fleet.ops.broadcast.manifest import Manifest, scan
 from fleet.ops.broadcast.member import Member, converse
 from fleet.ops.broadcast.planning import BroadcastPlan
 from fleet.ops.broadcast.star import send
@@ -98,7 +98,7 @@ def _run(plan: BroadcastPlan, runtime: Runtime) -> Report:
         "sent": coordinator.sent,
         "cuts": coordinator.cuts,
         "skipped": list(manifest.skipped),
-        "hard_links": manifest.links.count,
+        "hard_links": manifest.hard_links,
     }
     return Report("sync", final, exit_code_of(final), data)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host
-from fleet.ops.broadcast.manifest import Manifest
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.chain import Lacking, Need, Ranges
 from fleet.transport.base import Cancel, Session, Silence

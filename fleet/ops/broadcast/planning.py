@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.broadcast.manifest import scan
 from fleet.ops.plans import Files, Line, PerHost
 from fleet.rules.units import size_text
 

@@ -6,19 +6,16 @@ the node verifies them and puts them in place as those of the chain.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fleet.delivery import rsync
+from fleet.delivery.manifest import Manifest
+from fleet.delivery.tree import travelling
 from fleet.events import Progress
-from fleet.ops.broadcast.manifest import Manifest
 from fleet.ops.broadcast.member import Member
 from fleet.ops.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.rsh import rsync
-
-# --inplace: what an interrupted transfer left is the basis of the next one
-RSYNC = ("--times", "--from0", "--files-from=-", "--no-implied-dirs", "--inplace", "--partial", "--timeout=60")
 
 
 def send(
@@ -35,17 +32,16 @@ def send(
         sent += count
         runtime.emit(Progress(member.host.name, "receiving", min(sent, member.need["bytes"]), member.need["bytes"]))
 
-    options = [*RSYNC, *([f"--bwlimit={max(1, limit // 1024)}"] if limit else [])]
+    # what an interrupted transfer left is the basis of the next one
+    options = ["--inplace", *([f"--bwlimit={max(1, limit // 1024)}"] if limit else [])]
     for number, source in enumerate(sources):
         paths = [manifest.files[i][1] for i in member.lacking() if manifest.files[i][0] == number]
         if not paths:
             continue
         source = source.resolve()
-        stage = os.fsdecode(member.need["stages"][number].encode("utf-8", "surrogateescape"))
+        folder = source
         if paths == [""]:
-            names, folder = os.fsencode(source.name) + b"\0", source.parent
-        else:
-            names, folder = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths), source
-        rsync(session, options, folder, stage, names, cancel=member.cancel, moved=moved)
+            folder, paths = source.parent, [travelling(source.name)]
+        rsync.stage(session, options, folder, member.need["stages"][number], paths, cancel=member.cancel, moved=moved)
     member.tell(op="staged", names=[source.resolve().name for source in sources])
     return sent

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.delivery import rsync
+from fleet.delivery.tree import Tree, hard_links, scan
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.events import Notice, Progress, Round
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
@@ -27,29 +29,16 @@ from fleet.ops.runtime import Runtime
 from fleet.ops.sync.conversation import Conversation, Delivery
 from fleet.ops.sync.others import KIND, question, refusal
 from fleet.ops.sync.parcels import Parcels
-from fleet.ops.sync.tree import Tree, scan
 from fleet.ops.sync.turns import Turns
 from fleet.protocol.messages.code import Done, Hello, Lacks, Need, Other, Shared, Source, Wanted
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
-from fleet.transport.rsh import rsync
 
 SMALL_BYTES = 1 << 20
 LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
-RSYNC = (
-    "--links",
-    "--times",
-    "--perms",
-    "--ignore-times",
-    "--from0",
-    "--files-from=-",
-    "--no-implied-dirs",
-    "--sparse",
-    "--partial",
-    "--timeout=60",
-)
+RSYNC = ("--links", "--perms", "--ignore-times", "--sparse")
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,7 @@ def run(plan: SyncPlan, runtime: Runtime) -> Report:
         "source": str(tree.root),
         "entries": len(tree.entries),
         "skipped": list(tree.skipped),
-        "hard_links": tree.links.count,
+        "hard_links": hard_links([tree]),
     }
     return Report("sync", results, exit_code_of(results), data)
 
@@ -222,7 +211,7 @@ def _manifest(tree: Tree, known: str | None) -> bytes:
         "digest": tree.digest,
         "size": len(packed),
         "sha256": hashlib.sha256(packed).hexdigest(),
-        "allocated": tree.links.allocated,
+        "allocated": tree.allocated,
     }
     return json.dumps(line).encode() + b"\n" + packed
 
@@ -249,18 +238,9 @@ def _rsync(
     cancel: Cancel,
     counter: _Counter,
 ) -> None:
-    names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    options = [*RSYNC, "--compare-dest=" + os.fsdecode(basis.encode("utf-8", "surrogateescape"))]
+    options = [*RSYNC, "--compare-dest=" + rsync.local(basis)]
     try:
-        rsync(
-            session,
-            options,
-            tree.root,
-            os.fsdecode(stage.encode("utf-8", "surrogateescape")),
-            names,
-            cancel=cancel,
-            moved=counter.add,
-        )
+        rsync.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=counter.add)
     except HostFailed:
         for path in paths:
             if not tree.local(path).is_file():

@@ -9,8 +9,8 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
+from fleet.delivery.tree import Tree
 from fleet.errors import HostFailed
-from fleet.ops.sync.tree import Tree
 
 PARCEL_BYTES = 1 << 20
 KEEP_BYTES = 256 << 20

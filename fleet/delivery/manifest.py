@@ -1,0 +1,82 @@
+"""Several sources as one broadcast: all their files in the order in which they are sent, as one stream of bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+from fleet.delivery import tree
+from fleet.delivery.tree import Tree, hard_links, read, reading
+
+# target number, then as in tree.Entry
+Entry = tuple[int, str, str, int, int, int, str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """entries: what goes to nodes. skipped: sockets, pipes, devices. allocated: file number -> bytes that one with
+    holes takes."""
+
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...] = ()
+    hard_links: int = 0
+    allocated: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trees: Sequence[Tree]) -> Manifest:
+        entries: list[Entry] = []
+        for number, one in enumerate(trees):
+            own: list[tree.Entry] = [] if one.mode is None else [("", "d", one.mode, 0, 0, "")]
+            entries += [(number, *entry) for entry in (*own, *one.entries)]
+        files = [entry for entry in entries if entry[2] == "f"]
+        holes = {i: trees[f[0]].allocated[f[1]] for i, f in enumerate(files) if f[1] in trees[f[0]].allocated}
+        skipped = tuple(str(one.local(path)) for one in trees for path in one.skipped)
+        return cls(tuple(entries), skipped, hard_links(trees), holes)
+
+    @cached_property
+    def files(self) -> tuple[Entry, ...]:
+        """The regular files; the chain counts them by their place in here."""
+        return tuple(entry for entry in self.entries if entry[2] == "f")
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each file begins in the stream of all files."""
+        return list(accumulate((entry[4] for entry in self.files[:-1]), initial=0))
+
+    def overlap(self, index: int, ranges: Sequence[tuple[int, int]]) -> int:
+        """Bytes of one file that lie in ranges of the stream."""
+        begin = self.starts[index]
+        end = begin + self.files[index][4]
+        return sum(max(0, min(b, end) - max(a, begin)) for a, b in ranges)
+
+    @cached_property
+    def message(self) -> bytes:
+        """The control line, and the packed manifest behind it."""
+        packed = zlib.compress(json.dumps(self.entries).encode(), 6)
+        line = {
+            "op": "manifest",
+            "size": len(packed),
+            "sha256": hashlib.sha256(packed).hexdigest(),
+            "allocated": self.allocated,
+        }
+        return json.dumps(line).encode() + b"\n" + packed
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry[4] for entry in self.files)
+
+
+def scan(sources: Sequence[Path]) -> Manifest:
+    """Read the sources' trees. UsageError for one that is missing, unreadable, or neither file nor folder."""
+    trees = []
+    for source in sources:
+        with reading(source, "", "pack them: tar"):
+            trees.append(read(source))
+    return Manifest.of(trees)

@@ -1,0 +1,187 @@
+"""What a source consists of: one file, or every entry of a folder that .gitignore and .fleetignore leave in."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from fleet.delivery.ignore import NOTHING, Ignore, outer_rules
+from fleet.errors import HostFailed, UsageError
+
+# what fleet itself keeps beside destinations: locks and parts of this machine, should it be a node, too
+STATE_FOLDERS = (".fleet-data", ".fleet-sync")
+AGAIN = "run the sync again; nothing was switched in"
+
+# path (bytes as surrogateescape text, relative; "" is the source itself), kind "f" | "d" | "l", mode, size, mtime_ns,
+# link target
+Entry = tuple[str, str, int, int, int, str]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A file or a folder of the head as it is to be on the nodes. entries: what is in it. skipped: sockets, fifos and
+    devices left out. mode: the folder's own, None of a file. allocated: path -> bytes that a file with holes takes.
+    linked: (device, inode) of each file that has other names."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...] = ()
+    mode: int | None = None
+    allocated: Mapping[str, int] = field(default_factory=dict, compare=False)
+    linked: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the manifest: equal digests mean nothing is to be sent."""
+        return hashlib.sha256(json.dumps(self.entries).encode()).hexdigest()
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The manifest as it goes to nodes."""
+        return zlib.compress(json.dumps(self.entries).encode(), 1)
+
+    @cached_property
+    def by_path(self) -> dict[str, Entry]:
+        """The entries of all its files."""
+        return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
+
+    def file_digest(self, path: str) -> str:
+        """sha256 of one file's bytes. HostFailed when it cannot be read any more, or is not what was found."""
+        digest = hashlib.sha256()
+        try:
+            with self.local(path).open("rb") as f:
+                while block := f.read(1 << 20):
+                    digest.update(block)
+                info = os.fstat(f.fileno())
+        except OSError as error:
+            raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind="sync", hint=AGAIN) from error
+        if (info.st_size, info.st_mtime_ns) != self.by_path[path][3:5]:
+            raise HostFailed(f"{path} changed while it was read", kind="sync", hint=AGAIN)
+        return digest.hexdigest()
+
+    def local(self, path: str) -> Path:
+        """Where the entry `path` lies on this machine."""
+        return self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))
+
+
+def hard_links(trees: Iterable[Tree]) -> int:
+    """How many files in them have another one's content, by being the same file."""
+    return sum(count for count in Counter(inode for tree in trees for inode in tree.linked).values() if count > 1)
+
+
+def scan(root: Path, *, whole: bool = False) -> Tree:
+    """The folder `root` as code. UsageError where it is missing, no folder, or unreadable. whole: ignore files have no
+    say."""
+    hint = "give the folder to mirror: fleet sync SRC"
+    try:
+        root = root.resolve()
+        there = root.exists()
+    except (OSError, RuntimeError) as error:  # too long a name; links that lead to each other
+        raise UsageError(f"the source {root} cannot be looked at: {error}", hint=hint) from error
+    if not there:
+        raise UsageError(f"the source {root} does not exist", hint=hint)
+    if not root.is_dir():
+        raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
+    rules, prefix = (NOTHING, "") if whole else outer_rules(root)
+    with reading(root, ", or list it in .fleetignore", "list them in .fleetignore"):
+        return read(root, rules, prefix)
+
+
+def read(root: Path, rules: Ignore = NOTHING, prefix: str = "") -> Tree:
+    """What is there, less what `rules` drop; prefix: root's path for them. Raises OSError, and UsageError for what is
+    neither file nor folder."""
+    walk, info = _Walk(root), root.stat()
+    mode = None
+    if stat.S_ISDIR(info.st_mode):
+        entries, mode = tuple(walk.below("", rules, prefix)), _folder_mode(info)
+    elif stat.S_ISREG(info.st_mode):
+        entries = (walk.file("", os.fspath(root), info),)
+    else:
+        raise UsageError(f"{root} is neither a file nor a folder", hint="name one of these")
+    return Tree(root, entries, tuple(walk.skipped), mode, walk.allocated, tuple(walk.linked))
+
+
+@contextlib.contextmanager
+def reading(root: Path, beside: str, deep: str) -> Iterator[None]:
+    """Says what a source cannot be read for. beside: what else may be done about a file's mode. deep: what about too
+    many folders in each other."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename == os.fspath(root):
+            raise UsageError(
+                f"{root} does not exist", hint="--data PATH[:DEST] takes a path of this machine"
+            ) from error
+        raise HostFailed(
+            f"{error.filename} vanished while the source was read",
+            kind="sync",
+            hint="run the sync again; nothing was sent",
+        ) from error
+    except OSError as error:
+        hint = f"mend its mode{beside}" if beside or error.errno == errno.EACCES else None
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}", hint=hint) from error
+    except RecursionError as error:
+        raise UsageError(f"the folders in {root} are nested too deeply", hint=deep) from error
+
+
+class _Walk:
+    """One reading of a source, and what is found out by the way."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.fspath(root)
+        self.skipped: list[str] = []
+        self.allocated: dict[str, int] = {}
+        self.linked: list[tuple[int, int]] = []
+
+    def below(self, inside: str, rules: Ignore, prefix: str) -> Iterator[Entry]:
+        """Entries below root/inside, folders before what they hold, sorted by name."""
+        folder = os.path.join(self._root, inside).rstrip("/") or "/"
+        rules = rules.enter(Path(folder), prefix)
+        with os.scandir(folder) as found:
+            children = sorted(found, key=lambda entry: entry.name)
+        for child in children:
+            is_folder = child.is_dir(follow_symlinks=False)
+            if is_folder and child.name.endswith(STATE_FOLDERS) or rules.drops(prefix + child.name, is_folder):
+                continue
+            path = travelling(inside + child.name)
+            info = child.stat(follow_symlinks=False)
+            if is_folder:
+                yield (path, "d", _folder_mode(info), 0, 0, "")
+                yield from self.below(f"{inside}{child.name}/", rules, f"{prefix}{child.name}/")
+            elif child.is_symlink():
+                yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
+            elif child.is_file(follow_symlinks=False):
+                yield self.file(path, child.path, info)
+            else:
+                self.skipped.append(path)
+
+    def file(self, path: str, full: str, info: os.stat_result) -> Entry:
+        if not os.access(full, os.R_OK):
+            raise PermissionError(errno.EACCES, "Permission denied", full)
+        if info.st_nlink > 1:
+            self.linked.append((info.st_dev, info.st_ino))
+        if info.st_blocks * 512 < info.st_size:
+            self.allocated[path] = info.st_blocks * 512
+        return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
+
+
+def _folder_mode(info: os.stat_result) -> int:
+    """What a folder gets on the nodes. What all their users may write would not be safe to sync into again; here
+    such folders come from file systems without modes, and careless umasks."""
+    mode = stat.S_IMODE(info.st_mode)
+    return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
+
+
+def travelling(name: str) -> str:
+    """A name in the head's file system encoding, as UTF-8 with surrogateescape."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
