@@ -18,6 +18,7 @@ from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold
 from fleet.cli.progress import ProgressLine
 from fleet.engines import DEFAULT, ENGINES
+from fleet.rules.units import counted
 
 if TYPE_CHECKING:
     from fleet.model import Report
@@ -66,7 +67,7 @@ def check(timeout: float, engine: str) -> int:
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
 
-    return finish(checked.report, show, asked_for=True)
+    return finish(checked, show, asked_for=True)
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
@@ -80,7 +81,7 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
     if checked.views and not quiet:
         most = max(2, ((width or PIPE_WIDTH) - 20) // COLUMN_WIDTH)
         lines += [*draw(matrix(checked.views, most), width), ""]
-    silent = [result.host for result in checked.report.results if not result.ok]
+    silent = [result.host for result in checked.results if not result.ok]
     if silent:
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
         lines += wrap(text, width)
@@ -112,5 +113,4 @@ def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
     counts = [(s, severities.count(s)) for s in COLORS]
     said = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
     more = "; -v shows all" if hidden else ""
-    n = len(checked.views)
-    return f"{n} host{'' if n == 1 else 's'} compared: {said}{more}"
+    return f"{counted(len(checked.views), 'host')} compared: {said}{more}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.engines import engine
@@ -36,12 +36,11 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Report):
     """views: host name -> its facts with what follows from them, of every host that answered, in inventory order."""
 
-    report: Report
-    views: Mapping[str, View]
-    findings: tuple[Finding, ...]
+    views: Mapping[str, View] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
-    report = Report("check", results, code, {"findings": [finding.as_json() for finding in findings]})
-    return Checked(report, views, findings)
+    return Checked("check", results, code, {"findings": [f.as_json() for f in findings]}, views, findings)
 
 
 def view_of(host: Host, facts: Mapping[str, Any], options: CheckOptions) -> View:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fleet.rules.hints import Hint, first_match
+
 # The first line that matches the first pattern that has any is the error: compilers come before those who only pass
 # a compiler's failure on.
 ERRORS = (
@@ -18,29 +20,33 @@ NOT_ERRORS = re.compile(
     r"^\s*(?:creating|copying|adding) |^\s*(?:g\+\+|gcc|cc|c\+\+|nvcc|x86_64[-\w]*) -|warning:"
 )
 
-REMEDIES: tuple[tuple[str, str], ...] = (
-    (
+REMEDIES = (
+    Hint(
         r"Python\.h: No such file",
         "install the headers of that Python (apt-get install python3-dev), or use a conda environment, which has them",
     ),
-    (r"unsupported GNU version", "nvcc refuses this gcc: name an older one in 'activate' (devtoolset) or CC and CXX"),
-    (
+    Hint(
+        r"unsupported GNU version", "nvcc refuses this gcc: name an older one in 'activate' (devtoolset) or CC and CXX"
+    ),
+    Hint(
         r"CUDA_HOME|nvcc: (?:command )?not found|No such file.*nvcc",
         "install the CUDA toolkit there, set CUDA_HOME in 'env', or build on another host with --on",
     ),
-    (
+    Hint(
         r"cuda_runtime\w*\.h: No such file|cublas\w*\.h: No such file|cusparse\.h: No such file",
         "the CUDA toolkit there lacks its headers: install it whole, not only nvcc",
     ),
-    (r"Unsupported gpu architecture|nvcc fatal", "this nvcc does not know the GPU: a newer CUDA toolkit, or --arch"),
-    (r"setuptools.scm was unable", "the tree comes without its .git: --env SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3"),
-    (r"No module named '(\w+)'", "the build needs it in the host's Python: fleet sync --wheels a folder with it"),
-    (r"BackendUnavailable|Cannot import '", "the build backend must be in the host's Python: sync its wheel there"),
-    (r"No space left on device", "free some space there, in the home folder and in /tmp"),
-    (r"Killed signal|Killed$|cc1plus.*terminated", "the compiler ran out of memory: --env MAX_JOBS=1"),
-    (r"libaio\.h", "apt-get install libaio-dev there, or leave async_io out of --ops"),
-    (r": No such file or directory", "a header or library is missing there: install its -dev package"),
-    (r"cannot find -l", "a library is missing there: install its -dev package"),
+    Hint(
+        r"Unsupported gpu architecture|nvcc fatal", "this nvcc does not know the GPU: a newer CUDA toolkit, or --arch"
+    ),
+    Hint(r"setuptools.scm was unable", "the tree comes without its .git: --env SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3"),
+    Hint(r"No module named '(\w+)'", "the build needs it in the host's Python: fleet sync --wheels a folder with it"),
+    Hint(r"BackendUnavailable|Cannot import '", "the build backend must be in the host's Python: sync its wheel there"),
+    Hint(r"No space left on device", "free some space there, in the home folder and in /tmp"),
+    Hint(r"Killed signal|Killed$|cc1plus.*terminated", "the compiler ran out of memory: --env MAX_JOBS=1"),
+    Hint(r"libaio\.h", "apt-get install libaio-dev there, or leave async_io out of --ops"),
+    Hint(r": No such file or directory", "a header or library is missing there: install its -dev package"),
+    Hint(r"cannot find -l", "a library is missing there: install its -dev package"),
 )
 
 
@@ -56,8 +62,5 @@ def first_error(log: str) -> str | None:
 
 def remedy(log: str) -> str | None:
     """What usually helps, for the first error, else for anything in the log that is known."""
-    for text in (first_error(log) or "", log[-20000:]):
-        for pattern, help_ in REMEDIES:
-            if re.search(pattern, text, re.MULTILINE):
-                return help_
-    return None
+    found = first_match(REMEDIES, first_error(log) or "") or first_match(REMEDIES, log[-20000:])
+    return found.remedy if found else None

@@ -7,6 +7,7 @@ marks the errors that a rank shows because another one died: such a rank is not 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.rules.tracebacks import last_of
@@ -118,14 +119,14 @@ def hint_for(text: str) -> Hint | None:
     """The first rule that the last traceback matches, or else the text without its warnings; remedy filled in."""
     trace = last_of(text)
     plain = "\n".join(line for line in text.splitlines() if not _WARNING.match(line))
-    return (trace and _match(trace)) or _match(plain)
+    return (trace and first_match(HINTS, trace)) or first_match(HINTS, plain)
 
 
 _WARNING = re.compile(r"(\[rank\d+\]:)?\[W\d|.*\bWARNING\b|.*Warning: ")  # torch's, logging's, warnings'
 
 
-def _match(text: str) -> Hint | None:
-    for hint in HINTS:
+def first_match(hints: Iterable[Hint], text: str) -> Hint | None:
+    for hint in hints:
         found = re.search(hint.pattern, text, re.MULTILINE)
         if found:
             return Hint(hint.pattern, found.expand(hint.remedy), hint.collateral)

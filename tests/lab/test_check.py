@@ -70,6 +70,25 @@ def test_an_interpreter_that_is_not_there(ready_lab: VirtualLab, odd_inventory: 
     assert screen.returncode == 123 and "* missing" in screen.stdout and "[python-missing]" in screen.stdout
 
 
+def test_a_host_whose_python_has_no_torch_is_refused_by_both(ready_lab: VirtualLab, tmp_path: Path) -> None:
+    name, bare = ready_lab.names[1], "/opt/bare/bin/python"
+    ready_lab.sh(name, "python3 -m venv --without-pip /opt/bare")
+    inventory = tmp_path / "bare.yaml"
+    text = ready_lab.inventory.read_text().replace(f"{name}: {{address", f"{name}: {{python: {bare}, address")
+    inventory.write_text(text)
+    says = f"{name}: needed for a run: torch is not installed for {bare}"
+    (error,) = (f for f in document(ready_lab, "-i", str(inventory), code=123)["findings"] if f["severity"] == "error")
+    assert (error["id"], error["hosts"], error["message"]) == ("module-missing", [name], says)
+    assert document(ready_lab, "-i", str(inventory), "--engine", "command")["ok"]
+    (tmp_path / "t.py").touch()
+    done = ready_lab.fleet(
+        "-i", str(inventory), "launch", "--sync", "--workdir", "~/bare", "--json", "t.py", cwd=tmp_path
+    )
+    told = [line for line in map(json.loads, done.stdout.splitlines()) if line["event"] == "finding"]
+    assert done.returncode == 123 and [f["message"] for f in told] == [says]
+    assert {"event": "finding", **error, "hint": error["remedy"]} == {**told[0], "remedy": error["remedy"]}
+
+
 @pytest.fixture
 def wedged(ready_lab: VirtualLab) -> Iterator[str]:
     """The third host has an nvidia-smi that never answers and no signal but SIGKILL ends."""

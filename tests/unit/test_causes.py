@@ -161,23 +161,22 @@ def test_check_shows_one_cause_once_and_keeps_each_in_json() -> None:
     views = {f"n{i}": view({"gpu_processes": [{"pid": i}]}) for i in range(4)}
     findings = tuple(judge(views))
     assert [f.message for f in findings] == [f"n{i}: GPUs in use: pid {i}" for i in range(4)]
-    text = click.unstyle(screen(Checked(Report("check", (), 0), views, findings), width=120))
+    text = click.unstyle(screen(Checked("check", (), 0, views=views, findings=findings), width=120))
     assert "error   n[0-3]: GPUs in use: pid 0 to 3  [gpu-busy]\n" in text
     assert "4 hosts compared: 1 error\n" in text
 
 
 def test_quiet_check_says_what_went_wrong_and_nothing_else() -> None:
     views = {"n0": view({}), "n1": view({})}
-    assert screen(Checked(Report("check", (), 0), views, ()), quiet=True) == ""
+    assert screen(Checked("check", (), 0, views=views), quiet=True) == ""
     bad = {"n0": view({"python": {"path": None, "error": "no such program"}}, Want(modules=("torch",)))}
     bad["n1"] = view({"glibc": "2.1"})
     findings = tuple(judge(bad))
-    assert screen(Checked(Report("check", (), 0), bad, findings), quiet=True).count("\n") == 2
+    assert screen(Checked("check", (), 0, views=bad, findings=findings), quiet=True).count("\n") == 2
 
 
 def test_no_host_that_answered_is_nothing_compared() -> None:
-    report = Report("check", (Result("n0", False, error=refused(0)),), 122)
-    text = screen(Checked(report, {}, ()))
+    text = screen(Checked("check", (Result("n0", False, error=refused(0)),), 122))
     assert "nothing to report" not in text and "0 hosts" not in text and "nothing was compared" in text
 
 

@@ -53,7 +53,7 @@ def test_the_plan_is_what_the_probe_is_fed() -> None:
 
 def test_facts_clock_and_findings() -> None:
     done = check.run(check.plan(hosts("a", "b"), CheckOptions(30.0)), Runtime(LocalTransport()))
-    report = done.report.as_json()
+    report = done.as_json()
     clock = report["hosts"]["a"]["facts"]["clock"]
     assert abs(clock["offset"]) <= clock["uncertainty"] < 5, "this machine's clock agrees with itself"
     assert [f["id"] for f in report["findings"] if f["hosts"] == ["a", "b"] and f["id"] == "hostname"]
@@ -64,7 +64,7 @@ def test_an_error_among_the_findings_is_123() -> None:
     done = check.run(
         check.plan(hosts("a", "b", python="/nowhere/python"), CheckOptions(30.0)), Runtime(LocalTransport())
     )
-    assert done.report.exit_code == 123
+    assert done.exit_code == 123
     assert [f.id for f in done.findings if f.severity == "error"] == ["python-missing"]
 
 
@@ -72,9 +72,9 @@ def test_an_unreachable_host_is_122_and_the_others_are_judged() -> None:
     done = check.run(
         check.plan(hosts("a", "down", "b", python="/nowhere/python"), CheckOptions(30.0)), Runtime(SomeAreDown())
     )
-    assert done.report.exit_code == 122
+    assert done.exit_code == 122
     assert "python-missing" in {f.id for f in done.findings}
-    report = done.report.as_json()
+    report = done.as_json()
     assert report["hosts"]["down"]["error"]["kind"] == "refused" and report["hosts"]["a"]["ok"]
 
 

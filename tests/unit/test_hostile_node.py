@@ -216,7 +216,7 @@ def test_a_node_that_lacks_what_makes_no_sense(tmp_path: Path, change: dict[str,
 )
 def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
     checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said({"facts": facts})))
-    assert isinstance(checked.report.results[0].error, ProtocolError) and checked.report.exit_code == 122
+    assert isinstance(checked.results[0].error, ProtocolError) and checked.exit_code == 122
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None
 @pytest.mark.parametrize("messages", [[{"clock": None}], [{"clock": 1.0}, {"clock": "1.0"}], []])
 def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> None:
     checked = check.run(check.plan(Inventory((HOST,)), CheckOptions()), Runtime(said(*messages)))
-    assert isinstance(checked.report.results[0].error, ProtocolError)
+    assert isinstance(checked.results[0].error, ProtocolError)
 
 
 def follow(folder: Path, session: Node) -> list[Heard]:

@@ -18,7 +18,7 @@ import pytest
 from fleet.cli.check import screen
 from fleet.errors import ConnectError
 from fleet.inventory.nodeset import expand
-from fleet.model import Host, Report, Result
+from fleet.model import Host, Result
 from fleet.ops.check import Checked, CheckOptions, better, view_of
 from fleet.rules.judge import judge
 from fleet.rules.rule import MISSING, SEVERITIES, Finding, Want, lookup
@@ -43,7 +43,7 @@ def checked(case: dict[str, Any]) -> Checked:
             host = Host(name, name, slots=case["slots"], devices=devices)
             views[name] = view_of(host, facts, CheckOptions(engine=case.get("engine", "torchrun")))
             results.append(Result(name, True, 0))
-    return Checked(Report("check", tuple(results), 0), views, tuple(judge(views)))
+    return Checked("check", tuple(results), 0, views=views, findings=tuple(judge(views)))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)

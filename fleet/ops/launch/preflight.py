@@ -21,6 +21,7 @@ from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.facts import Preflight, Ready
 from fleet.rules.judge import told
 from fleet.rules.rule import Finding
+from fleet.rules.units import counted
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import MISFITS
 from fleet.transport.program import Program
@@ -152,7 +153,8 @@ def facts_of(raw: Raw) -> Facts:
 
 def _event(finding: Finding) -> dict[str, Any]:
     record = finding.as_json()
-    return {"event": "finding", **record, "hint": record.pop("remedy")}
+    remedy = record.pop("remedy")
+    return {"event": "finding", **record, "hint": remedy}
 
 
 def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions) -> None:
@@ -177,7 +179,7 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], s
         raise refusal
     if fatal:
         refusal = PreflightError(
-            f"preflight refused, {fatal} finding{'s' * (fatal > 1)}; nothing was started anywhere",
+            f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",
             hint="--no-preflight starts in spite of them",
         )
         refusal.hosts = wrong
