@@ -18,7 +18,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 
 # Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs.
 test: check  ## check, then all tests; the fast ones first (root)
-	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/remote tests/wheel tests/lab
+	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/node tests/wheel tests/lab
 
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples tools tools/matrix

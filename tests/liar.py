@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -27,6 +26,7 @@ from fleet.transport import program
 from fleet.transport.base import Cancel
 from fleet.transport.frames import Decoder
 from fleet.transport.local import LocalTransport
+from tests.changed import programs
 
 # FLEET_FUZZ=5000 looks harder
 steady = settings(
@@ -228,16 +228,16 @@ def json_copy(parts: Sequence[Any]) -> list[Any]:
 # -- transports ---------------------------------------------------------------------------------------------
 @cache
 def beginnings() -> dict[bytes, str]:
-    names = [path.name[:-3] for path in (files("fleet") / "remote").iterdir() if path.name.endswith(".py")]
-    return {b"fleet %d fleet\n" % len(program.source(name)) + program.source(name): name for name in names}
+    """The programs' last names, by what each begins with."""
+    return {program.shipped(name): name.rpartition(".")[2] for name in programs()}
 
 
 def named(sent: bytes) -> str:
-    """The program that a channel was sent; ports' operations are two."""
+    """The program that a channel was sent; kill_port's operations are two."""
     for text, name in beginnings().items():
         if sent.startswith(text):
             spec = json.loads(sent[len(text) :].partition(b"\n")[0])
-            return f"ports {spec['op']}" if name == "ports" else name
+            return f"kill_port {spec['op']}" if name == "kill_port" else name
     raise AssertionError(sent[:80])
 
 

@@ -80,7 +80,7 @@ class Start:
     local_rank_at: int | None = None
 
     def command_file(self) -> str:
-        """The text of command.json, read by fleet/remote/spawn.py."""
+        """The text of command.json, read by fleet/node/run/spawn.py."""
         return json.dumps({"argv": list(self.command), "local_rank_at": self.local_rank_at})
 
 

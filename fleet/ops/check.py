@@ -45,7 +45,7 @@ class Checked(Report):
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """specs: host name -> what fleet/remote/probe.py is fed."""
+    """specs: host name -> what fleet/node/facts/probe.py is fed."""
 
     hosts: tuple[Host, ...]
     options: CheckOptions
@@ -122,7 +122,7 @@ def probe(session: Session, spec: Mapping[str, Any], options: CheckOptions, runt
     left = CLOCK_SAMPLES
     deadline = time.monotonic() + options.step_timeout + 2 * SILENCE_SECONDS
     host = session.host.name
-    with Program(session, "probe", spec) as program:
+    with Program(session, "facts.probe", spec) as program:
         program.send({"op": "clock"})
         # the first answer tells when python had started there, nothing about the clock
         asked: float | None = None

@@ -42,7 +42,7 @@ class ExecOptions:
 
 @dataclass(frozen=True)
 class ExecPlan:
-    """specs: host name -> what fleet/remote/execute.py is fed."""
+    """specs: host name -> what fleet/node/run/execute.py is fed."""
 
     hosts: tuple[Host, ...]
     options: ExecOptions
@@ -103,7 +103,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         status: int | None = None
         error: FleetError | None = None
         deadline = None if options.timeout is None else time.monotonic() + options.timeout + options.grace + END_SECONDS
-        with Program(session, "execute", {**plan.specs[host.name], "mark": mark}) as program:
+        with Program(session, "run.execute", {**plan.specs[host.name], "mark": mark}) as program:
             # in a thread of its own: a signal handler waits for no node
             undo = runtime.cancel.on_set(
                 lambda: threading.Thread(target=program.send, args=({"op": "end"},), daemon=True).start()

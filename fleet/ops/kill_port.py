@@ -36,7 +36,7 @@ HINTS = (
 
 @dataclass(frozen=True)
 class Listener:
-    """A process that listens on a port of a host. facts: its entry as fleet/remote/ports.py gives it.
+    """A process that listens on a port of a host. facts: its entry as fleet/node/ports/kill_port.py gives it.
 
     reason: why it is left alone, None when it may be ended. ended: it is gone.
     """
@@ -81,7 +81,7 @@ def look(inventory: Inventory, ports: Sequence[int], runtime: Runtime) -> tuple[
 
     def task(session: Session, host: Host) -> Result:
         spec = {"op": "scan", "ports": list(ports)}
-        answer = call(session, "ports", spec, said.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
+        answer = call(session, "ports.kill_port", spec, said.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, data=answer)
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
@@ -127,7 +127,12 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
             "force": plan.force,
         }
         answer = call(
-            session, "ports", spec, said.Ended, timeout=plan.grace + AFTER_GRACE_SECONDS, cancel=runtime.cancel
+            session,
+            "ports.kill_port",
+            spec,
+            said.Ended,
+            timeout=plan.grace + AFTER_GRACE_SECONDS,
+            cancel=runtime.cancel,
         )
         return Result(host.name, ok=True, exit_status=0, data=answer)
 

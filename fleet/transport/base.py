@@ -1,7 +1,7 @@
 """How bytes reach a host: the protocols that ssh, local and pdsh implement.
 
 A Transport makes Sessions (an authenticated connection to one host), a Session starts Channels (one remote
-process each). Programs of fleet/remote run over a Channel through transport/program.py, the same way on
+process each). Programs of fleet/node run over a Channel through transport/program.py, the same way on
 every transport. All calls block with a deadline; one thread per host is fanout's business.
 """
 
@@ -136,7 +136,7 @@ class Session(Protocol):
 
     def start(self, command: str) -> Channel:
         """Start a command LINE as the node's login shell reads it. Callers pass constants, or text they
-        quoted with shlex.quote; everything else goes as JSON to a program of fleet/remote."""
+        quoted with shlex.quote; everything else goes as JSON to a program of fleet/node."""
 
     def close(self) -> None:
         """Close the connection and all its channels; never raises."""

@@ -1,4 +1,4 @@
-"""Runs the programs of fleet/remote on a host: a constant bootstrap, source and JSON in, frames back."""
+"""Runs the programs of fleet/node on a host: a constant bootstrap, modules and JSON in, frames back."""
 
 from __future__ import annotations
 
@@ -40,34 +40,74 @@ _BOOT = (
 
 
 def bootstrap(host: Host) -> str:
-    """The command line that starts any remote program on this host."""
+    """The command line that starts any program on this host."""
     extra = [host.python] if host.python and host.python.startswith("/") else []
     return " ".join(["exec sh -c", shlex.quote(_BOOT), "fleet", *map(shlex.quote, extra)])
 
 
-@cache
-def source(name: str) -> bytes:
-    """The text of a remote program, with wire.py and common.py in front, and the parts its "# parts:" line names.
+# An import of what is sent along. Not looked for with ast, which takes 25 ms for the programs of one launch; a test
+# compares the two.
+_IMPORT = re.compile(rb"^ *from (fleet(?:\.\w+)*) import (\([^)]*\)|.*)$", re.MULTILINE)
+_FOR_TYPES = re.compile(rb"^if TYPE_CHECKING:\n(?: .*\n|\n)+", re.MULTILINE)
 
-    A program that says "# only: wire" gets nothing but that: it is to start as fast as an interpreter can.
-    """
-    root = files("fleet") / "remote"
-    text = (root / f"{name}.py").read_bytes()
-    named = re.search(rb"^# (parts|only): (.+)$", text, re.MULTILINE)
-    parts = ["wire", "common"] if named is None or named[1] == b"parts" else []
-    parts += named[2].decode().split() if named else []
-    return b"\n".join([*((root / f"{part}.py").read_bytes() for part in parts), text])
+
+@cache
+def text_of(module: str) -> bytes | None:
+    """The text of a module of this package, None where it has none of that name: it is a package, or no module."""
+    try:
+        return (files("fleet") / ("/".join(module.split(".")[1:]) + ".py")).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def imports(module: str) -> Iterator[str]:
+    """The modules of fleet that a module of the node half imports."""
+    for package, names in _IMPORT.findall(_FOR_TYPES.sub(b"", text_of(module) or b"")):
+        if text_of(package.decode()) is not None:
+            yield package.decode()
+        else:
+            yield from (f"{package.decode()}.{name.decode()}" for name in re.findall(rb"\w+", names))
+
+
+def closure(module: str) -> dict[str, bytes]:
+    """All that has to be sent for a module to be imported: name -> text; the packages that they lie in have none."""
+    found, todo = dict[str, bytes](), {module}
+    while todo:
+        name = todo.pop()
+        text = text_of(name)
+        if text is None:
+            raise ModuleNotFoundError(f"no module of the node half is called {name}")
+        found[name] = text
+        todo.update(inner for inner in imports(name) if inner not in found)
+    for name in list(found):
+        while name := name.rpartition(".")[0]:
+            found.setdefault(name, b"")
+    return found
+
+
+def pack(module: str, texts: Mapping[str, bytes]) -> bytes:
+    """What the bootstrap reads to run main() of a module: the length of node/loader.py between two equal words, so that
+    it sees whether the login shell has taken a part of it; that; the texts of the modules."""
+    ordered = sorted(texts.items())
+    sizes = [(name, len(text)) for name, text in ordered]
+    boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {module!r}, {sizes!r})\n".encode()
+    return b"fleet %d fleet\n" % len(boot) + boot + b"".join(text for _, text in ordered)
+
+
+@cache
+def shipped(name: str) -> bytes:
+    """A program, named below fleet.node as "run.execute", as it goes over the wire; its spec comes behind it."""
+    module = f"fleet.node.{name}"
+    return pack(module, closure(module))
 
 
 def packed(name: str, spec: Mapping[str, Any]) -> bytes:
-    """What a remote program is started with: its length between two equal words, so that the bootstrap sees whether
-    the login shell has taken a part of it; its source; its spec."""
-    text = source(name)
-    return b"fleet %d fleet\n" % len(text) + text + json.dumps(spec).encode() + b"\n"
+    """What a program is started with."""
+    return shipped(name) + json.dumps(spec).encode() + b"\n"
 
 
 class Program:
-    """A running remote program. Use as a context manager; leaving it ends the program on the node."""
+    """A running program, named as shipped() has it. A context manager; leaving it ends the program on the node."""
 
     def __init__(self, session: Session, name: str, spec: Mapping[str, Any]) -> None:
         self.host = session.host
@@ -201,7 +241,9 @@ class Program:
         if not started:
             return self._foreign(said.encode() or rest or b"exit status %d" % status)
         last = said.splitlines()[-1] if said else f"exit status {status}"
-        return HostFailed(Reason.of_node(f"fleet's program '{self.name}' failed there: {last[-300:]}"), host=name)
+        return HostFailed(
+            Reason.of_node(f"fleet's program '{self.name.rpartition('.')[2]}' failed there: {last[-300:]}"), host=name
+        )
 
 
 def call(

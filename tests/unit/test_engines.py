@@ -20,7 +20,7 @@ from tests.command_lines import accept
 NODES = (Node(Host("a", "10.0.0.1", slots=2), 0, 2, 0), Node(Host("b", "10.0.0.2", devices=(1, 3, 5)), 1, 3, 2))
 WORLD = World("run-1", NODES, "10.0.0.1", 20000, {"b": "10.0.0.2"})
 ARGS = ("--m", "1", "--l", "--r", "--", "$$", "${local_rank}", "it's", "", "a\nb", "--nnodes=9")
-REMOTE = Path(fleet.__file__).parent / "remote"
+REMOTE = Path(fleet.__file__).parent / "node/run"
 
 
 def words(name: str, node: Node = NODES[1], **job: object) -> list[str]:

@@ -104,7 +104,7 @@ def said(*messages: Any) -> Node:
 )
 def test_frames_that_no_program_sends(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
-        call(Node(PREAMBLE + data), "probe", {}, dict[str, Any])
+        call(Node(PREAMBLE + data), "facts.probe", {}, dict[str, Any])
     assert caught.value.kind == "protocol" and caught.value.hint
 
 
@@ -117,7 +117,7 @@ from tests.unit.test_hostile_node import Node, frame
 for item in (b"[],", b"{},", b"0,", b'"",', b"[", b'{"a":', b"1.5,", b"x"):
     data = b'{"a":[' + item * ((LIMITS[b"J"] - 20) // len(item))
     with contextlib.suppress(FleetError):
-        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "probe", {}, dict[str, object])
+        call(Node(PREAMBLE, *[frame(b"J", data + b"0]}")] * 2), "facts.probe", {}, dict[str, object])
 """
 
 
@@ -319,7 +319,7 @@ def test_setup_ssh_misses_a_file() -> None:
 
 
 def test_programs_end_with_their_host_in_the_error() -> None:
-    with pytest.raises(FleetError) as caught, Program(Node(PREAMBLE + frame(b"?", b"")), "probe", {}) as program:
+    with pytest.raises(FleetError) as caught, Program(Node(PREAMBLE + frame(b"?", b"")), "facts.probe", {}) as program:
         list(program.frames())
     assert caught.value.host == "gpu1"
 
@@ -425,7 +425,7 @@ def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:
             raise ConnectError("the process there reads nothing for 120 s", kind="lost")
 
     deaf = Deaf()
-    with Program(deaf, "probe", {}) as program:
+    with Program(deaf, "facts.probe", {}) as program:
         program.send({"op": "ping"})
         program.send_bytes(b"x")
     assert deaf.tries == 1

@@ -161,7 +161,7 @@ def test_check(head: Head, data: st.DataObject, json: bool) -> None:
 @steady
 @given(st.data(), st.booleans())
 def test_kill_port(head: Head, data: st.DataObject, json: bool) -> None:
-    name = data.draw(st.sampled_from(["ports scan", "ports end"]))
+    name = data.draw(st.sampled_from(["kill_port scan", "kill_port end"]))
     done = head.try_out("kill-port", name, data.draw(lies(head.honest["kill-port"][name])), json)
     if json:
         assert done.document()["hosts"]["gpu2"]["ok"]

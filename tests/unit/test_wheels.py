@@ -31,7 +31,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def facts(version: str = "3.11.7", glibc: int = 36, **changes: Any) -> dict[str, Any]:
-    """An interpreter as remote/interpreter.py describes it, CPython on x86_64."""
+    """An interpreter as node/python/interpreter.py describes it, CPython on x86_64."""
     cp = "cp" + "".join(version.split(".")[:2])
     platforms = [f"manylinux_2_{n}_x86_64" for n in range(glibc, 16, -1)] + ["linux_x86_64"]
     tags = [f"{cp}-{cp}-{p}" for p in platforms] + [f"{cp}-abi3-{p}" for p in platforms] + ["py3-none-any"]

@@ -1,4 +1,4 @@
-"""One member's conversation with remote/relay.py: frames in, control lines out, neither waiting for the other."""
+"""One member's conversation with node/delivery/chain: frames in, control lines out, neither waiting for the other."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def converse(
     session: Session, spec: Mapping[str, Any], cancel: Cancel, opened: Callable[[Outbox], None], handle: Handle
 ) -> None:
     """Run the program to its end, every J frame to `handle`. Raises FleetError."""
-    with Program(session, "relay", spec) as program:
+    with Program(session, "delivery.chain.member", spec) as program:
         outbox = Outbox(program)
         try:
             opened(outbox)

@@ -67,7 +67,7 @@ class Tunnels:
             session = self._sessions[member.host.name]
             channel = session.start(bootstrap(session.host))
             try:
-                channel.send(packed("tunnel", {"addresses": member.own_addresses}))
+                channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))
                 threading.Thread(target=_push, args=(client, channel), daemon=True).start()
                 data = _begin(channel)
                 while data is None or data:

@@ -42,7 +42,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
         }
         answer = call(
             session,
-            "toolchain",
+            "python.toolchain",
             spec,
             ToolchainFacts,
             timeout=LOOK_SECONDS + 30,
@@ -87,7 +87,7 @@ def build_there(
     def task(session: Session, host: Host) -> Result:
         nonlocal failure
         runtime.emit(Started(host.name, "building"))
-        with log_path.open("wb", buffering=0) as log, Program(session, "build", spec) as program:
+        with log_path.open("wb", buffering=0) as log, Program(session, "python.build", spec) as program:
             log.write(" ".join(_told(name, value) for name, value in sorted(env.items())).encode() + b"\n")
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
                 if frame.kind == OUTPUT and frame.stream == 0:

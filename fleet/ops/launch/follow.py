@@ -165,7 +165,7 @@ class Follower(threading.Thread):
 
     def _follow(self, session: Session) -> None:
         spec = {"run": self.run_id, "offsets": self.logs.sizes()}
-        with Program(session, "follow", spec) as program:
+        with Program(session, "run.follow", spec) as program:
             self._program = program
             try:
                 if self._request is not None:

@@ -14,7 +14,7 @@ from fleet.ops.shape import fits
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
-# why a node ended its part by itself -> the exit code; see remote/rundir.py
+# why a node ended its part by itself -> the exit code; see node/run/run_folder.py
 OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED, "supervisor": EXIT_HOST_FAILED}
 _TEXTS = {
     **dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)),

@@ -85,7 +85,7 @@ def clean(host: Host, run: str, grace: float, transport: Transport, until: float
         try:
             session = transport.connect(host, Cancel())
             try:
-                answer = call(session, "stop", spec, Stopped, timeout=grace + 30)
+                answer = call(session, "run.stop", spec, Stopped, timeout=grace + 30)
             except FleetError:
                 session.close()
                 raise

@@ -30,7 +30,7 @@ from fleet.transport.ssh.transport import SshTransport
 SILENCE_SECONDS = 15.0
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
 
-Raw = Mapping[str, Any]  # the facts of one node, as fleet/remote/preflight.py documents them
+Raw = Mapping[str, Any]  # the facts of one node, as fleet/node/run/preflight.py documents them
 
 
 def preflight(plan: Plan, sessions: Sessions) -> Plan:
@@ -75,7 +75,7 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
     hurry = Cancel()
 
     def ask(session: Session, host: Host) -> Raw:
-        with Program(session, "preflight", spec_for(plan, host, master, token)) as program:
+        with Program(session, "run.preflight", spec_for(plan, host, master, token)) as program:
             undo = hurry.on_set(lambda: program.send({"op": "done"}))
             try:
                 for frame in program.frames(
@@ -109,7 +109,7 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
 
 
 def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dict[str, Any]:
-    """What fleet/remote/preflight.py is fed."""
+    """What fleet/node/run/preflight.py is fed."""
     node = plan.node(host.name)
     others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
     return {

@@ -93,8 +93,8 @@ class Sessions:
 
 
 def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
-    """What fleet/remote/supervise.py is fed. Values of variables travel here and nowhere else."""
-    remote = files("fleet") / "remote"
+    """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
+    remote = files("fleet") / "node/run"
     facts = plan.facts.get(node.node.host.name)
     code = facts.code if facts is not None and plan.options.preflight else None
     return {
@@ -124,7 +124,7 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, run.Started]:
 
     def start(host: Host) -> run.Started:
         spec = supervise_spec(plan, plan.node(host.name))
-        answer = call(sessions.get(host), "supervise", spec, run.Started | Failed, timeout=START_SECONDS)
+        answer = call(sessions.get(host), "run.supervise", spec, run.Started | Failed, timeout=START_SECONDS)
         if answer["event"] == "failed":
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
         return answer
@@ -147,6 +147,6 @@ def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str) -> None:
     spec = {"run": plan.run_id, "grace": grace, "reason": reason}
 
     def stop(host: Host) -> run.Stopped:
-        return call(sessions.get(host), "stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)
+        return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)
 
     sessions.each(plan.hosts, stop, "stop", Cancel())

@@ -159,7 +159,7 @@ def _mirror(
             "replaces": replaces or [],
         }
         turns.begin(name)
-        with Program(session, "mirror", spec) as program:
+        with Program(session, "delivery.code_sync", spec) as program:
             talk = Conversation(program, runtime, waiting)
             hello = talk.answer(Hello | Shared)
             turns.locked(name)

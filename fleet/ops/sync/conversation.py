@@ -1,4 +1,4 @@
-"""What is said with remote/mirror.py on one host, while it is sent what it lacks."""
+"""What is said with node/delivery/code_sync.py on one host, while it is sent what it lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOIN_SECONDS = 5.0
 
 
 class Conversation:
-    """The J frames of remote/mirror.py, one question at a time."""
+    """The J frames of node/delivery/code_sync.py, one question at a time."""
 
     def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
         self._program, self._waiting = program, waiting

@@ -18,7 +18,7 @@ Item = tuple[str, int, int]  # path, offset, length
 
 
 class Parcels:
-    """Control lines for remote/mirror.py with zlib data behind them; see remote/mirror_parcels.py."""
+    """Control lines for node/delivery/code_sync.py with zlib data behind them; see node/delivery/parcels.py."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

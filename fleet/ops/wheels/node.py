@@ -47,7 +47,7 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
         spec = {**_spec(inventory, host), "wheels": asked, "judge": judge}
         facts = call(
             session,
-            "interpreter",
+            "python.interpreter",
             spec,
             Interpreter | Failed,
             timeout=ANSWER_SECONDS + 30,
@@ -142,7 +142,7 @@ def install(
         }
         began = time.monotonic()
         answer = call(
-            session, "install", spec, Installed | InstallFailed, silence=SILENCE_SECONDS, cancel=runtime.cancel
+            session, "python.install", spec, Installed | InstallFailed, silence=SILENCE_SECONDS, cancel=runtime.cancel
         )
         there = {name: state for name, state in answer.get("wheels", {}).items() if name in wanted}
         if answer["event"] == "failed":

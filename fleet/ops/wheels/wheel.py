@@ -46,7 +46,7 @@ SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 @dataclass(frozen=True)
 class Wheel:
     """One wheel file. name: normalized; tags: "cp311-cp311-linux_x86_64", expanded. sha256: of the file. identity:
-    of what it installs (see fleet/remote/wheel_states.py). modules: what to import to see it work.
+    of what it installs (see fleet/node/python/installed.py). modules: what to import to see it work.
     unpacked, size: bytes."""
 
     path: Path
@@ -63,11 +63,11 @@ class Wheel:
     size: int
 
     def asked(self) -> dict[str, Any]:
-        """How it goes to remote/interpreter.py."""
+        """How it goes to node/python/interpreter.py."""
         return {"name": self.name, "version": self.version, "identity": self.identity, "requires": list(self.requires)}
 
     def carried(self) -> dict[str, Any]:
-        """How it goes to remote/install.py."""
+        """How it goes to node/python/install.py."""
         return {**self.asked(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
 
 

@@ -27,7 +27,7 @@ def test_status_and_streams(session: SshSession) -> None:
 
 def test_programs_run(session: SshSession) -> None:
     argv = ["printf", "%s", "it's 72\" $(id)\n*"]
-    assert call(session, "execute", {"argv": argv, "env": {}, "mark": "m"}, dict[str, object], timeout=20) == {}
+    assert call(session, "run.execute", {"argv": argv, "env": {}, "mark": "m"}, dict[str, object], timeout=20) == {}
 
 
 def test_a_stderr_flood_never_blocks_stdout(session: SshSession) -> None:

@@ -1,0 +1,1 @@
+"""What programs of every kind need: the wire, files, locks, processes."""

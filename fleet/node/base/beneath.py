@@ -1,0 +1,182 @@
+"""A destination on this node, held open: nothing that a neighbour puts in the way of a name leads what is done here to
+another place.
+
+Each name is looked up in the folder that is open, never through a link, and each folder on the way must be ours or
+root's and closed to others (see check_folder). at() gives "/proc/self/fd/N/NAME", which every call takes as a path: N
+stays the folder that was looked at, wherever somebody moves it. No call that follows a last link may be given one.
+"""
+
+import collections
+import errno
+import os
+import stat
+import threading
+import time
+
+from fleet.node.base.errors import Refused
+from fleet.node.base.wire import decode
+
+OPEN_AT_ONCE = 16  # a thread's
+LINKS = 40  # as the kernel's limit
+HOLD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def inside_of(fd, name):
+    return b"/proc/self/fd/%d/%s" % (fd, name)
+
+
+def shown(path):
+    """What people call a path that at() gave, and any other."""
+    words = path.split(b"/", 5)
+    if len(words) < 5 or (words[1], words[3]) != (b"proc", b"fd"):
+        return decode(path)
+    folder = os.readlink(b"/".join(words[:5]))
+    return decode(os.path.join(folder, *words[5:]) if words[5:] not in ([], [b"."]) else folder)
+
+
+def own_uid(folder):
+    """Our user as what we make in `folder` shows it: NFS squashes root, mounts map users."""
+    probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
+    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        return os.fstat(fd).st_uid
+    finally:
+        os.close(fd)
+        os.unlink(probe)
+
+
+def check_folder(path, st):
+    """Refuse a folder in which somebody else than us and root can put another thing in the place of ours. A group that
+    may write is one that the folder is shared with."""
+    if st.st_uid not in (0, os.geteuid()):
+        try:
+            mine = own_uid(path) == st.st_uid
+        except OSError:
+            mine = False
+        if not mine:
+            raise Refused(
+                "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
+                "log in as that user, choose another folder, or chown this one",
+            )
+    if st.st_mode & stat.S_IWOTH and not st.st_mode & stat.S_ISVTX:
+        raise Refused(
+            "%s can be written by every user of the node, who could lead what is written there elsewhere" % shown(path),
+            "on the node: chmod o-w %s" % shown(path),
+        )
+
+
+def reach(path, make=False):
+    """A descriptor of the folder at an absolute path. Links on the way are followed where they are ours or root's."""
+    names, links = path.split(b"/")[::-1], 0
+    fd = os.open(b"/", HOLD)
+    while names:
+        name = names.pop()
+        here = inside_of(fd, name or b".")
+        try:
+            inner = os.open(here, HOLD)
+        except FileNotFoundError:
+            if not make:
+                raise
+            make_folder(here)
+            names.append(name)
+            continue
+        except NotADirectoryError:
+            links += 1
+            names += follow(here, links, bool(names)).split(b"/")[::-1]
+            inner = os.open(b"/" if names[-1] == b"" else inside_of(fd, b"."), HOLD)
+        os.close(fd)
+        fd = inner
+    return fd
+
+
+def make_folder(path):
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        pass  # just now, by another
+
+
+def follow(path, links, further):
+    """Where a link on the way to a destination leads. further: the way does not end there."""
+    st = os.lstat(path)
+    if not stat.S_ISLNK(st.st_mode):
+        raise Refused("%s is a file%s" % (shown(path), ", in the way of this folder" * further), "name a folder")
+    if st.st_uid not in (0, os.geteuid()):
+        raise Refused(
+            "%s is a link of user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
+            "name the folder that is meant itself",
+        )
+    if links > LINKS or not os.path.exists(path):
+        raise Refused("%s is a link that leads nowhere" % shown(path), "name a folder")
+    return os.readlink(path)
+
+
+def chmod(path, mode):
+    """Of a file or folder, never of what a link leads to."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        os.chmod(b"/proc/self/fd/%d" % fd, mode)
+    finally:
+        os.close(fd)
+
+
+class Beneath(threading.local):
+    """The folders below `top`, a descriptor. Paths in it are relative, with b"" for the top itself."""
+
+    def __init__(self, top):
+        self.top = top
+        self.held = collections.OrderedDict()
+
+    def check(self):
+        """Itself; once is enough, in one thread."""
+        check_folder(inside_of(self.top, b"."), os.fstat(self.top))
+        return self
+
+    @property
+    def name(self):
+        """Where it is now."""
+        return os.readlink(b"/proc/self/fd/%d" % self.top)
+
+    @property
+    def path(self):
+        """A path of it that other processes of ours can use, as long as this one lives."""
+        return b"/proc/%d/fd/%d" % (os.getpid(), self.top)
+
+    def at(self, inside):
+        """A path of what `inside` names, to be used at once. OSError: a folder on the way is none, or a link."""
+        around, _, name = inside.rpartition(b"/")
+        return b"/proc/self/fd/%d/%s" % (self.folder(around), name or b".")
+
+    def folder(self, inside):
+        """The descriptor of a folder."""
+        if inside in self.held:
+            self.held.move_to_end(inside)
+            return self.held[inside]
+        names = []
+        while inside and inside not in self.held:
+            inside, _, name = inside.rpartition(b"/")
+            names.append(name)
+        fd = self.held.get(inside, self.top)
+        for name in reversed(names):
+            inside = inside + b"/" + name if inside else name
+            fd = self.hold(inside, inside_of(fd, name))
+        return fd
+
+    def hold(self, inside, path):
+        fd = os.open(path, HOLD)
+        try:
+            check_folder(inside_of(fd, b"."), os.fstat(fd))
+        except Refused:
+            os.close(fd)
+            raise
+        self.held[inside] = fd
+        if len(self.held) > OPEN_AT_ONCE:
+            os.close(self.held.popitem(last=False)[1])
+        return fd
+
+    def forget(self, inside):
+        """What was there is no more."""
+        for held in [held for held in self.held if held == inside or held.startswith(inside + b"/")]:
+            os.close(self.held.pop(held))

@@ -1,0 +1,75 @@
+"""Programs that start others under a mark, and end them all when the head goes away.
+
+`spec["mark"]` is in the environment of everything they start, as FLEET_EXEC_ID; `spec["grace"]`: seconds between
+SIGTERM and SIGKILL for what is still there in the end, 0 by default.
+"""
+
+import errno
+import signal
+import threading
+import time
+
+from fleet.node.base.errors import Trouble
+from fleet.node.base.locks import try_lock
+from fleet.node.base.processes import end_marked
+from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
+
+stopped = threading.Event()
+
+
+def begin_marked(on_stop=None):
+    """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    start_heartbeat()
+
+    def listen():
+        for _message in control_lines():
+            pass
+        stopped.set()
+        if on_stop is not None:
+            on_stop(spec)
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    return spec
+
+
+def locked(fd, kind, seconds, waiting=None):
+    """Whether we got this lock (place.py) in that time; waiting() is called once if it is not to be had at once."""
+    until = time.monotonic() + seconds
+    while not try_lock(fd, kind):
+        if time.monotonic() >= until:
+            return False
+        if waiting is not None:
+            waiting()
+            waiting = None
+        if stopped.wait(0.2):
+            raise Trouble("interrupted", None)
+    return True
+
+
+def refusal_of(error):
+    """The answer to a Trouble, or to an OSError, shutil.Error (one too, without errno) among them."""
+    if isinstance(error, Trouble):
+        return {"event": "failed", "message": error.args[0], "hint": error.args[1]}
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "%s: " % error.filename if error.filename else ""
+    return {
+        "event": "failed",
+        "message": what + (error.strerror or str(error)[:300]),
+        "hint": "free some space there" if full else None,
+    }
+
+
+def finish_marked(spec, answer, status=0):
+    """The last words, and the end of whatever was started."""
+    try:
+        if answer:
+            send_json(answer)
+        send_exit(status)
+    except OSError:
+        pass  # the head is gone
+    end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 0.0) if stopped.is_set() else 0.0)

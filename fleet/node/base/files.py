@@ -1,0 +1,50 @@
+"""What is done with one file or folder."""
+
+import hashlib
+import os
+
+from fleet.node.base.errors import Refused
+
+
+def lstat(path):
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def waiting_link(meta, target):
+    """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in nobody's
+    way."""
+    path = os.path.join(meta, b"link.new")
+    if os.path.lexists(path):
+        os.unlink(path)
+    os.symlink(target, path)
+    return path
+
+
+def check_inside(path):
+    parts = path.split("/")
+    if path.startswith("/") or "" in parts or "." in parts or ".." in parts:
+        raise Refused("the path %r leads out of the destination" % path, None)
+
+
+def file_digest(path, flags=0):
+    digest = hashlib.sha256()
+    with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as f:
+        while True:
+            block = f.read(1 << 20)
+            if not block:
+                return digest.hexdigest()
+            digest.update(block)
+
+
+def remove_tree(folder):
+    try:
+        os.rmdir(folder)  # empty, most of the time
+    except FileNotFoundError:
+        pass
+    except OSError:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""Steps that cannot hold a program up: a thread for each, one deadline for all."""
+
+import os
+import signal
+import threading
+import time
+
+from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
+
+
+def gather(todo, seconds):
+    """Run all steps at once; facts of those that answered within `seconds`, the names of the others."""
+    answers = {}
+
+    def work(name, function):
+        try:
+            answers[name] = function(), None
+        except Exception as error:  # one odd /proc or /sys must not cost the other facts
+            answers[name] = {}, "%s: %s" % (type(error).__name__, error)
+
+    deadline = time.monotonic() + seconds
+    threads = []
+    for name, function in todo:
+        thread = threading.Thread(target=work, args=(name, function))
+        thread.daemon = True
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    answered = dict(answers)
+    facts = {"timed_out": [name for name, _ in todo if name not in answered], "failed": {}}
+    for name, _ in todo:
+        found, error = answered.get(name, ({}, None))
+        if error:
+            facts["failed"][name] = error
+        for key, value in found.items():
+            if isinstance(facts.get(key), dict):
+                facts[key].update(value)
+            else:
+                facts[key] = value
+    return facts
+
+
+def leave():
+    """End, and with us every child: what hangs in a wedged mount ignores anything less than this."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def begin(heed=None):
+    """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
+    each of which `heed` gets to see, ends it."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    try:
+        os.setpgid(0, 0)
+    except OSError:
+        pass  # already the leader of its session, as under sshd
+    start_heartbeat()
+
+    def listen():
+        for message in control_lines():
+            if heed is not None and isinstance(message, dict):
+                heed(message)
+        leave()
+
+    thread = threading.Thread(target=listen)
+    thread.daemon = True
+    thread.start()
+    return spec
+
+
+def finish(message):
+    """The one answer of such a program, and its end; a head that is gone needs none."""
+    try:
+        send_json(message)
+        send_exit(0)
+    except OSError:
+        pass
+    leave()

@@ -1,0 +1,75 @@
+"""Processes as /proc shows them, and the end of those that carry a mark in their environment."""
+
+import _signal
+import os
+import time
+
+
+def read_file(path, limit=1 << 20):
+    """Bytes of a /proc-like file, b"" when it is gone or forbidden."""
+    try:
+        with open(path, "rb") as f:
+            return f.read(limit)
+    except OSError:
+        return b""
+
+
+def pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def start_time(pid):
+    """Clock ticks since boot at which pid started, or None when it is gone (or a zombie)."""
+    stat = read_file("/proc/%d/stat" % pid)
+    if not stat:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return int(fields[19])
+
+
+def pids_with_env(name, value):
+    """[(pid, start_time)] of live processes whose environment holds NAME=VALUE, this one excepted.
+
+    The environment is the one a process was exec'ed with, inherited by all its descendants, whatever
+    session or parent they moved to: the one mark of a run that survives daemonising.
+    """
+    wanted = ("%s=%s" % (name, value)).encode()
+    found = []
+    for pid in pids():
+        if pid != os.getpid() and wanted in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0"):
+            born = start_time(pid)
+            if born is not None:
+                found.append((pid, born))
+    return found
+
+
+def signal_marked(name, value, signum):
+    """Send signum to every process with NAME=VALUE in its environment; returns how many there were."""
+    found = pids_with_env(name, value)
+    for pid, born in found:
+        if start_time(pid) == born:
+            try:
+                os.kill(pid, signum)
+            except OSError:
+                pass
+    return len(found)
+
+
+def end_marked(name, value, grace, poll=0.05, hard=10.0):
+    """SIGTERM, wait up to `grace` seconds, SIGKILL until none is left; returns the pids that would not die."""
+    deadline = time.monotonic() + grace
+    if grace > 0:
+        signal_marked(name, value, _signal.SIGTERM)
+        while time.monotonic() < deadline:
+            left = pids_with_env(name, value)
+            if not left:
+                return []
+            time.sleep(poll)
+    deadline = time.monotonic() + hard
+    while time.monotonic() < deadline:
+        if not signal_marked(name, value, _signal.SIGKILL):
+            return []
+        time.sleep(poll)
+    return [pid for pid, _ in pids_with_env(name, value)]

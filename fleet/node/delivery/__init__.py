@@ -1,0 +1,1 @@
+"""Code and data on their way into folders of the node."""

@@ -1,0 +1,1 @@
+"""A broadcast's chain: each member receives one stream of files and sends it on."""

@@ -1,0 +1,132 @@
+"""Links of the chain: TCP with mutual TLS 1.3, both ends holding the one certificate made for this transfer.
+
+The predecessor dials. It says {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
+secret, made by the head: good for this link only. The successor answers {"wants": [[from, to], ...]}; then those
+bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. Ranges are in order and apart. A
+newer epoch takes the place of an older link; whoever does not know the token, or has another certificate, gets nothing.
+"""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+
+from fleet.node.base.wire import write_all
+
+HANDSHAKE_SECONDS = 5.0
+DIAL_SECONDS = 3.0
+GONE_MILLISECONDS = 30000
+STRANGERS_AT_ONCE = 64
+
+
+def tls_context(server, tls):
+    """Exactly this certificate on both ends, TLS 1.3; the key is on a disk (of memory) only while it is loaded."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    if hasattr(ssl, "TLSVersion"):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    else:
+        context.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1 | ssl.OP_NO_TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=tls["cert"])
+    if server and hasattr(context, "num_tickets"):
+        context.num_tickets = 0
+    folder = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    try:
+        fd = os.open(os.path.join(folder, "pem"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_all(fd, (tls["cert"] + tls["key"]).encode())
+        os.close(fd)
+        context.load_cert_chain(os.path.join(folder, "pem"))
+    finally:
+        shutil.rmtree(folder)
+    return context
+
+
+def whole(text):
+    """A number of a line; the digits of a long one would take for ever to read."""
+    if len(text) > 20:
+        raise ValueError("no number")
+    return int(text)
+
+
+class Link:
+    """A TLS connection with lines and raw bytes on it; one thread at a time."""
+
+    def __init__(self, plain, context, server, tls):
+        plain.settimeout(HANDSHAKE_SECONDS)
+        self.sock = context.wrap_socket(plain, server_side=server, do_handshake_on_connect=False)
+        try:
+            self.sock.do_handshake()
+            if self.sock.getpeercert(True) != ssl.PEM_cert_to_DER_cert(tls["cert"]):
+                raise OSError(errno.EACCES, "another certificate")
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), GONE_MILLISECONDS)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def send_line(self, message):
+        self.sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def read_text(self, limit):
+        """A line, as bytes."""
+        data = bytearray()
+        while not data.endswith(b"\n"):
+            # lines go one way at a time: nothing follows one until it was answered
+            more = self.sock.recv(65536)
+            if not more:
+                raise OSError(errno.ECONNRESET, "the other end closed the connection")
+            if len(data) + len(more) > limit:
+                raise Nonsense("it says more than any relay")
+            data += more
+        return bytes(data)
+
+    def read_line(self, limit):
+        return json.loads(self.read_text(limit).decode(), parse_int=whole)
+
+    def abort(self):
+        """Wake whoever reads or writes; from any thread."""
+        shut(self.sock)
+
+
+def shut(sock):
+    try:
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+class Lost(Exception):
+    """A link broke; OSError itself may as well come from a disk."""
+
+
+class Nonsense(Lost):
+    """The other end says what no relay says."""
+
+
+class lost:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None and issubclass(kind, (OSError, ValueError)):
+            raise Lost(reason_of(error)) from None
+
+
+def reason_of(error):
+    if isinstance(error, socket.timeout):
+        return "timed out"
+    if isinstance(error, ssl.SSLError):
+        return "TLS: %s" % (error.reason or error)
+    return getattr(error, "strerror", None) or str(error)
+
+
+def start_thread(target, *args):
+    thread = threading.Thread(target=target, args=args)
+    thread.daemon = True
+    thread.start()

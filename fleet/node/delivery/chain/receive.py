@@ -1,0 +1,168 @@
+"""The receiving end of a link: a listener on the data address, open to the predecessor of this transfer only."""
+
+import errno
+import hashlib
+import hmac
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+
+from fleet.node.base.errors import Refused
+from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, shut, start_thread, tls_context
+from fleet.node.delivery.chain.part_file import Stopped
+from fleet.node.delivery.chain.store import CHUNK
+
+GATHER_SECONDS = 0.005
+
+
+def addresses_to_bind(wanted):
+    """Numeric addresses of this node to listen on, best first: the data address, else where SSH came in."""
+    came_in = os.environ.get("SSH_CONNECTION", "").split()
+    found = []
+    try:
+        for info in socket.getaddrinfo(wanted, 0, type=socket.SOCK_STREAM):
+            if info not in found:
+                found.append(info)
+    except OSError:
+        pass
+    loopback = [i for i in found if i[4][0].startswith("127.") or i[4][0] == "::1"]
+    if came_in and not (came_in[2].startswith("127.") or came_in[2] == "::1"):
+        # Debian's /etc/hosts gives a machine's own name a loopback address, which nobody else reaches
+        found = [i for i in found if i not in loopback]
+    if len(came_in) == 4:
+        found += socket.getaddrinfo(came_in[2].split("%")[0], 0, type=socket.SOCK_STREAM)
+    return found
+
+
+def listen_on(wanted):
+    """A listening socket on the data address only."""
+    for family, kind, _protocol, _name, address in addresses_to_bind(wanted):
+        listener = socket.socket(family, kind)
+        try:
+            listener.bind(address)
+            listener.listen(64)
+            return listener
+        except OSError:
+            listener.close()
+    raise Refused(
+        "no interface here has the data address %s" % wanted,
+        "set data_address in the inventory to an address of this host",
+    )
+
+
+class Receiver:
+    """Takes the newest rightful link and fills the store from it, until the program ends."""
+
+    def __init__(self, store, tls, token, wanted):
+        self.store, self.tls, self.token = store, tls, token
+        self.context = tls_context(True, tls)
+        self.listener = listen_on(wanted)
+        self.strangers, self.lock = [], threading.Lock()
+        self.epoch, self.link = 0, None
+        self.slow = True
+
+    def accept_forever(self):
+        while True:
+            try:
+                plain = self.listener.accept()[0]
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.EINVAL):
+                    return
+                time.sleep(0.1)
+                continue
+            with self.lock:
+                self.strangers.append(plain)
+                # a predecessor is through within a few packets: who is slow makes room
+                if len(self.strangers) > STRANGERS_AT_ONCE:
+                    shut(self.strangers.pop(0))
+            start_thread(self.admit, plain)
+
+    def admit(self, plain):
+        try:
+            link = Link(plain, self.context, True, self.tls)
+            hello = link.read_line(4096)
+            epoch = int(hello["epoch"])
+            token = hmac.new(self.token.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
+            if not hmac.compare_digest(str(hello.get("token")), token):
+                raise OSError(errno.EACCES, "a wrong token")
+            with self.store.ready:
+                if epoch <= self.epoch:
+                    raise OSError(errno.ESTALE, "an older link")
+                before, self.epoch, self.link = self.link, epoch, link
+                self.store.ready.notify_all()
+            if before is not None:
+                before.abort()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Lost):
+            plain.close()
+        finally:
+            with self.lock:
+                if plain in self.strangers:
+                    self.strangers.remove(plain)
+
+    def receive_forever(self):
+        epoch = 0
+        buffer = memoryview(bytearray(CHUNK))
+        while True:
+            with self.store.ready:
+                while self.epoch == epoch:
+                    self.store.ready.wait(1.0)
+                link, epoch = self.link, self.epoch
+                self.store.from_another(epoch)
+            try:
+                self.serve(link, epoch, buffer)
+            except (Lost, Stopped):
+                pass
+            finally:
+                link.sock.close()
+
+    def serve(self, link, epoch, buffer):
+        while True:
+            wants = self.next_wants(epoch)
+            with lost():
+                link.sock.settimeout(None)
+                link.send_line({"wants": wants})
+                link.sock.settimeout(0.0)
+            if not wants:
+                return
+            for begin, end in wants:
+                while begin < end:
+                    begin += self.fill(link, begin, buffer[: min(CHUNK, end - begin)])
+
+    def fill(self, link, position, room):
+        """Receive what there is, a chunk at most, and store it; the bytes received.
+
+        On a slow link each packet would wake us, and each TLS record of 16 KiB cost a write and a wake-up here and
+        further on: so it is looked at a few milliseconds after the first packet. But whatever is waited for, the whole
+        chain behind waits for as well, at every hop.
+        """
+        count = 0
+        with lost():
+            if not link.sock.pending():
+                select.select([link.sock], [], [])
+                if self.slow:
+                    time.sleep(GATHER_SECONDS)
+            while count < len(room):
+                try:
+                    got = link.sock.recv_into(room[count:])
+                except ssl.SSLWantReadError:
+                    break
+                if not got:
+                    raise Lost("closed")
+                count += got
+        self.slow = count < CHUNK // 4
+        self.store.put(position, room[:count])
+        return count
+
+    def next_wants(self, epoch):
+        """What to ask for; [] when every file is in place or given up. Waits while files are being verified."""
+        with self.store.ready:
+            while True:
+                wants = self.store.wants()
+                if wants or self.store.settled():
+                    return wants
+                if self.epoch != epoch:
+                    raise Stopped()
+                self.store.ready.wait(0.5)

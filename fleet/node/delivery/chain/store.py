@@ -1,0 +1,284 @@
+"""The files of a broadcast on this machine as ONE stream of bytes, in manifest order: written in wanted ranges, read
+anywhere below what is there. The source has all of it from the start.
+
+A file is received into a part file, read again and compared with the head's digest, then renamed to its name.
+"""
+
+import bisect
+import os
+import queue
+import shutil
+import stat
+import threading
+
+from fleet.node.base.beneath import chmod
+from fleet.node.base.errors import Refused
+from fleet.node.base.files import file_digest
+from fleet.node.base.wire import decode, encode, send_json
+from fleet.node.delivery.chain.part_file import BLOCK, File, Stopped, Writer, verified_prefix
+
+CHUNK = 1 << 20
+
+
+class Store:
+    """targets: Target objects. entries: the manifest. changed: called with the index of a source file that changed."""
+
+    def __init__(self, targets, entries, source, changed=None):
+        self.ready = threading.Condition()
+        self.source, self.changed = source, changed
+        self.targets, self.entries = targets, entries
+        self.files, position = [], 0
+        for entry in entries:
+            if entry[2] == "f":
+                self.files.append(File(targets[entry[0]], entry, position))
+                position += entry[4]
+        self.total = position
+        self.starts = [f.start for f in self.files]
+        self.received, self.left, self.at_least = 0, 0, 0
+        self.problems, self.folders = [], set()
+        self.to_place = queue.Queue()
+        self.writing = self.reading = None
+        self.epoch, self.doubted = 0, set()  # the link that fills it; files that the head is asked about
+        if source:
+            for f in self.files:
+                f.state, f.have = "held", f.size
+
+    # -- what is here --------------------------------------------------------------------------------------
+    def wants(self):
+        """[[from, to]] of the stream: what is still to be received, neighbours joined."""
+        ranges = []
+        for index, f in enumerate(self.files):
+            if f.state == "wanted" and f.have < f.size and index not in self.doubted:
+                begin = f.start + f.have
+                if ranges and ranges[-1][1] == begin:
+                    ranges[-1][1] = f.start + f.size
+                else:
+                    ranges.append([begin, f.start + f.size])
+        return ranges
+
+    def wanted_files(self):
+        """[[from, to]]: the numbers of the files that are not in place, neighbours joined."""
+        ranges = []
+        for index, f in enumerate(self.files):
+            if f.state == "wanted":
+                if ranges and ranges[-1][1] == index:
+                    ranges[-1][1] += 1
+                else:
+                    ranges.append([index, index + 1])
+        return ranges
+
+    def position(self):
+        """The first byte that is still to be received; the stream's length when there is none."""
+        for i in range(self.at_least, len(self.files)):
+            f = self.files[i]
+            if f.state == "wanted" and f.have < f.size:
+                self.at_least = i
+                return f.start + f.have
+        return self.total
+
+    def begin(self):
+        """Once it is decided what is wanted: count it."""
+        self.left = sum(f.state == "wanted" for f in self.files)
+
+    def settled(self):
+        return self.left == 0
+
+    # -- whom it is received from --------------------------------------------------------------------------
+    def from_another(self, epoch):
+        """Another link takes over: it may bring what was not as it should be. The caller holds `ready`."""
+        self.epoch = epoch
+        self.doubted.clear()
+        self.ready.notify_all()
+
+    def again(self, indexes):
+        """The head knows nobody better to have these from."""
+        with self.ready:
+            self.doubted.difference_update(indexes)
+            self.ready.notify_all()
+        for index in indexes:
+            f = self.files[index]
+            if f.have == f.size == 0:
+                f.received = True
+                self.to_place.put(index)
+
+    # -- receiving -----------------------------------------------------------------------------------------
+    def put(self, position, view):
+        """Write bytes of the stream; called by one thread, in order within each wanted range."""
+        while len(view):
+            index = bisect.bisect_right(self.starts, position) - 1
+            f = self.files[index]
+            offset = position - f.start
+            piece = view[: f.size - offset]
+            if f.state == "wanted" and offset == f.have:
+                self.write(f, offset, piece)
+                f.epochs.add(self.epoch)
+                with self.ready:
+                    f.have += len(piece)
+                    self.received += len(piece)
+                    f.received = f.have == f.size
+                    self.ready.notify_all()
+                if f.received:
+                    self.writing.close()
+                    self.writing = None
+                    self.to_place.put(index)
+            view = view[len(piece) :]
+            position += len(piece)
+
+    def write(self, f, offset, piece):
+        if self.writing is None or self.writing.of is not f:
+            if self.writing is not None:
+                self.writing.close()
+            self.writing = Writer(f, offset)
+        self.writing.write(piece)
+
+    def take_staged(self, names):
+        """What rsync brought. names: what the file of each target that is one is called in the stage."""
+        for index, f in enumerate(self.files):
+            if f.state == "wanted" and not f.received and f.have < f.size:
+                name = encode(f.name or names[self.targets.index(f.target)])
+                try:
+                    os.rename(os.path.join(f.target.stage, name), f.part)
+                except FileNotFoundError:
+                    self.fail(index, "is gone from the source")
+                    continue
+                self.received += f.size - f.have
+                f.have, f.received, f.staged = f.size, True, True
+                self.to_place.put(index)
+        for target in self.targets:
+            shutil.rmtree(target.stage, ignore_errors=True)
+
+    # -- sending on ----------------------------------------------------------------------------------------
+    def take(self, position, end, cancelled):
+        """Bytes of the stream from `position` on, before `end`, at least one; waits until they are here."""
+        parts, count = [], 0
+        while position < end:
+            index = bisect.bisect_right(self.starts, position) - 1
+            f = self.files[index]
+            offset = position - f.start
+            with self.ready:
+                while f.have <= offset and f.state != "failed" and not count:
+                    if cancelled():
+                        raise Stopped()
+                    self.ready.wait(1.0)
+                here = f.size if f.state == "failed" else f.have
+            if here <= offset:
+                break
+            data = self.read(f, index, offset, min(here, f.size, offset + end - position) - offset)
+            parts.append(data)
+            count += len(data)
+            position += len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read(self, f, index, offset, size):
+        """A stream cannot skip: what cannot be read goes out as zeros, and fails at the digest."""
+        try:
+            if self.reading is None or self.reading[0] is not f:
+                if self.reading is not None:
+                    os.close(self.reading[1])
+                    self.reading = None
+                self.reading = (f, self.open(f))
+                if self.source:
+                    self.check_unchanged(index, self.reading[1])
+            data = os.pread(self.reading[1], size, offset)
+        except OSError:
+            data = b""
+        if self.source and (len(data) < size or offset + size == f.size):
+            self.check_unchanged(index, self.reading[1] if self.reading else None)
+        return data + bytes(size - len(data))
+
+    def open(self, f):
+        """What is not under its part name any more is under its final one."""
+        if f.part is not None:
+            try:
+                return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                pass
+        return os.open(f.final, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW * (not self.source))
+
+    def check_unchanged(self, index, fd):
+        f = self.files[index]
+        st = os.fstat(fd) if fd is not None else None
+        if st is None or (st.st_size, st.st_mtime_ns) != (f.size, f.mtime_ns):
+            self.changed(index)
+
+    # -- putting in place ----------------------------------------------------------------------------------
+    def set_digest(self, index, digest):
+        self.files[index].digest = digest
+        if self.files[index].state == "wanted":
+            self.to_place.put(index)
+
+    def fail(self, index, reason):
+        """Give a file up; it never gets its name."""
+        f = self.files[index]
+        with self.ready:
+            if f.state != "wanted":
+                return
+            f.state = "failed"
+            self.left -= 1
+            self.problems.append([f.name or os.path.basename(decode(f.target.path)), reason])
+            self.ready.notify_all()
+        for path in (f.part, f.part + b".blocks"):
+            if os.path.lexists(path):
+                os.unlink(path)
+
+    def place_forever(self):
+        """A worker: verifies and renames what is complete and whose digest is known."""
+        while True:
+            index = self.to_place.get()
+            f = self.files[index]
+            with self.ready:
+                if not (f.received and f.digest and f.state == "wanted"):
+                    continue
+                f.received = False  # one worker only
+            self.place(index, f)
+
+    def place(self, index, f):
+        fd = os.open(f.part, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size == f.size and file_digest(f.part) == f.digest:
+                os.fchmod(fd, f.mode)
+                os.utime(fd, ns=(f.mtime_ns, f.mtime_ns))
+                os.fsync(fd)
+                self.enter(f)
+                return
+        finally:
+            os.close(fd)
+        if f.staged:
+            self.fail(index, "did not arrive as it was sent (changed while it was read?)")
+            return
+        good = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
+        with self.ready:
+            # asked for again, where this disk's copy is not as it came; else from the start
+            f.have, self.at_least = good if good < f.size else 0, 0
+            # whose fault it is, where one link alone brought it
+            epoch = f.epochs.pop() if len(f.epochs) == 1 and not f.have else None
+            f.epochs = {0} if f.have else set()
+            if epoch in (None, self.epoch):
+                self.doubted.add(index)  # until the head says where to have it from
+            self.ready.notify_all()
+        send_json({"event": "corrupt", "file": index, "epoch": epoch})
+
+    def enter(self, f):
+        try:
+            writable(os.rename, f.part, f.final)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise Refused("%s changed on the node meanwhile" % f.target.shown(f.name), "run this again") from None
+        if os.path.lexists(f.part + b".blocks"):
+            os.unlink(f.part + b".blocks")
+        with self.ready:
+            f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
+            f.state = "held"
+            self.left -= 1
+            self.folders.add((f.target, f.target.inside(f.name).rpartition(b"/")[0]))
+            self.ready.notify_all()
+
+
+def writable(function, *args):
+    """Call what changes a folder; of one that is not writable in the source, and so not here, the mode is set again in
+    the end. The last path in args lies in it."""
+    try:
+        function(*args)
+    except PermissionError:
+        folder = os.path.dirname([arg for arg in args if isinstance(arg, bytes)][-1]) + b"/."
+        chmod(folder, stat.S_IMODE(os.lstat(folder).st_mode) | 0o700)
+        function(*args)

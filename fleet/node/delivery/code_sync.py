@@ -1,0 +1,275 @@
+"""The node's half of a code sync: says what it lacks, stages it, verifies, then switches it in.
+
+Conversation (J frames out, control lines in):
+    spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path"}, "replaces": [source]
+    or true: the other folders of which what they delivered may be replaced and deleted}
+    -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
+       or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
+    <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}} and n bytes
+       (zlib JSON), or size 0 where "known" is that digest
+    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another folder
+       delivered would be lost
+    or {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
+    -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
+    <- {"op": "parcel", "size": n, "sha256"} and n bytes, see mirror_parcels.py; any number of these
+    <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
+    -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
+    -> {"event": "done", "sent", "deleted", "kept": [...], "entries", "changed"}
+Any refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that says
+nothing (not even ping) for `patience` seconds while it is asked something is gone: the program ends, and its lock with
+it.
+
+A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as
+UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
+where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
+"""
+
+import errno
+import hashlib
+import os
+import sys
+import threading
+import time
+
+from fleet.node.base.beneath import Beneath, reach, shown
+from fleet.node.base.errors import Refused
+from fleet.node.base.files import file_digest, lstat, remove_tree
+from fleet.node.base.locks import take_lock
+from fleet.node.base.state_folder import state_folder
+from fleet.node.base.wire import control_lines, decode, encode, in_parts, send_exit, send_json, start, start_heartbeat
+from fleet.node.delivery.commit import Switch, Writable, check_own, compare, count_lost, delete_stale, flush
+from fleet.node.delivery.disk_space import check_space
+from fleet.node.delivery.parcels import Parcels, keep_only
+from fleet.node.delivery.sync_state import (
+    NOTHING,
+    SYNC_STATE,
+    mark_switch,
+    read_state,
+    save_state,
+    unpack,
+    wait_for_runs,
+)
+
+
+class Head:
+    """The head's side of the conversation, and the end of this program when that side is silent for too long."""
+
+    def __init__(self, patience):
+        self.patience = patience
+        self.heard = None
+        self.lines = control_lines()
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def watch(self):
+        while True:
+            time.sleep(min(1.0, self.patience / 4))
+            heard = self.heard
+            if heard is not None and time.monotonic() - heard > self.patience:
+                # what it does not read may fill the pipe: these words then go with this program
+                last = threading.Thread(target=self.part, daemon=True)
+                last.start()
+                last.join(1.0)
+                os._exit(1)
+
+    def part(self):
+        try:
+            send_json(
+                {
+                    "event": "failed",
+                    "message": "the head said nothing for %g s" % self.patience,
+                    "hint": "run the sync again; nothing was switched in",
+                }
+            )
+            send_exit(1)
+        except OSError:
+            pass
+
+    def say(self, question):
+        """Something that it has to answer."""
+        self.heard = time.monotonic()
+        send_json(question)
+
+    def hear(self, *ops):
+        """The next control line called one of ops; None when it is gone."""
+        self.heard = time.monotonic()
+        for message in self.lines:
+            self.heard = time.monotonic()
+            if message.get("op") in ops:
+                self.heard = None
+                return message
+        return None
+
+    def payload(self, message):
+        """The bytes that follow a control line, as they were sent."""
+        data = self.read(message["size"])
+        if hashlib.sha256(data).hexdigest() != message["sha256"]:
+            raise Refused("something arrived damaged", "run the sync again; nothing was switched in")
+        return data
+
+    def read(self, size):
+        """The bytes that follow a control line."""
+        parts = []
+        while size:
+            self.heard = time.monotonic()
+            part = sys.stdin.buffer.read1(min(size, 65536))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        self.heard = None
+        return b"".join(parts)
+
+
+def make_dest(path):
+    """Hold DEST open."""
+    if path == b"/":
+        raise Refused("'/' cannot be a destination", "name a folder with --to")
+    try:
+        dest = Beneath(reach(path, make=True)).check()
+    except OSError as error:
+        raise Refused(
+            "cannot make %s: %s" % (decode(path), error.strerror), "choose another folder with --to"
+        ) from None
+    if dest.name == b"/":
+        raise Refused("'/' cannot be a destination", "name a folder with --to")
+    if not os.access(dest.path, os.W_OK | os.X_OK):
+        raise Refused("%s is not writable" % decode(dest.name), "choose another folder with --to, or mend its mode")
+    return dest
+
+
+def verify(stage, paths, digests):
+    for path in paths:
+        staged = os.path.join(stage, encode(path))
+        if lstat(staged) is None or file_digest(staged) != digests.get(path):
+            raise Refused(
+                "%s did not arrive as it was sent (changed while it was read?)" % path,
+                "run the sync again; nothing was switched in",
+            )
+
+
+def check_room(dest, wanted, allocated, stage):
+    """Refused where they have no room. What rsync left in the stage gives way: it writes a file anew beside it."""
+    sizes = [min(entry[3], allocated.get(entry[0], entry[3])) for entry in wanted]
+    needs = [(dest.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(wanted))]
+    hint = "free some space there, or exclude large files with .fleetignore"
+    try:
+        check_space(needs, hint)
+    except Refused:
+        remove_tree(stage)
+        check_space(needs, hint)
+
+
+def find_rsync():
+    for folder in os.environ.get("PATH", os.defpath).split(":"):
+        if os.access(os.path.join(folder, "rsync"), os.X_OK):
+            return os.path.join(folder, "rsync")
+    return None
+
+
+def receive(head, parcels):
+    """Unpack files as they come; the message that ends that, None when the head is gone."""
+    while True:
+        message = head.hear("parcel", "switch")
+        if message is None or message["op"] == "switch":
+            return message
+        parcels.unpack(head.payload(message))
+
+
+def mirror(spec):
+    path = os.path.expanduser(spec["dest"])
+    if path.startswith("~"):
+        raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
+    dest = make_dest(os.path.abspath(encode(path)))
+    around, name = os.path.split(dest.name)
+    meta = state_folder(Beneath(reach(around)), name, SYNC_STATE, dest)
+    fd, holder = take_lock(meta, spec)
+    if fd is None:
+        return {"event": "shared", "with": holder}
+    head = Head(spec["patience"])
+    stage = os.path.join(meta, b"stage")
+    state = read_state(meta) or NOTHING
+    known = {}
+    for entry in state["also"] + state["entries"]:
+        known.setdefault(entry[0], []).append(entry)
+    head.say({"event": "hello", "dest": decode(dest.name), "known": state["digest"], "rsync": find_rsync()})
+    message = head.hear("manifest")
+    if message is None:
+        return None
+    digest, packed, entries = message["digest"], state["packed"], state["entries"]
+    if message["size"]:
+        packed = head.payload(message)
+        entries = unpack(packed)
+    needed, changed = compare(dest, entries, known)
+    if (
+        state["source"] not in (None, spec["source"])
+        and spec["replaces"] is not True
+        and state["source"] not in spec["replaces"]
+    ):
+        deleted, replaced = count_lost(dest, known, entries, needed)
+        if deleted or replaced:
+            return {
+                "event": "other",
+                "source": state["source"],
+                "dest": decode(dest.name),
+                "deleted": deleted,
+                "replaced": replaced,
+            }
+    parcels = Parcels(os.path.join(meta, b"parcels"), needed)
+    wanted = list(parcels.left.values())
+    keep_only(stage, lambda path, _st: path in parcels.left)
+    check_room(dest, wanted, message.get("allocated") or {}, stage)
+    for folder in (stage, parcels.folder):
+        os.makedirs(folder, 0o700, exist_ok=True)
+    *parts, last = in_parts([[e[0], e[3]] for e in wanted])
+    for part in parts:
+        head.say({"event": "lacks", "files": part})
+    head.say({"event": "need", "files": last, "stage": decode(stage), "basis": decode(dest.path)})
+    message = receive(head, parcels)
+    if message is None:
+        return None
+    verify(stage, parcels.left, message["digests"])
+    deleted, kept = 0, []
+    if changed or digest != state["digest"]:
+        wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
+        check_own(dest, changed, known)
+        mark_switch(meta, state["begun"] + changed)
+        writable = Writable(dest)
+        deleted, kept = delete_stale(dest, known, entries, writable)
+        Switch(dest, parcels.folder, stage, parcels.left, writable).run(changed, needed)
+        flush(dest, needed)
+        also = [entry for path in kept for entry in known[path] if entry[1] == "d"]
+        save_state(meta, digest, packed, also, spec["source"])
+    elif state["source"] != spec["source"]:
+        save_state(meta, digest, packed, state["also"], spec["source"])
+    for folder in (stage, parcels.folder):
+        remove_tree(folder)
+    return {
+        "event": "done",
+        "sent": len(wanted),
+        "bytes": sum(e[3] for e in wanted),
+        "deleted": deleted,
+        "kept": kept[:100],
+        "entries": len(entries),
+        "changed": len(changed),
+    }
+
+
+def main():
+    spec = start()
+    start_heartbeat()
+    try:
+        answer = mirror(spec)
+    except Refused as refused:
+        answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1], "busy": len(refused.args) > 2}
+    except OSError as error:
+        name = error.filename
+        name = shown(name) if isinstance(name, bytes) else name
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer = {
+            "event": "failed",
+            "message": "%s: %s" % (name or spec["dest"], error.strerror),
+            "hint": "free some space there" if full else None,
+        }
+    if answer is not None:
+        send_json(answer)
+        send_exit(1 if answer["event"] == "failed" else 0)

@@ -1,0 +1,50 @@
+"""The room that a destination has, and how little of it files take: what mirror and relay share, behind beneath."""
+
+import os
+
+from fleet.node.base.beneath import shown
+from fleet.node.base.errors import Refused
+
+
+def check_space(needs, hint):
+    """needs: [(folder, bytes, files)]. Sums up what goes to one file system; Refused names the numbers."""
+    sums, where = {}, {}
+    for folder, count, files in needs:
+        device = os.stat(folder).st_dev
+        before = sums.get(device, (0, 0))
+        sums[device] = before[0] + count, before[1] + files
+        where.setdefault(device, folder)
+    for device, (count, files) in sums.items():
+        space = os.statvfs(where[device])
+        free = space.f_bavail * space.f_frsize
+        if count > free:
+            raise Refused("%d bytes are to be written to %s, %d are free" % (count, shown(where[device]), free), hint)
+        if space.f_files and files > space.f_favail:
+            raise Refused(
+                "%d files are to be made in %s, inodes for %d are free" % (files, shown(where[device]), space.f_favail),
+                "take files away there ('df -i' counts them), or make it one archive",
+            )
+
+
+BLOCK_OF_ZEROS = bytes(4096)
+
+
+def write_sparse(fd, data, at):
+    """Write at an offset, where the file holds nothing yet: blocks of zeros stay holes."""
+    view = memoryview(data)
+    begin = end = 0
+    while end < len(view):
+        here = end
+        end = min(len(view), here + 4096 - (at + here) % 4096)
+        if not view[here] and not view[end - 1] and view[here:end].tobytes() == BLOCK_OF_ZEROS[: end - here]:
+            write_at(fd, view[begin:here], at + begin)
+            begin = end
+    write_at(fd, view[begin:], at + begin)
+    if begin == end:
+        os.ftruncate(fd, at + end)
+
+
+def write_at(fd, view, at):
+    while view:
+        count = os.pwrite(fd, view, at)
+        view, at = view[count:], at + count

@@ -1,0 +1,1 @@
+"""Facts of a node: hardware, system, tools, networks."""

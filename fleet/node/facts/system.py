@@ -1,0 +1,118 @@
+"""The system, the hardware, limits and disks, read from /proc and /sys."""
+
+import glob
+import os
+import platform
+import pwd
+import re
+import resource
+import socket
+
+from fleet.node.base.processes import read_file
+
+
+def text(path):
+    return read_file(path).decode("utf-8", "replace")
+
+
+def find(pattern, string):
+    """The first group of the first match in any line, None where there is none."""
+    found = re.search(pattern, string, re.M)
+    return found.group(1).strip() if found else None
+
+
+def system():
+    try:
+        glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", "") or None
+    except (ValueError, OSError):
+        glibc = None  # another C library
+    return {
+        "hostname": socket.gethostname(),
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "boot_id": text("/proc/sys/kernel/random/boot_id").strip() or None,
+        "os": find(r'^PRETTY_NAME="?([^"\n]*)', text("/etc/os-release")),
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        "glibc": glibc,
+        "transparent_hugepages": find(r"\[(\w+)\]", text("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "numa_nodes": len(glob.glob("/sys/devices/system/node/node[0-9]*")) or None,
+    }
+
+
+def hardware():
+    memory = {k: int(v) * 1024 for k, v in re.findall(r"^(\w+):\s+(\d+) kB", text("/proc/meminfo"), re.M)}
+    swap = memory.get("SwapTotal", 0)
+    return {
+        "cpu": {
+            "model": find(r"^model name\s*:(.*)$", text("/proc/cpuinfo")),
+            "count": os.cpu_count(),
+            "usable": len(os.sched_getaffinity(0)),
+        },
+        "memory": {
+            "total": memory.get("MemTotal"),
+            "available": memory.get("MemAvailable"),
+            "swap_total": swap,
+            "swap_used": swap - memory.get("SwapFree", 0),
+        },
+        # what is plugged in, whether or not a driver knows it
+        "pci_gpus": len(
+            [
+                d
+                for d in glob.glob("/sys/bus/pci/devices/*")
+                if text(d + "/vendor").strip() == "0x10de" and text(d + "/class").startswith("0x03")
+            ]
+        ),
+    }
+
+
+def limits():
+    """The soft limits of this SSH session: what a run started through it inherits."""
+
+    def soft(which):
+        value = resource.getrlimit(which)[0]
+        return "unlimited" if value == resource.RLIM_INFINITY else value
+
+    return {
+        "limits": {
+            "nofile": soft(resource.RLIMIT_NOFILE),
+            "memlock": soft(resource.RLIMIT_MEMLOCK),
+            "nproc": soft(resource.RLIMIT_NPROC),
+        }
+    }
+
+
+def filesystem(path, mounts):
+    """(type, source) of the mount that path lies on, by /proc/self/mounts alone."""
+    best = ("", None, None)
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[1])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[0]):  # a later mount covers an earlier one
+            best = (point, fields[2], fields[0])
+    return best[1], best[2]
+
+
+def disk(name, path):
+    """Room at path, or at the nearest folder above it that exists."""
+    path = os.path.abspath(os.path.expanduser(path))
+    there = path
+    while there != "/" and not os.path.isdir(there):
+        there = os.path.dirname(there)
+    stat = os.statvfs(there)
+    kind, source = filesystem(os.path.realpath(there), text("/proc/self/mounts"))
+    return {
+        "disks": {
+            name: {
+                "path": path,
+                "exists": there == path,
+                "writable": os.access(there, os.W_OK | os.X_OK),
+                "free": stat.f_bavail * stat.f_frsize,
+                "total": stat.f_blocks * stat.f_frsize,
+                "type": kind,
+                "source": source,
+            }
+        }
+    }

@@ -1,0 +1,214 @@
+"""What the activated environment offers: interpreter, packages, compilers, NVIDIA's tools."""
+
+import glob
+import json
+import os
+import platform
+import shutil
+import subprocess
+import threading
+
+from fleet.node.facts.system import find, text
+
+OUTPUT_LIMIT = 1 << 20
+# Runs in the training interpreter, whatever its age. Versions are read from metadata and version files as text:
+# importing torch would cost seconds. JSON on the last line: a sitecustomize may print before it.
+ASK_PYTHON = r"""
+import json, os, re, sys
+from importlib.util import find_spec
+if sys.path and not sys.path[0]:
+    del sys.path[0]
+def read(path):
+    try:
+        with open(path, errors="replace") as f:
+            return f.read(1 << 16)
+    except OSError:
+        return ""
+def assigned(text, name):
+    found = re.search(r"^%s[ \t]*(?::[^=\n]*)?=[ \t]*(.+)$" % name, text, re.M)
+    value = found.group(1).strip().strip("'\"") if found else None
+    return None if value in ("None", "") else value
+def where(name):
+    try:
+        return list(find_spec(name).submodule_search_locations)[0]
+    except Exception:
+        return None
+packages = {}
+for folder in sys.path:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        continue
+    for entry in names:
+        found = re.match(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info$", entry)
+        if found:
+            packages.setdefault(re.sub(r"[-_.]+", "-", found.group(1)).lower(), found.group(2))
+torch = deepspeed = None
+folder = where("torch")
+if folder:
+    text = read(os.path.join(folder, "version.py"))
+    nccl = sorted(v for k, v in packages.items() if re.match(r"nvidia-nccl-cu\d+$", k))
+    torch = {"version": assigned(text, "__version__") or packages.get("torch"), "cuda": assigned(text, "cuda"),
+             "hip": assigned(text, "hip"), "nccl": nccl[-1] if nccl else None}
+folder = where("deepspeed")
+if folder:
+    text = read(os.path.join(folder, "git_version_info_installed.py"))
+    deepspeed = {"version": assigned(text, "version") or packages.get("deepspeed"),
+                 "ops": sorted(re.findall(r"'(\w+)': (?:True|1)", assigned(text, "installed_ops") or ""))}
+print()
+print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys.version_info[:3])),
+                  "implementation": sys.implementation.name, "packages": packages, "torch": torch,
+                  "deepspeed": deepspeed}))
+"""
+
+
+def run(argv, env):
+    """(status, stdout, stderr) of a tool; OSError where it cannot be started."""
+    child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said = []
+    reader = threading.Thread(target=lambda: said.append(child.stderr.read(OUTPUT_LIMIT)))
+    reader.daemon = True
+    reader.start()
+    with child.stdout:
+        out = child.stdout.read(OUTPUT_LIMIT)
+    status = child.wait()
+    reader.join(1.0)
+    return status, out.decode("utf-8", "replace"), b"".join(said).decode("utf-8", "replace")
+
+
+def last_line(*texts):
+    """The last thing said in any of the texts: where tools put the reason."""
+    lines = [line.strip() for t in texts for line in t.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def driver():
+    # from the kernel: it answers also where nvidia-smi hangs
+    version = text("/proc/driver/nvidia/version")
+    return {"driver": find(r"(?:Kernel Module|x86_64|aarch64)\s+(\d+\.[\d.]+)", version)}
+
+
+def rows(out, width):
+    """The lines of a CSV that have exactly `width` cells and a number in front."""
+    lines = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
+    return [cells for cells in lines if len(cells) == width and cells[0].isdigit()]
+
+
+def count(cell, unit=1):
+    """A number, or None for "[N/A]" and its like."""
+    return int(cell) * unit if cell.isdigit() else None
+
+
+class Tools:
+    """The steps that run tools; all but `activate` wait for the environment that it sets up."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.env = dict(os.environ)
+        self.env.update(spec.get("env") or {})
+        self.activated = threading.Event()
+
+    def tool(self, name, *places):
+        self.activated.wait()
+        return shutil.which(name, path=os.pathsep.join((self.env.get("PATH", os.defpath),) + places))
+
+    def activate(self):
+        """The environment behind the inventory's `activate` line; the fact is what went wrong, or null."""
+        line = self.spec.get("activate")
+        problem = None
+        if line:
+            # what the line itself prints comes before the first NUL
+            script = line + "\nstatus=$?; printf '\\0'; env -0; exit $status"
+            status, out, err = run(["bash", "-c", script], self.env)
+            pairs = [pair.split("=", 1) for pair in out.split("\0")[1:] if "=" in pair]
+            if pairs:
+                self.env = dict(pairs)
+            if status != 0 or not pairs:
+                problem = last_line(err) or "exit status %d" % status
+        self.activated.set()
+        return {"activate": problem}
+
+    def python(self):
+        wanted = self.spec.get("python")
+        path = self.tool(os.path.expanduser(wanted)) if wanted else self.tool("python3") or self.tool("python")
+        answer = {"path": path, "version": None, "error": None}
+        facts = {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
+        if path is None:
+            answer["error"] = "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH"
+            return facts
+        status, out, err = 126, "", ""
+        try:
+            status, out, err = run([path, "-c", ASK_PYTHON], self.env)
+            said = json.loads(out.strip().splitlines()[-1])
+        except (OSError, ValueError, IndexError) as error:
+            reason = str(error) if isinstance(error, OSError) else last_line(err)
+            answer["error"] = "%s: %s" % (path, reason or "said nothing, exit status %d" % status)
+            return facts
+        for name in ("torch", "deepspeed", "packages"):
+            facts[name] = said.pop(name)
+        answer.update(said)
+        return facts
+
+    def version(self, name, arguments, pattern, *places):
+        path = self.tool(name, *places)
+        try:
+            return find(pattern, run([path] + arguments, self.env)[1]) if path else None
+        except OSError:
+            return None  # a tool that cannot be started is as good as absent
+
+    def compilers(self):
+        # gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
+        full = ["-dumpfullversion", "-dumpversion"]
+        cuda = [self.env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
+        return {
+            "compilers": {
+                "gcc": self.version("gcc", full, r"^([\d.]+)$"),
+                "g++": self.version("g++", full, r"^([\d.]+)$"),
+                "ninja": self.version("ninja", ["--version"], r"^([\d.]+)"),
+            },
+            "cuda_toolkit": self.version("nvcc", ["--version"], r"release ([\d.]+)", *cuda),
+            "rsync": self.version("rsync", ["--version"], r"version v?([\d.]+)"),
+        }
+
+    def nccl(self):
+        """The system's NCCL, by its file name; the one that torch brings along is in facts["torch"]."""
+        self.activated.wait()
+        folders = self.env.get("LD_LIBRARY_PATH", "").split(":") + [
+            "/usr/lib/%s-linux-gnu" % platform.machine(),
+            "/usr/lib64",
+            "/usr/local/lib",
+            "/usr/local/nccl/lib",
+        ]
+        found = [path for folder in folders if folder for path in sorted(glob.glob(folder + "/libnccl.so.*.*.*"))]
+        return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
+
+    def gpus(self):
+        facts = {"gpus": [], "gpu_error": None}
+        smi = self.tool("nvidia-smi")
+        if smi:
+            fields = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
+            status, out, err = run([smi, "--query-gpu=" + fields, "--format=csv,noheader,nounits"], self.env)
+            if status != 0:
+                facts["gpu_error"] = last_line(err, out) or "nvidia-smi: exit status %d" % status
+            facts["gpus"] = [
+                {
+                    "index": int(index),
+                    "name": name,
+                    "memory": count(memory, 1 << 20),
+                    "uuid": uuid,
+                    "driver": version,
+                    "ecc_errors": count(ecc),
+                }
+                for index, name, memory, uuid, version, ecc in rows(out, 6)
+            ]
+        return facts
+
+    def gpu_processes(self):
+        smi = self.tool("nvidia-smi")
+        query = ["--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
+        out = run([smi] + query, self.env)[1] if smi else ""
+        return {
+            "gpu_processes": [
+                {"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in rows(out, 3)
+            ]
+        }

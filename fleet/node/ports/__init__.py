@@ -1,0 +1,1 @@
+"""Who listens on a port, their end, and a way through."""

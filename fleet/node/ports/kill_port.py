@@ -1,0 +1,154 @@
+"""Who listens on ports, TCP and UDP, and their end: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
+
+spec: {"ports": [n], "op": "scan"}, or {"ports": [n], "op": "end", "grace": s, "force": bool,
+"approved": [[pid, start ticks, uid]]}. Answers one J:
+    {"listeners": [{"port", "protocol": "tcp"|"udp", "address", "pid"|null, "start"|null, "uid", "user", "command"|null,
+                    "run_id"|null, "age": s|null, "own": bool, "refused": reason|null, "also": ["8080/tcp"]}],
+     "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
+One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
+has pid null. "also": what else the process listens on. "own": it belongs to the user we are. Only
+approved processes are ever signalled, after checking that pid, start time and owner are as they were shown; "refused"
+ones never.
+"""
+
+import os
+import pwd
+import signal
+import time
+
+from fleet.node.base.processes import read_file, start_time
+from fleet.node.base.wire import send_exit, send_json, start, start_heartbeat
+from fleet.node.ports.listeners import TCP_LISTENS, UDP_LISTENS, describe, holders, parse_listeners, status_number
+
+POLL = 0.05
+
+
+def user_name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def ancestors():
+    """This program and everything above it: the shell, the sshd session, the sshd that listens, init."""
+    line = []
+    pid = os.getpid()
+    while pid and pid not in line:
+        line.append(pid)
+        pid = status_number(pid, b"PPid")
+    return line
+
+
+def our_ssh_port():
+    """The port at which sshd took this very connection; None without one."""
+    fields = os.environ.get("SSH_CONNECTION", "").split()
+    return int(fields[3]) if len(fields) == 4 and fields[3].isdigit() else None
+
+
+def scan(ports):
+    """The listener entries of the docstring, by port, protocol, address and pid."""
+    ssh_port = our_ssh_port()
+    sockets = []
+    for name, state in (("tcp", TCP_LISTENS), ("tcp6", TCP_LISTENS), ("udp", UDP_LISTENS), ("udp6", UDP_LISTENS)):
+        table = read_file("/proc/net/" + name, 1 << 26).decode("latin-1")
+        sockets += [(name[:3],) + each for each in parse_listeners(table, None, state)]
+    owners = holders([inode for _, _, _, _, inode in sockets if inode])
+    above = ancestors()
+    way_back, held = set(), {}
+    for protocol, port, _, _, inode in sockets:
+        for pid in owners.get(inode, []):
+            held.setdefault(pid, set()).add((port, protocol))
+            if (protocol, port) == ("tcp", ssh_port):
+                way_back.add(pid)
+    found = []
+    for protocol, port, address, socket_uid, inode in sockets:
+        for pid in owners.get(inode, [None]) if port in ports else []:
+            entry = {
+                "port": port,
+                "protocol": protocol,
+                "address": address,
+                "pid": None,
+                "start": None,
+                "uid": socket_uid,
+                "age": None,
+                "command": None,
+                "run_id": None,
+                "refused": None,
+                "also": [],
+            }
+            if pid:
+                entry.update(describe(pid))
+                entry["also"] = ["%d/%s" % each for each in sorted(held[pid] - {(port, protocol)})]
+                if pid == 1:
+                    entry["refused"] = "it is this host's init"
+                elif pid in above or pid in way_back:
+                    entry["refused"] = "this SSH connection came through it"
+            entry["user"] = user_name(entry["uid"])
+            entry["own"] = entry["uid"] == os.getuid()
+            if entry not in found:
+                found.append(entry)
+    return sorted(found, key=lambda e: (e["port"], e["protocol"], e["address"], e["pid"] or 0))
+
+
+def judge(pid, born, uid, entry, force):
+    """Why an approved process must be left alone all the same; None when it may be ended."""
+    if status_number(pid, b"Uid") != uid:
+        return "its owner changed since it was shown"
+    if entry is None:
+        return "it does not listen there any more"
+    if entry["refused"]:
+        return entry["refused"]
+    if not entry["own"] and not force:
+        return "it belongs to %s" % entry["user"]
+    return None
+
+
+def end(ports, approved, grace, force):
+    """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
+    listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports)}
+    reasons, left, ended = {}, {}, []
+    for pid, born, uid in approved:
+        if start_time(pid) != born:  # gone by itself; whoever has the pid now is a stranger
+            ended.append(pid)
+            continue
+        reason = judge(pid, born, uid, listening.get((pid, born)), force)
+        if reason:
+            reasons[pid] = reason
+        else:
+            left[pid] = born
+    for signum, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
+        for pid, born in list(left.items()):
+            try:
+                if start_time(pid) == born:
+                    os.kill(pid, signum)
+            except OSError as error:
+                if not isinstance(error, ProcessLookupError):
+                    reasons[pid] = "not permitted" if isinstance(error, PermissionError) else str(error)
+                    del left[pid]
+        deadline = time.monotonic() + seconds
+        while left:
+            for pid in [pid for pid, born in left.items() if start_time(pid) != born]:
+                ended.append(pid)
+                del left[pid]
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(POLL)
+    for pid in left:
+        reasons[pid] = "it survived SIGKILL: it hangs in the kernel"
+    return ended, reasons
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    spec = start()
+    start_heartbeat()
+    ports = set(spec["ports"])
+    answer = {}
+    if spec["op"] == "end":
+        ended, reasons = end(ports, spec["approved"], spec["grace"], spec["force"])
+        answer.update(ended=ended, reasons={str(pid): reason for pid, reason in reasons.items()})
+    answer["listeners"] = scan(ports)
+    send_json(answer)
+    send_exit(0)

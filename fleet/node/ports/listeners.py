@@ -1,0 +1,92 @@
+"""Who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
+
+import os
+import socket
+import sys
+
+from fleet.node.base.processes import pids, read_file, start_time
+
+TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
+TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text
+
+
+def parse_listeners(table, ports, state=TCP_LISTENS):
+    """[(port, address, uid, inode)] of a /proc/net/tcp, tcp6, udp or udp6 text; lines that make no sense are passed
+    over. ports: None for all."""
+    found = []
+    for line in table.splitlines():
+        fields = line.split()
+        try:
+            if fields[3] != state:
+                continue
+            address, port = fields[1].split(":")
+            port, uid, inode = int(port, 16), int(fields[7]), int(fields[9])
+            raw = bytes.fromhex(address)
+            if len(raw) not in (4, 16):
+                continue
+        except (IndexError, ValueError):
+            continue
+        if ports is None or port in ports:
+            # 32-bit words in the machine's byte order
+            raw = b"".join(
+                raw[i : i + 4][::-1] if sys.byteorder == "little" else raw[i : i + 4] for i in range(0, len(raw), 4)
+            )
+            family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+            found.append((port, socket.inet_ntop(family, raw), uid, inode))
+    return found
+
+
+def holders(inodes):
+    """{socket inode: [pid]} as far as /proc lets us see."""
+    wanted = {"socket:[%d]" % inode: inode for inode in inodes}
+    found = {}
+    for pid in pids():
+        folder = "/proc/%d/fd/" % pid
+        try:
+            descriptors = os.listdir(folder)
+        except OSError:
+            continue  # gone, or not ours to see
+        links = set()
+        for descriptor in descriptors:
+            try:
+                links.add(os.readlink(folder + descriptor))
+            except OSError:
+                pass  # closed under our eyes
+        for link in links & set(wanted):
+            found.setdefault(wanted[link], []).append(pid)
+    return found
+
+
+def status_number(pid, field):
+    """The first number behind `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
+    for line in read_file("/proc/%d/status" % pid).split(b"\n"):
+        name, _, rest = line.partition(b":")
+        if name == field and rest.split():
+            return int(rest.split()[0])
+    return None
+
+
+def age(start):
+    uptime = read_file("/proc/uptime").split()
+    return max(0.0, round(float(uptime[0]) - start / os.sysconf("SC_CLK_TCK"), 1)) if uptime else None
+
+
+def describe(pid):
+    """What is known of a process: {} when it is gone."""
+    born, uid = start_time(pid), status_number(pid, b"Uid")
+    if born is None or uid is None:
+        return {}
+    command = read_file("/proc/%d/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
+    marks = [
+        pair[13:]
+        for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
+        if pair.startswith(b"FLEET_RUN_ID=")
+    ]
+    return {
+        "pid": pid,
+        "start": born,
+        "uid": uid,
+        "age": age(born),
+        "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
+        "run_id": marks[0].decode("utf-8", "replace")[:TEXT_LIMIT] if marks else None,
+    }

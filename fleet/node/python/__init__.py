@@ -1,0 +1,1 @@
+"""The training interpreter: what it has, installing wheels into it, building them with it."""

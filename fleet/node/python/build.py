@@ -1,0 +1,159 @@
+"""Builds one wheel from a source tree that was carried here, streams the log, brings the wheel back.
+
+spec: {"python", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s, "wait": s for a sync
+of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's bytes. J frames:
+    {"event": "started", "argv"}   {"event": "built", "file", "size", "sha256"}, then its bytes
+    {"event": "failed", "status", "message", "hint"}
+The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
+ends the build with every process it started; nothing of it stays.
+"""
+
+import fcntl
+import os
+import select
+import shutil
+import subprocess
+import time
+
+from fleet.node.base.child_processes import begin_marked, finish_marked, locked, refusal_of, stopped
+from fleet.node.base.errors import Trouble
+from fleet.node.base.files import file_digest
+from fleet.node.base.locks import holder_of
+from fleet.node.base.wire import frame, send_json
+from fleet.node.facts.tools import Tools
+from fleet.node.python.installed import training_python
+
+
+def room(spec):
+    """A folder of this build's own; those of builds whose program is gone are taken away."""
+    base = os.path.join(os.path.expanduser("~"), ".fleet", "builds")
+    os.makedirs(base, 0o700, exist_ok=True)
+    for name in os.listdir(base):
+        lock = os.path.join(base, name, ".lock")
+        try:
+            fd = os.open(lock, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+        except OSError:
+            pass
+        os.close(fd)
+    work = os.path.join(base, os.path.basename(spec["id"]))
+    os.mkdir(work, 0o700)
+    held = os.open(os.path.join(work, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(held, fcntl.LOCK_EX)
+    return work
+
+
+def pump(child):
+    """Its output to the head until it ended; True unless the head told to stop."""
+    fd = child.stdout.fileno()
+    open_ = True
+    while open_ or child.poll() is None:
+        if stopped.is_set():
+            return False
+        if not open_:
+            time.sleep(0.05)
+            continue
+        ready = select.select([fd], [], [], 0.2)[0]
+        if ready:
+            data = os.read(fd, 65536)
+            open_ = bool(data)
+            if data:
+                frame(b"O", data, 0)
+        elif child.poll() is not None:
+            break
+    return True
+
+
+def copy_tree(there, source, wait):
+    """While no sync writes to it: its lock is that of node/delivery/code_sync.py. Several builds copy it at once."""
+    around, name = os.path.split(there)
+    locks = [
+        os.path.join(meta, "lock")
+        for meta in (os.path.join(around, "." + name + ".fleet-sync"), os.path.join(there, ".fleet-sync"))
+    ]
+    held = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in locks if os.path.exists(path)]
+    for fd in held:
+        if not locked(fd, fcntl.LOCK_SH, wait):
+            raise Trouble(
+                "a sync to %s from %s is under way for more than %d s" % (there, holder_of(fd).get("head", "?"), wait),
+                "wait for it to end, then run this again",
+            )
+    shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(".fleet-sync"))
+    for fd in held:
+        os.close(fd)
+
+
+def build(spec, work):
+    tools = Tools(spec)
+    path = training_python(tools)
+    source = os.path.join(work, "src")
+    copy_tree(os.path.expanduser(spec["source"]), source, spec["wait"])
+    # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
+    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
+    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")
+    env["PATH"] = os.path.dirname(path) + os.pathsep + env.get("PATH", os.defpath)
+    argv = [
+        path,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "-v",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        os.path.join(work, "out"),
+        source,
+    ]
+    send_json({"event": "started", "argv": argv})
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    if not pump(child):
+        raise Trouble("interrupted", None)
+    status = child.wait()
+    out = os.path.join(work, "out")
+    wheels = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name.endswith(".whl")]
+    if status or len(wheels) != 1:
+        status = status if status >= 0 else 128 - status
+        return {
+            "event": "failed",
+            "status": status or 1,
+            "hint": None,
+            "message": "the build ended with exit status %d" % status if status else "the build left no wheel",
+        }
+    bring(os.path.join(out, wheels[0]))
+    return None
+
+
+def bring(path):
+    send_json(
+        {"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path), "sha256": file_digest(path)}
+    )
+    with open(path, "rb") as f:
+        for block in iter(lambda: f.read(1 << 17), b""):
+            frame(b"O", block, 1)
+
+
+def main():
+    spec = begin_marked()
+    work = None
+    try:
+        work = room(spec)
+        answer = build(spec, work)
+    except (Trouble, OSError) as error:
+        answer = dict(refusal_of(error), status=1)
+    finish_marked(spec, answer, answer["status"] if answer else 0)
+    if work:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,229 @@
+"""Installs carried wheels into the training interpreter, all of them or says why not, and imports them.
+
+spec: {"python", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an answer,
+"import_deadline": s, "wheels": [{"name", "version", "identity", "requires", "file", "sha256", "modules": [str]}]}.
+J {"event": "doing", "what"} as it goes, at the end one of
+    {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
+    {"event": "failed", "message", "hint", "wheels": {name: state}}
+Two installs into one interpreter wait for each other. End of file on stdin: pip is interrupted, rolls back, and goes.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+from fleet.node.base.child_processes import begin_marked, finish_marked, locked, refusal_of, stopped
+from fleet.node.base.errors import Trouble
+from fleet.node.base.files import file_digest
+from fleet.node.base.processes import end_marked, signal_marked
+from fleet.node.base.wire import send_json
+from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
+from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
+from fleet.node.python.undo import sweep
+
+PIP = (
+    "-m",
+    "pip",
+    "--disable-pip-version-check",
+    "--no-input",
+    "install",
+    "--no-index",
+    "--no-deps",
+    "--force-reinstall",
+    "--no-warn-script-location",
+    "--progress-bar",
+    "off",
+    "--quiet",
+)
+IMPORT = r"""
+import importlib, json, sys
+if sys.path and not sys.path[0]:
+    del sys.path[0]
+for name in json.loads(sys.stdin.read()):
+    sys.stderr.write("importing %s\n" % name)
+    sys.stderr.flush()
+    importlib.import_module(name)
+"""
+importing = threading.Event()
+
+
+def claim(answer, wait):
+    """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
+    key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
+    home = os.path.join(os.path.expanduser("~"), ".fleet", "wheels")
+    os.makedirs(home, 0o700, exist_ok=True)
+    fd = None
+    for path in (os.path.join(answer["target"], ".fleet-install.lock"), os.path.join(home, "lock-" + key)):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            break
+        except OSError:
+            continue
+    if fd is None:
+        raise Trouble("cannot write to %s" % home, "mend its mode, or free some space")
+    said = {"event": "doing", "what": "waiting for another install into the same interpreter"}
+    if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(said)):
+        raise Trouble(
+            "another install into %s is under way for more than %d s" % (answer["target"], wait),
+            "wait for it to end, then run this again",
+        )
+
+
+def check_files(spec, todo):
+    for wheel in todo:
+        try:
+            digest = file_digest(os.path.join(spec["folder"], wheel["file"]))
+        except FileNotFoundError:
+            raise Trouble("%s was taken away again, by another sync of it" % wheel["file"], "run this again") from None
+        if digest != wheel["sha256"]:
+            raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
+
+
+def pip_install(path, tools, spec, todo):
+    # The node's pip configuration may name links and indexes of its own: exactly these wheels are meant.
+    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
+    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
+    argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
+    argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
+    child = subprocess.Popen(
+        argv,
+        env=env,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    said = []
+    reader = threading.Thread(target=lambda: said.extend(iter(lambda: child.stdout.read(1 << 16), b"")))
+    reader.daemon = True
+    reader.start()
+    while child.poll() is None:
+        if stopped.wait(0.05):
+            child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+            end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
+            raise Trouble("interrupted", None)
+    reader.join(1.0)
+    out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
+    if child.returncode:
+        errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
+        said = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
+        raise Trouble(
+            "pip: %s" % said[:300],
+            "free some space there"
+            if "No space left" in out
+            else "run it by hand there: "
+            "%s -m pip install --no-index --no-deps -f %s %s" % (path, spec["folder"], argv[-1]),
+        )
+
+
+def import_all(path, tools, spec, answer, wheels):
+    names = [module for wheel in wheels for module in wheel["modules"]]
+    env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
+    importing.set()
+    status, _out, err = ask_python([path, "-c", IMPORT], json.dumps(names).encode(), env, spec["import_deadline"], "/")
+    importing.clear()
+    if stopped.is_set():
+        raise Trouble("interrupted", None)
+    if status:
+        current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
+        last = last_line(err)
+        if last == "importing " + current[0]:
+            last = "signal %d" % -status if status < 0 else "exit status %d" % status
+        raise Trouble(
+            "installed, but 'import %s' fails: %s" % (current[0], last),
+            "it needs a package that is not there, and does not say so: sync that one's wheel, too"
+            if last.startswith("ModuleNotFoundError")
+            else "the wheel does not fit this host: a library or a driver that it needs is missing or too old",
+        )
+    if status is None:
+        current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
+        raise Trouble(
+            "installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
+            "look at the file system there, or give it longer with --import-timeout",
+        )
+    for wheel in wheels:
+        mark = verified_file(answer, wheel)
+        os.makedirs(os.path.dirname(mark), 0o700, exist_ok=True)
+        open(mark, "w").close()
+
+
+def install(path, tools, spec, states, look):
+    """pip; the wheels that it was to install. What it leaves half done, the next install does again."""
+    todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
+    send_json({"event": "doing", "what": "installing"})
+    check_files(spec, todo)
+    try:
+        pip_install(path, tools, spec, todo)
+    finally:
+        answer, states = look()
+        sweep(answer, todo, states)
+    for wheel in todo:
+        state = states[wheel["name"]]
+        if state["state"] != "there":
+            raise Trouble(
+                "pip says that it installed %s %s, %s"
+                % (
+                    wheel["name"],
+                    wheel["version"],
+                    {
+                        "absent": "but the interpreter does not see it",
+                        "other": "but %s from elsewhere on sys.path hides it" % state.get("version"),
+                    }.get(state["state"], state.get("why")),
+                ),
+                "see sys.path there: PYTHONPATH or a user site may come first",
+            )
+    return todo
+
+
+def work(spec, seen):
+    tools = Tools(spec)
+    path = training_python(tools)
+    wheels = spec["wheels"]
+    spec["folder"] = os.path.expanduser(spec["folder"])
+
+    def look():
+        answer = wheel_answer(path, tools, wheels, False, spec["deadline"])
+        states = {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
+        seen.update((name, state["state"]) for name, state in states.items())
+        return answer, states
+
+    answer = look()[0]
+    claim(answer, spec["wait"])
+    answer, states = look()
+    sweep(answer, wheels, states)
+    todo = []
+    if set(seen.values()) != {"there"}:
+        todo = install(path, tools, spec, states, look)
+    send_json({"event": "doing", "what": "importing"})
+    fresh = [wheel for wheel in wheels if wheel in todo or not os.path.exists(verified_file(answer, wheel))]
+    import_all(path, tools, spec, answer, fresh)
+    done = {wheel["name"]: "installed" if wheel in todo else "there" for wheel in wheels}
+    return {"event": "done", "executable": answer["executable"], "wheels": done}
+
+
+def end_imports(spec):
+    """Unlike pip, an import has nothing to put back."""
+    while importing.is_set():
+        signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)
+        time.sleep(0.2)
+
+
+def main():
+    spec = begin_marked(end_imports)
+    seen = {}
+    try:
+        answer = work(spec, seen)
+    except (Trouble, OSError) as error:
+        answer = dict(refusal_of(error), wheels=seen)
+    finish_marked(spec, answer)

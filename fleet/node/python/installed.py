@@ -1,0 +1,159 @@
+"""Which interpreter trains here, and what it has of a set of wheels."""
+
+import json
+import os
+import subprocess
+
+from fleet.node.base.errors import Trouble
+from fleet.node.facts.tools import last_line
+
+# Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
+# A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:
+# pip writes that RECORD last, over the wheel's own one, which names no INSTALLER: so an interrupted install has none.
+ASK_WHEELS = r"""
+import csv, hashlib, json, os, re, sys, sysconfig
+asked = json.loads(sys.stdin.read())
+if sys.path and not sys.path[0]:
+    del sys.path[0]
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+installed = {}
+for folder in sys.path:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        continue
+    for entry in names:
+        found = re.match(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(dist|egg)-info$", entry)
+        if found and not entry.startswith("~"):
+            installed.setdefault(normal(found.group(1)), []).append(
+                (found.group(2), folder, os.path.join(folder, entry), found.group(3)))
+def rows_of(info):
+    with open(os.path.join(info, "RECORD"), newline="", encoding="utf-8") as f:
+        if os.fstat(f.fileno()).st_size > 16 << 20:
+            raise ValueError("longer than any")
+        return [row for row in csv.reader(f) if len(row) == 3]
+def own(path):
+    base = path.rsplit("/", 1)[-1]
+    beside = re.match(r"[^/]+\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|RECORD\.\w+)$", path)
+    return not (beside or path.startswith("../") or os.path.isabs(path) or base.endswith(".pyc"))
+def state(wheel):
+    found = installed.get(wheel["name"])
+    if not found:
+        return {"state": "absent"}
+    version, folder, info, kind = found[0]
+    if kind == "egg":
+        return {"state": "other", "version": version}
+    try:
+        rows = rows_of(info)
+    except (OSError, ValueError, csv.Error):
+        return {"state": "broken", "version": version, "why": "an interrupted install", "info": info}
+    text = "\n".join(sorted("%s,%s,%s" % tuple(row) for row in rows if own(row[0])))
+    if hashlib.sha256(text.encode("utf-8")).hexdigest() != wheel["identity"]:
+        return {"state": "other", "version": version}
+    if not any(row[0].endswith(".dist-info/INSTALLER") for row in rows):
+        return {"state": "broken", "version": version, "why": "an interrupted install"}
+    gone = []
+    for path, digest, size in rows:
+        try:
+            here = os.stat(os.path.join(folder, path)).st_size
+            if own(path) and size and here != int(size):
+                gone.append(path)
+        except OSError:
+            if not path.endswith(".pyc"):
+                gone.append(path)
+    if gone:
+        return {"state": "broken", "version": version, "why": "%d of its files are gone or cut, %s first" % (
+            len(gone), gone[0])}
+    return {"state": "there", "version": version}
+answer = {"executable": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix,
+          "implementation": sys.implementation.name, "platform": sysconfig.get_platform(),
+          "soabi": sysconfig.get_config_var("SOABI"), "target": sysconfig.get_path("purelib"),
+          "states": [state(wheel) for wheel in asked["wheels"]], "unmet": [], "pip": None, "tags": []}
+marker = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+answer["managed"] = sys.prefix == sys.base_prefix and os.path.exists(marker)
+if asked.get("judge"):
+    try:
+        import pip
+        answer["pip"] = pip.__version__
+        try:
+            from pip._internal.utils.compatibility_tags import get_supported
+        except ImportError:
+            from pip._internal.pep425tags import get_supported
+        answer["tags"] = [tag if isinstance(tag, str) else "-".join(tag) if isinstance(tag, tuple) else str(tag)
+                          for tag in get_supported()]
+        from pip._vendor.packaging.requirements import Requirement
+    except ImportError:
+        Requirement = None
+    given = {wheel["name"]: wheel["version"] for wheel in asked["wheels"]}
+    for wheel in asked["wheels"] if Requirement else []:
+        for text in wheel["requires"]:
+            try:
+                need = Requirement(text)
+                if need.marker and not need.marker.evaluate({"extra": ""}):
+                    continue
+            except Exception:
+                continue  # nothing reads it, so it keeps nothing from working
+            name = normal(need.name)
+            has = given.get(name) or (installed[name][0][0] if name in installed else None)
+            if has is None or not need.specifier.contains(has, prereleases=True):
+                wanted = "%s%s" % (need.name, need.specifier)
+                answer["unmet"].append({"wheel": wheel["name"], "needs": wanted, "has": has})
+print()
+print(json.dumps(answer))
+"""
+
+
+def ask_python(argv, asked, env, seconds, cwd=None):
+    """(status, stdout, stderr) of a program that is told `asked` on stdin; killed after `seconds`, then status None."""
+    child = subprocess.Popen(
+        argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        out, err = child.communicate(asked, seconds)
+        status = child.returncode
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+        status = None
+    return status, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+
+
+def training_python(tools):
+    """The interpreter's path: the inventory's `python`, else python3 (or python) behind `activate`."""
+    problem = tools.activate()["activate"]
+    if problem:
+        raise Trouble("the activate line failed: %s" % problem, "run it by hand there: ssh HOST, then bash")
+    wanted = tools.spec.get("python")
+    path = tools.tool(os.path.expanduser(wanted)) if wanted else tools.tool("python3") or tools.tool("python")
+    if path is None:
+        raise Trouble(
+            "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
+            "correct 'python' (or 'activate') of this host in the inventory",
+        )
+    return path
+
+
+def wheel_answer(path, tools, wheels, judge, seconds):
+    """What ASK_WHEELS says, run by the interpreter at path."""
+    asked = json.dumps({"wheels": wheels, "judge": judge}).encode()
+    try:
+        status, out, err = ask_python([path, "-c", ASK_WHEELS], asked, tools.env, seconds, "/")
+        if status is None:
+            raise Trouble("%s gave no answer in %d s" % (path, seconds), "the file system that it lies on hangs")
+        return json.loads(out.strip().splitlines()[-1])
+    except (OSError, ValueError, IndexError) as error:
+        reason = str(error) if isinstance(error, OSError) else last_line(err) or "said nothing"
+        raise Trouble(
+            "%s does not work: %s" % (path, reason), "correct 'python' of this host in the inventory"
+        ) from None
+
+
+def verified_file(answer, wheel):
+    """Exists once this wheel was imported in this interpreter; its content does not matter."""
+    import hashlib
+
+    key = "\n".join([answer["executable"], answer["version"], wheel["name"], wheel["identity"]])
+    return os.path.join(
+        os.path.expanduser("~"), ".fleet", "wheels", "verified", hashlib.sha256(key.encode()).hexdigest()
+    )

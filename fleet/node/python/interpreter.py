@@ -1,0 +1,45 @@
+"""Facts of this node's training interpreter, and what it has of a set of wheels. Nothing is changed.
+
+spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
+"wheels": [{"name", "version", "identity", "requires": [str]}]}. Answers J {"event": "facts", ...}:
+    executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
+    pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
+    states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
+    unmet   [{"wheel", "needs": requirement, "has": version that is there | null}]
+pip, tags and unmet only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
+"""
+
+import os
+
+from fleet.node.base.errors import Trouble
+from fleet.node.base.gather import begin, finish, gather
+from fleet.node.facts.tools import Tools
+from fleet.node.python.installed import training_python, verified_file, wheel_answer
+
+
+def facts(spec):
+    tools = Tools(spec)
+    path = training_python(tools)
+    answer = wheel_answer(path, tools, spec["wheels"], spec["judge"], spec["deadline"])
+    for wheel, state in zip(spec["wheels"], answer["states"]):
+        state["verified"] = os.path.exists(verified_file(answer, wheel))
+    there = answer["target"]
+    while not os.path.isdir(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    room = os.statvfs(there)
+    answer["free"] = room.f_bavail * room.f_frsize
+    return dict(answer, event="facts", path=path)
+
+
+def main():
+    spec = begin()
+
+    def step():
+        try:
+            return {"answer": facts(spec)}
+        except Trouble as trouble:
+            return {"answer": {"event": "failed", "message": trouble.args[0], "hint": trouble.args[1]}}
+
+    found = gather([("python", step)], spec["deadline"] + 5.0)
+    why = found["failed"].get("python") or "the interpreter gave no answer in %d s" % spec["deadline"]
+    finish(found.get("answer") or {"event": "failed", "message": why, "hint": "a file system there hangs"})

@@ -1,0 +1,29 @@
+"""Clears away what a pip that was cut off leaves and trips over.
+
+pip puts back what it was replacing; what it had added already stays, and is overwritten by the next install.
+"""
+
+import os
+import re
+import shutil
+
+
+def sweep(answer, wheels, states):
+    """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
+    for wheel in wheels:
+        info = states[wheel["name"]].get("info")
+        if info and os.path.dirname(info) == answer["target"]:
+            shutil.rmtree(info, ignore_errors=True)
+    ours = set()
+    for wheel in wheels:
+        ours.update(module[1:] for module in wheel["modules"])
+    for name in listing(answer["target"]):
+        if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
+            shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
+
+
+def listing(folder):
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

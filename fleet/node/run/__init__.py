@@ -1,0 +1,1 @@
+"""Commands and runs: start, supervise, follow, stop, and what is looked at before."""

@@ -1,0 +1,106 @@
+"""The end of a run's processes, whoever started them and wherever they went."""
+
+import os
+import signal
+import time
+
+from fleet.node.base.processes import pids, pids_with_env, read_file, start_time
+from fleet.node.run.extension_builds import Builds
+from fleet.node.run.run_folder import RANK_WRAPPER, RUN_MARK, final_status, write_final
+
+
+def descendants(ancestors):
+    """{pid: start_time} of all processes below the given pids."""
+    children = {}
+    for pid in pids():
+        stat = read_file("/proc/%d/stat" % pid)
+        if stat:
+            fields = stat[stat.rindex(b")") + 2 :].split()
+            # a zombie whose other threads run on has not ended
+            over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+            children.setdefault(int(fields[1]), []).append((pid, int(fields[19]), over))
+    found, todo = {}, list(ancestors)
+    while todo:
+        for pid, born, over in children.pop(todo.pop(), ()):
+            todo.append(pid)
+            if not over:
+                found[pid] = born
+    return found
+
+
+class Ending:
+    """Ends a run's processes: SIGTERM once to each, SIGKILL when the grace is over, until none is left. What they start
+    in the grace, a copy of a last checkpoint for instance, has the rest of it in peace.
+
+    A process belongs to the run by its environment, or by descent from `ancestors`, which catches those that
+    cleared their environment. Call step() every 50 ms or so until it is true; `left` then holds the pids
+    that outlived SIGKILL for `hard` seconds.
+    """
+
+    def __init__(self, run, grace, ancestors=(), hard=10.0):
+        self.run = run
+        self.ancestors = list(ancestors)
+        self.hard = hard
+        self.kill_at = time.monotonic() + grace
+        self.polite = grace > 0
+        self.killing = False
+        self.told = set()
+        self.newest = None  # start time of the youngest that was there at the beginning
+        self.quiet = 0
+        self.left = []
+
+    def hurry(self, grace):
+        self.kill_at = min(self.kill_at, time.monotonic() + grace)
+
+    def members(self):
+        found = dict(pids_with_env(RUN_MARK, self.run))
+        found.update(descendants(self.ancestors))
+        for pid in self.ancestors:
+            found.pop(pid, None)
+        return found
+
+    def step(self):
+        found = self.members()
+        self.left = sorted(found)
+        if not found:
+            # a process in the middle of exec shows no environment for a moment: look twice
+            self.quiet += 1
+            return self.quiet >= 2
+        self.quiet = 0
+        if self.newest is None:
+            self.newest = max(found.values())
+        now = time.monotonic()
+        kill = not self.polite or now >= self.kill_at
+        first, self.killing = kill and not self.killing, kill
+        # youngest first: a rank hears it from here before its engine hears it and passes it on
+        for pid in reversed(self.left):
+            key = (pid, found[pid])
+            if first and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
+                continue  # a round later than its rank: it puts on record how that ended
+            if kill or key not in self.told and found[pid] <= self.newest:
+                self.told.add(key)
+                send_signal(pid, found[pid], signal.SIGKILL if kill else signal.SIGTERM)
+        return now >= self.kill_at + self.hard
+
+    def finish(self, poll=0.05):
+        """Step to the end; returns `left`."""
+        while not self.step():
+            time.sleep(poll)
+        return self.left
+
+
+def send_signal(pid, born, signum):
+    if start_time(pid) in (born, None):
+        try:
+            os.kill(pid, signum)
+        except OSError:
+            pass
+
+
+def bury(run, folder, grace, reason, ancestors=(), state="lost", cause="supervisor"):
+    """End what a dead supervisor left behind and say so in status.json; returns that status."""
+    began = time.time()
+    status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
+    Builds(folder).finish()
+    write_final(folder, status)
+    return status

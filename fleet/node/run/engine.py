@@ -1,0 +1,226 @@
+"""The start of a run on its node: its folder, and the engine as a child process."""
+
+import ctypes
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import time
+
+from fleet.node.base.errors import Refused
+from fleet.node.base.wire import encode
+from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
+from fleet.node.run.run_folder import (
+    FINAL,
+    NODE,
+    boot_id,
+    final_status,
+    owners,
+    read_json,
+    read_status,
+    reserve,
+    run_names,
+    runs_root,
+    tombstone,
+    write_final,
+    write_json,
+)
+
+START_DEADLINE = 10.0
+LEFTOVER_GRACE = 2.0
+SYNC_WAIT = 5.0
+KEPT_RUNS, KEPT_BYTES, FETCH_SECONDS = 20, 1 << 30, 600.0
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+
+class Failed(Exception):
+    """Why nothing was started: message, hint."""
+
+    def __init__(self, message, hint=None):
+        Exception.__init__(self, message)
+        self.answer = {"event": "failed", "message": message, "hint": hint}
+
+
+def prctl(option, argument):
+    """Best effort: a kernel or a python without it costs a safety net, not the run."""
+    try:
+        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+# -- the run's folder -------------------------------------------------------------------------------------
+def temporary_folder(spec):
+    return os.path.join(runs_root(), ".%s.%s.%d" % (spec["run"].replace("/", "_"), NODE, os.getpid()))
+
+
+def fill_folder(folder, spec):
+    """Make it, with everything in it but the pid file."""
+    run_names(spec["run"])
+    os.makedirs(runs_root(), 0o700, exist_ok=True)
+    os.mkdir(folder, 0o700)
+    kept = {name: value for name, value in spec.items() if name not in ("files", "umask")}
+    kept.update(node=NODE, env=sorted(spec.get("env") or {}), env_expand=sorted(spec.get("env_expand") or {}))
+    for name, text in (spec.get("files") or {}).items():
+        with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as f:
+            f.write(text)
+    write_json(os.path.join(folder, "spec.json"), kept)
+    write_json(os.path.join(folder, "status.json"), {"state": "running", "time": time.time()})
+    reserve(os.path.join(folder, "status.json"))
+    for name in ("lease", "node.log"):
+        open(os.path.join(folder, name), "wb").close()
+
+
+def publish_folder(temporary, run):
+    """Give the folder its name in one step, so that nobody ever sees half of one; returns the new path."""
+    for name in run_names(run):
+        folder = os.path.join(runs_root(), name)
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if read_json(os.path.join(folder, "spec.json")).get("node") == NODE:
+                break
+            continue
+        if os.path.exists(tombstone(run)):
+            write_final(folder, final_status("stopped", "stopped before it began", []))
+            raise Failed("run %s was stopped before it began" % run)
+        return folder
+    raise Failed("run %s exists already on this node" % run, "every launch needs a run id of its own")
+
+
+def has_ended(folder):
+    """Whether this is the folder of a run of this node of which nothing can be alive any more."""
+    if read_json(os.path.join(folder, "spec.json")).get("node") != NODE or owners(folder):
+        return False
+    status = read_status(folder)
+    return (
+        status.get("state") in FINAL
+        and not status.get("left")
+        or read_json(os.path.join(folder, "pid")).get("boot", boot_id()) != boot_id()
+    )
+
+
+def prune_runs(keep=KEPT_RUNS, size=KEPT_BYTES):
+    """Take away runs of this node that have ended, the oldest first, beyond so many and so much."""
+    folders = [os.path.join(runs_root(), name) for name in os.listdir(runs_root())]
+    ended = [(os.stat(os.path.join(folder, "status.json")).st_mtime, folder) for folder in folders if has_ended(folder)]
+    for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
+        size -= sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+        # what ended just now may still be fetched
+        if number >= keep or size < 0 and time.time() - when > FETCH_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Beginning:
+    """Holds the code that a sync delivered until all ranks have run for spec["code"]["settle"] s: time to import it."""
+
+    def __init__(self, spec, folder):
+        self.spec, self.folder, self.lock = spec, folder, None
+        self.latest, self.until = time.monotonic() + BEGIN_SECONDS, None
+        if spec.get("code"):
+            try:
+                self.lock = begin_from(spec["code"], spec["run"], SYNC_WAIT)
+            except Refused as refused:
+                raise Failed(*refused.args[:2]) from None
+
+    def over(self, now):
+        if self.lock is not None and self.until is None:
+            try:
+                names = os.listdir(self.folder)
+            except OSError:
+                names = []  # somebody removed it: the run is none the worse for that
+            if sum(name.startswith("rank") and name.endswith(".out") for name in names) >= len(self.spec["ranks"]):
+                self.until = now + self.spec["code"]["settle"]
+        return now >= (self.latest if self.until is None else self.until)
+
+    def release(self):
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+# -- the engine -------------------------------------------------------------------------------------------
+def engine_argv(spec, folder):
+    argv = []
+    for item in spec["argv"]:
+        if isinstance(item, dict):
+            argv += [sys.executable, "-I", "-S"] if "python" in item else [os.path.join(folder, item["run_dir"])]
+        else:
+            argv.append(item)
+    if spec.get("activate"):
+        # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+        argv = ["bash", "-c", spec["activate"] + '\nexec "$@"', "bash"] + argv
+    return [encode(item) for item in argv]
+
+
+def engine_env(spec, folder):
+    env = dict(os.environb)
+    for name, value in (spec.get("env") or {}).items():
+        env[encode(name)] = encode(value)
+    for name, value in (spec.get("env_expand") or {}).items():
+        env[encode(name)] = re.sub(
+            rb"\$(?:(\w+)|\{(\w+)\})",
+            lambda found: env.get(found.group(1) or found.group(2), b""),
+            encode(os.path.expanduser(value)),
+        )
+    env[b"FLEET_RUN_ID"] = encode(spec["run"])
+    env[b"FLEET_RUN_DIR"] = encode(folder)
+    return env
+
+
+def start_engine(spec, folder):
+    """Fork and exec it; returns its pid. Raises Failed with the reason, also when the working folder hangs."""
+    argv, env = engine_argv(spec, folder), engine_env(spec, folder)
+    cwd = os.path.expanduser(spec.get("cwd") or "~")
+    log = os.open(os.path.join(folder, "node.log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    parent = os.getpid()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        stage = "cwd"
+        try:
+            os.setsid()
+            for signum in (
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+                signal.SIGCHLD,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):
+                signal.signal(signum, signal.SIG_DFL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(1)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            os.umask(spec["umask"])
+            os.chdir(cwd)
+            stage = "exec"
+            os.execvpe(argv[0], argv, env)
+        except BaseException as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            os.write(writer, json.dumps([stage, reason]).encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    os.close(log)
+    said = os.read(reader, 4096) if select.select([reader], [], [], START_DEADLINE)[0] else b'["cwd", "no answer"]'
+    os.close(reader)
+    if not said:
+        return pid
+    os.kill(pid, signal.SIGKILL)
+    stage, reason = json.loads(said.decode())
+    if stage == "cwd":
+        raise Failed(
+            "cannot enter the folder %s: %s" % (cwd, reason),
+            "create it there, sync the code first (--sync), or set --workdir",
+        )
+    raise Failed(
+        "cannot start %s: %s" % (argv[0].decode("utf-8", "replace"), reason),
+        "install it there, or set 'python' or 'activate' for this host",
+    )

@@ -1,0 +1,154 @@
+"""Builds of torch's extensions, DeepSpeed's ops among them, that were killed: part of preflight and of a run.
+
+Who builds one holds a new file `lock` in its folder open, and removes it in the end (torch's FileBaton); who wants
+the extension meanwhile waits until that file is gone. Killed in between it stays, and all wait for ever without a word.
+So a lock that no process has open is stale; on a file system of several machines it may be one of another node.
+"""
+
+import os
+import re
+import time
+
+from fleet.node.base.processes import pids, read_file
+
+OF_SEVERAL = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs")
+
+
+def build_root(env):
+    """The folder in which torch builds, in an environment: a function from a variable's name to its value, or ""."""
+    home = env("HOME") or os.path.expanduser("~")
+    default = os.path.join(env("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "torch_extensions")
+    return os.path.realpath(env("TORCH_EXTENSIONS_DIR") or default)
+
+
+def environment_of(pid):
+    """build_root()'s argument, for a process; None in the middle of its exec."""
+    pairs = [pair.partition(b"=") for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")]
+    known = {name: os.fsdecode(value) for name, _, value in pairs}
+    return (lambda name: known.get(name.encode(), "")) if len(known) > 1 else None
+
+
+def find_locks(root):
+    """{path: stat result}: ROOT/NAME/lock, and ROOT/py311_cpu/NAME/lock."""
+    found, folders = {}, [root]
+    for depth in range(3):
+        deeper = []
+        for folder in folders:
+            try:
+                names = os.listdir(folder)
+            except OSError:
+                continue
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    st = os.lstat(path)
+                except OSError:
+                    continue
+                if name == "lock" and depth and os.path.isfile(path):
+                    found[path] = st
+                elif depth < 2 and os.path.isdir(path) and not os.path.islink(path):
+                    deeper.append(path)
+        folders = deeper
+    return found
+
+
+def held_files(wanted):
+    """Those of (device, inode) pairs that some process has open, as far as /proc lets us see."""
+    held = set()
+    for pid in pids():
+        folder = "/proc/%d/fd/" % pid
+        try:
+            for name in os.listdir(folder):
+                if os.readlink(folder + name).endswith("/lock"):
+                    st = os.stat(folder + name)
+                    held.add((st.st_dev, st.st_ino))
+        except OSError:
+            continue  # gone, or not ours to see
+    return held & wanted
+
+
+def is_shared(path):
+    """Whether other machines may use the file system that a path lies on."""
+    best = ("", "")
+    for line in read_file("/proc/self/mounts").decode("utf-8", "surrogateescape").splitlines():
+        point, kind = (line.split(" ") + ["", ""])[1:3]
+        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
+            best = (point, kind)
+    return OF_SEVERAL.match(best[1]) is not None
+
+
+def stale_locks(root):
+    """{path: (stat result, sure)} of the locks that nobody has open. sure: no process that is out of sight can."""
+    found = find_locks(root)
+    held = held_files({(st.st_dev, st.st_ino) for st in found.values()}) if found else ()
+    return {
+        path: (st, os.geteuid() in (0, st.st_uid) and not is_shared(path))
+        for path, st in found.items()
+        if (st.st_dev, st.st_ino) not in held
+    }
+
+
+class Builds:
+    """The stale locks that the run in a folder meets, and those that it leaves itself; where they are stands in the
+    file `builds`, for whoever ends the run when its supervisor cannot."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "builds")
+        self.roots = set(os.fsdecode(read_file(self.path)).splitlines())
+        try:
+            self.began = os.stat(os.path.join(folder, "spec.json")).st_mtime
+        except OSError:
+            self.began = time.time()
+        self.before, self.told, self.due = {}, set(), 0.0
+
+    def watch(self, pid):
+        env = environment_of(pid)
+        if env:
+            self.add(build_root(env))
+
+    def add(self, root):
+        if root not in self.roots:
+            self.roots.add(root)
+            try:
+                with open(self.path, "ab") as f:
+                    f.write(os.fsencode(root) + b"\n")
+            except OSError:
+                pass  # no room
+
+    def stale(self):
+        return {path: found for root in self.roots for path, found in stale_locks(root).items()}
+
+    def look(self, now, engine, every=2.0):
+        """Locks that are new and stale, since the last look at least: who is just being started has time to be seen.
+        Those that the run itself has left are taken away: a rank that is started again would wait for itself."""
+        if now < self.due:
+            return []
+        self.watch(engine)
+        if not self.roots:
+            return []
+        self.due = now + every
+        self.clear(self.before)
+        found = {path: st.st_ino for path, (st, _sure) in self.stale().items()}
+        fresh = [path for path in found if self.before.get(path) == found[path] and path not in self.told]
+        self.told.update(fresh)
+        self.before = found
+        return sorted(fresh)
+
+    def finish(self, seconds=1.0):
+        """Take away what the run has left in the end. A process that was killed closes its files a moment later."""
+        until = time.monotonic() + seconds
+        while any(st.st_ctime >= self.began - 0.01 for root in self.roots for st in find_locks(root).values()):
+            self.clear()
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
+
+    def clear(self, only=None):
+        """Take away what the run has left. only: {path: inode} of those that may be."""
+        for path, (st, sure) in self.stale().items():
+            if sure and st.st_ctime >= self.began - 0.01 and (only is None or only.get(path) == st.st_ino):
+                try:
+                    if os.lstat(path).st_ino == st.st_ino:
+                        os.unlink(path)
+                except OSError:
+                    pass

@@ -1,0 +1,168 @@
+"""Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
+
+spec: {"run", "offsets": {name: bytes}}. Files: rank<R>.out, rank<R>.err, node.log. Sends
+    J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
+    J {"event": "rank", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
+    J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
+    J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte; then X 0
+    J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
+Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "stop", "grace", "reason"} stops the
+run. End of file on stdin ends this program; the run goes on under its lease.
+"""
+
+import os
+import signal
+import threading
+import time
+
+from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
+from fleet.node.run.ending import bury
+from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
+
+CHUNK = 65536
+CHUNKS_A_TURN = 16
+BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS = 0.01, 0.04, 1.0
+OWNER_CHECK_SECONDS = 0.5
+
+
+class Stream:
+    """One growing file."""
+
+    def __init__(self, path, name, number, offset):
+        self.name, self.number = name, number
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.offset = min(offset, os.fstat(self.fd).st_size) if isinstance(offset, int) and offset > 0 else 0
+        send_json({"event": "stream", "id": number, "name": name, "offset": self.offset})
+
+    def turn(self):
+        """Send what is there, up to 1 MiB, so that one loud file does not silence the others; True if any."""
+        sent = False
+        for _ in range(CHUNKS_A_TURN):
+            data = os.pread(self.fd, CHUNK, self.offset)
+            if data:
+                frame(b"O", data, self.number)
+                self.offset += len(data)
+                sent = True
+            if len(data) < CHUNK:
+                break
+        return sent
+
+
+class Follower:
+    def __init__(self, run, folder, offsets):
+        self.run, self.folder, self.offsets = run, folder, offsets
+        self.streams = {}
+        self.seen = {}
+        self.status = {}
+        self.owners_checked = time.monotonic()
+
+    def follow(self):
+        last = time.monotonic()
+        while True:
+            over = self.status.get("state") in FINAL
+            found = self.look()
+            moved = False
+            for stream in self.streams.values():
+                moved = stream.turn() or moved
+            for message in found:
+                send_json(message)
+            if over and not moved and not found:
+                break
+            now = time.monotonic()
+            if moved or found:
+                last = now
+            else:
+                self.check_owners(now)
+                time.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
+        send_json({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
+
+    def look(self):
+        """Open new files; returns the events of records that are new."""
+        events = []
+        for name in sorted(os.listdir(self.folder)):
+            path = os.path.join(self.folder, name)
+            if name == "node.log" or name.startswith("rank") and name.endswith((".out", ".err")):
+                if name not in self.streams:
+                    self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name))
+            elif name == "status.json" or name.startswith("rank") and name.endswith(".json"):
+                record = self.renewed(name, path)
+                if record and name == "status.json":
+                    self.status = record
+                if record:
+                    events.append(dict(record, event="status" if name == "status.json" else "rank"))
+        return events
+
+    def renewed(self, name, path):
+        """The object in a replaced file, {} when it is the one that was seen."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return {}
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if self.seen.get(name) == stamp:
+            return {}
+        self.seen[name] = stamp
+        return read_json(path)
+
+    def check_owners(self, now):
+        """A run whose supervisor and guardian were both killed has nobody left to end it: do that here."""
+        if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
+            return
+        self.owners_checked = now
+        if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
+            return
+        self.status = bury(self.run, self.folder, 2.0, "the supervisor was killed")
+        self.seen["status.json"] = None
+        if read_status(self.folder).get("state") not in FINAL:
+            send_json(dict(self.status, event="status"))
+
+
+def listen(folder):
+    """The head's control lines; what makes no sense is passed over, a closed stdin ends the program."""
+    for message in control_lines():
+        op = message.get("op") if isinstance(message, dict) else None
+        try:
+            if op in ("ping", "renew"):
+                os.utime(os.path.join(folder, "lease"))
+            elif op == "stop":
+                request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+    os._exit(0)
+
+
+def follow():
+    spec = start()
+    start_heartbeat()
+    try:
+        folder = run_folder(spec["run"])
+    except ValueError:
+        folder = None
+    if folder is None:
+        send_json(
+            {
+                "event": "failed",
+                "message": "run %s is not known on this node" % spec["run"],
+                "hint": "its folder there, ~/.fleet/runs, was removed",
+            }
+        )
+        return 1
+    thread = threading.Thread(target=listen, args=(folder,))
+    thread.daemon = True
+    thread.start()
+    Follower(spec["run"], folder, spec.get("offsets") or {}).follow()
+    return 0
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        send_exit(follow())
+    except OSError as error:
+        # mostly the head is gone, and this goes nowhere; the run goes on
+        try:
+            send_json({"event": "failed", "message": "cannot read the run's folder: %s" % error, "hint": None})
+            send_exit(1)
+        except OSError:
+            pass

@@ -1,0 +1,157 @@
+"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV... (stands alone).
+
+The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in
+$FLEET_RUN_DIR (the rank holds the files itself: nothing in between can lose a byte), passes signals on,
+writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started",
+"attempt", "begins": [bytes of .out, of .err that earlier attempts wrote]} and then ends the same way, so that the
+engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. Python 3.6 syntax.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+RESERVED = 512
+
+
+def prctl(option, argument):
+    """Best effort: without it a safety net is missing, not the run."""
+    try:
+        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def whole(name, default):
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return default
+
+
+def supervisors(folder):
+    """The pids of the run's supervisor and guardian: what they signal, they signal to the rank as well."""
+    try:
+        with open(os.path.join(folder, "pid"), "rb") as f:
+            record = json.loads(f.read().decode())
+        return {record["pid"], record["guardian"]["pid"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def write_record(path, record):
+    """Replace `path` in one step, in space claimed at the start: a full disk does not hide how a rank ended."""
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, (json.dumps(record) + "\n").encode().ljust(RESERVED))
+    os.close(fd)
+    os.rename(path + ".new", path)
+
+
+def reserve(path):
+    try:
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(fd, b" " * RESERVED)
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def size(path):
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def start_rank(argv, base):
+    """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
+    engine's group reaches it once, through us."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid != 0:
+        return pid
+    status = 127
+    try:
+        os.setpgid(0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)
+        for target, ending in ((1, ".out"), (2, ".err")):
+            fd = os.open(base + ending, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.dup2(fd, target)
+            os.close(fd)
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        status = 126 if isinstance(error, PermissionError) else 127
+        os.write(2, ("fleet: cannot start %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "surrogateescape"))
+    finally:
+        os._exit(status)
+
+
+def wait(pid, bosses):
+    """Pass signals on until the rank has ended; returns its wait status."""
+    told = set()
+    while True:
+        caught = signal.sigwaitinfo(PASSED_ON | {signal.SIGCHLD})
+        if caught.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return status
+        elif caught.si_pid in bosses:
+            told.add(caught.si_signo)
+        elif caught.si_signo not in told:
+            # the engine repeats what the supervisor has told everyone: once is enough
+            os.kill(pid, caught.si_signo)
+
+
+def main():
+    argv = sys.argv[1:]
+    local_rank = whole("LOCAL_RANK", 0)
+    rank = whole("RANK", whole("FLEET_FIRST_RANK", 0) + local_rank)
+    folder = os.environ["FLEET_RUN_DIR"]
+    base = os.path.join(folder, "rank%d" % rank)
+    started = time.time()
+    prctl(PR_SET_NAME, b"fleet-rank")
+    reserve(base + ".json")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
+    begins = [size(base + ".out"), size(base + ".err")]
+    pid = start_rank(argv, base)
+    status = wait(pid, supervisors(folder))
+    signalled = os.WIFSIGNALED(status)
+    record = {
+        "rank": rank,
+        "local_rank": local_rank,
+        "pid": pid,
+        "started": started,
+        "time": time.time(),
+        "status": None if signalled else os.WEXITSTATUS(status),
+        "signal": os.WTERMSIG(status) if signalled else None,
+        "attempt": whole("TORCHELASTIC_RESTART_COUNT", 0),
+        "begins": begins,
+    }
+    try:
+        write_record(base + ".json", record)
+    except OSError as error:
+        os.write(2, ("fleet: rank %d: %s\n" % (rank, error)).encode())
+    if not signalled:
+        os._exit(os.WEXITSTATUS(status))
+    signum = os.WTERMSIG(status)
+    prctl(PR_SET_DUMPABLE, 0)
+    if signum not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signum})
+    os._exit(128 + signum)
+
+
+if __name__ == "__main__":
+    main()

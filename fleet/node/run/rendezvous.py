@@ -1,0 +1,186 @@
+"""Whether all nodes can meet at the master's address and port, and through which interface.
+
+master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port as
+the engine will, on all interfaces; every other node connects and shows the token. Peers close first, so that
+nothing of the exchange stays on the port.
+"""
+
+import errno
+import hmac
+import socket
+import threading
+import time
+
+from fleet.node.base.processes import read_file
+from fleet.node.facts.network import addresses
+from fleet.node.ports.listeners import describe, holders, parse_listeners
+
+RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
+
+
+def resolve(address):
+    """The numeric address that this node makes of the master's name. OSError where it makes nothing of it."""
+    return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]
+
+
+def source_towards(address):
+    """Our own address on the way to a numeric address; OSError without a route. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return probe.getsockname()[0]
+
+
+def interface_of(address):
+    """The name of the interface that holds an address of ours, or None."""
+    for index, held in addresses().items():
+        if address.partition("%")[0] in [entry.partition("/")[0] for entry in held]:
+            return socket.if_indextoname(index)
+    return None
+
+
+def is_loopback(address):
+    return address.startswith("127.") or address == "::1"
+
+
+def network(spec):
+    """{"network": {"master": numeric, "address": ours, "interface", "error", "hint"}}"""
+    master = spec["master"]
+    facts = {"master": None, "address": None, "interface": None, "error": None, "hint": None}
+    others = bool(master.get("peers")) or not master["is_me"]
+    try:
+        facts["master"] = resolve(master["address"])
+        if master["is_me"]:
+            facts["address"] = facts["master"]
+            facts["interface"] = interface_of(facts["master"])
+            if facts["interface"] is None:
+                facts["error"] = "no interface here holds the master's address %s" % facts["master"]
+                facts["hint"] = "set 'data_address' of this host to the address the other nodes reach it at"
+                for peer in (spec.get("peer_addresses") or [])[:1]:
+                    facts["address"] = source_towards(resolve(peer))
+                    facts["interface"] = interface_of(facts["address"])
+        else:
+            facts["address"] = source_towards(facts["master"])
+            facts["interface"] = interface_of(facts["address"])
+        if others and is_loopback(facts["master"]):
+            facts["error"] = "the master's address %s means this node itself (%s)" % (
+                master["address"],
+                facts["master"],
+            )
+            facts["hint"] = "set 'data_address' of the first host to the address the other nodes reach it at"
+    except OSError as error:
+        facts["error"] = "no way to the master's address %s: %s" % (master["address"], error.strerror or error)
+        facts["hint"] = "set 'data_address' of the first host, or give --master-addr"
+    return {"network": facts}
+
+
+# -- the port -------------------------------------------------------------------------------------------------
+def listen_everywhere(port):
+    """A listening socket on all interfaces. SO_REUSEADDR as torch has it: a listener on any interface is still
+    in its way, connections of an earlier run that linger in TIME_WAIT are not."""
+    try:
+        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        address = "::"
+    except OSError:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        address = ""
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def holder(port):
+    """What is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        found += parse_listeners(read_file("/proc/net/" + name, 1 << 26).decode("latin-1"), {port})
+    for held in holders([inode for _, _, _, inode in found]).values():
+        for pid in held:
+            return describe(pid)
+    return {"pid": None, "uid": found[0][2], "command": None, "run_id": None} if found else None
+
+
+def greet(peer, token, arrived):
+    """One peer: its token and node rank in, our answer out; wait for it to close first."""
+    with peer:
+        peer.settimeout(2.0)
+        try:
+            said = peer.makefile("rb").readline(256).split()
+            if len(said) == 2 and hmac.compare_digest(said[0], token):
+                arrived.add(int(said[1]))
+                peer.sendall(hmac.new(token, b"master", "sha256").hexdigest().encode() + b"\n")
+            peer.recv(1)
+        except (OSError, ValueError):
+            pass
+
+
+def receive_peers(master, until, done):
+    """The master's side; facts as in `meet`."""
+    facts = {"ok": False, "error": None, "hint": None, "holder": None, "arrived": []}
+    try:
+        listener = listen_everywhere(master["port"])
+    except OSError as error:
+        facts["error"] = "port %d: %s" % (master["port"], error.strerror)
+        if error.errno == errno.EADDRINUSE:
+            facts["holder"] = holder(master["port"])
+            facts["hint"] = "'fleet kill-port %d' shows who listens; or choose another --master-port" % master["port"]
+        elif error.errno == errno.EACCES:
+            facts["hint"] = "ports below 1024 are root's; choose another --master-port"
+        return facts
+    arrived = set()
+    greeters = []
+    with listener:
+        listener.settimeout(RETRY_SECONDS)
+        while len(arrived) < master.get("peers", 0) and time.monotonic() < until and not done.is_set():
+            try:
+                peer, _address = listener.accept()
+            except OSError:
+                continue
+            greeters.append(threading.Thread(target=greet, args=(peer, master["token"].encode(), arrived)))
+            greeters[-1].daemon = True
+            greeters[-1].start()
+    for greeter in greeters:
+        greeter.join(max(0.0, until - time.monotonic()))
+    facts.update(ok=True, arrived=sorted(arrived))
+    return facts
+
+
+def visit_master(master, node_rank, until, done):
+    """A peer's side: try until the master answers or the time is over; the last reason is told."""
+    facts = {"ok": False, "error": None, "hint": None}
+    where = "%s port %d" % (master["address"], master["port"])
+    token = master["token"].encode()
+    while True:
+        try:
+            # short attempts: where packets are dropped, {"op": "done"} must still be heard
+            left = max(0.1, min(ATTEMPT_SECONDS, until - time.monotonic()))
+            with socket.create_connection((master["address"], master["port"]), timeout=left) as link:
+                link.sendall(token + b" %d\n" % node_rank)
+                answer = link.makefile("rb").readline(256).strip()
+            if hmac.compare_digest(answer, hmac.new(token, b"master", "sha256").hexdigest().encode()):
+                return dict(facts, ok=True, error=None, hint=None)
+            facts["error"] = "%s: something else answers there" % where
+            facts["hint"] = "another program listens on that port, or the address is another machine's"
+        except socket.timeout:
+            facts["error"] = "%s: no answer" % where
+            facts["hint"] = "a firewall drops it, or the address does not lead to the master: check 'data_address'"
+        except OSError as error:
+            facts["error"] = "%s: %s" % (where, error.strerror or error)
+            facts["hint"] = "a firewall refuses it, or the address is not the master's: check 'data_address'"
+        if time.monotonic() + RETRY_SECONDS >= until or done.is_set():
+            return facts
+        time.sleep(RETRY_SECONDS)
+
+
+def meet(spec, until, done):
+    """{"port": {"ok", "error", "hint"}}; on the master also "holder" and "arrived", the node ranks that came."""
+    master = spec["master"]
+    if master["is_me"]:
+        return {"port": receive_peers(master, until, done)}
+    return {"port": visit_master(master, spec["node_rank"], until, done)}

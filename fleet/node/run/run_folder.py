@@ -1,0 +1,138 @@
+"""A run's folder on its node, and the processes that belong to the run.
+
+~/.fleet/runs/RUN/ (0700) holds
+    spec.json    what was asked for, environment names without their values; "node" says which machine made it
+    pid          {"pid", "start", "guardian": {"pid", "start"}, "boot"}: the supervisor, its guardian
+    status.json  {"state": "running" | "stopping" | "exited" | "stopped" | "lost", ...}
+    node.log, rank<R>.out, rank<R>.err   bytes as they came;  rank<R>.json  how that rank ended
+    builds       the folders, a line each, where torch builds extensions, see extension_builds.py
+    lease        its time of change is the last renewal;  stop  {"grace", "reason"}, a request to stop
+Where nodes share a home folder, the second one to come uses ~/.fleet/runs/RUN@NODENAME/.
+Files are replaced by rename and not synced to disk: what a power cut loses, it ended anyway ("boot" tells).
+"""
+
+import json
+import os
+import signal
+import time
+
+from fleet.node.base.processes import read_file, start_time
+from fleet.node.base.wire import write_all
+
+RUN_MARK = "FLEET_RUN_ID"
+RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
+FINAL = ("exited", "stopped", "lost")
+# why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
+# head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed)
+NODE = os.uname()[1].replace("/", "_")
+NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def runs_root():
+    return os.path.join(os.path.expanduser("~"), ".fleet", "runs")
+
+
+def run_names(run):
+    """The folder names a run may have on this node. ValueError for what cannot be a run's id."""
+    if not run or run[0] in ".-" or not NAME_CHARACTERS.issuperset(run):
+        raise ValueError("not a run id: %r" % run)
+    return [run, run + "@" + NODE]
+
+
+def run_folder(run):
+    """The folder of a run that was started on this very node, or None."""
+    for name in run_names(run):
+        folder = os.path.join(runs_root(), name)
+        if read_json(os.path.join(folder, "spec.json")).get("node") == NODE:
+            return folder
+    return None
+
+
+def tombstone(run):
+    """A file that forbids a run which was stopped before it began."""
+    return os.path.join(runs_root(), run_names(run)[1] + ".stop")
+
+
+def read_json(path):
+    """An object, {} for a file that is missing, unreadable or holds something else."""
+    try:
+        value = json.loads(read_file(path).decode("utf-8"))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def reserve(path, size=4096):
+    """Claim the space that the last replacement of `path` will need, while there is some."""
+    with open(path + ".new", "wb") as f:
+        f.write(b" " * size)
+
+
+def write_json(path, value, suffix=".tmp"):
+    """Replace `path` in one step; with suffix ".new" in the space that reserve() claimed, even on a full disk."""
+    data = json.dumps(value).encode() + b"\n"
+    fd = os.open(path + suffix, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(fd, data.ljust(os.fstat(fd).st_size))
+    finally:
+        os.close(fd)
+    os.rename(path + suffix, path)
+
+
+def read_status(folder):
+    return read_json(os.path.join(folder, "status.json"))
+
+
+def final_status(state, reason, left, cause=None, began=None):
+    """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer."""
+    now = time.time()
+    return {
+        "state": state,
+        "engine_status": None,
+        "signal": None,
+        "reason": reason,
+        "time": now,
+        "left": left,
+        "cause": cause,
+        "began": began or now,
+    }
+
+
+def write_final(folder, status):
+    """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
+    for suffix in (".new", ".tmp"):
+        try:
+            write_json(os.path.join(folder, "status.json"), status, suffix)
+            break
+        except OSError:
+            continue
+
+
+def request_stop(folder, grace, reason):
+    """Ask the supervisor to stop; by signal (its own grace, or none) where the disk takes no file."""
+    try:
+        write_json(os.path.join(folder, "stop"), {"grace": grace, "reason": reason})
+    except OSError:
+        for who in owners(folder)[:1]:
+            os.kill(who["pid"], signal.SIGTERM if grace > 0 else signal.SIGINT)
+
+
+# -- processes ------------------------------------------------------------------------------------------
+def boot_id():
+    return read_file("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def identity(pid):
+    return {"pid": pid, "start": start_time(pid)}
+
+
+def owners(folder):
+    """Those alive of [supervisor, guardian], as {"pid", "start"}."""
+    record = read_json(os.path.join(folder, "pid"))
+    if record.get("boot") != boot_id():
+        return []
+    return [
+        who
+        for who in (record, record.get("guardian") or {})
+        if who.get("pid") and start_time(who["pid"]) == who["start"]
+    ]

@@ -1,0 +1,80 @@
+"""Starts ranks on a node: what an engine is told to run, or an engine itself. Stands alone, Python 3.6 syntax.
+
+spawn.py                    the engine started one rank: become rank.py with the argv of command.json. The argv
+                            comes by file because engines do not leave it alone: torchrun's parser eats options
+                            and turns $$ into $, DeepSpeed puts --local_rank where it thinks the script is.
+spawn.py FIRST_RANK COUNT   be the engine: start COUNT ranks; the first that fails ends the others. Exits with
+                            its status, 128+n for signal n.
+"""
+
+import json
+import os
+import signal
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def command():
+    """A rank's argv; with DeepSpeed's --local_rank where its launcher would have put it."""
+    with open(os.path.join(HERE, "command.json"), encoding="utf-8") as f:
+        spec = json.load(f)
+    # bytes for the kernel, whatever encoding this node's locale makes python believe in
+    argv = [os.fsdecode(item.encode("utf-8", "surrogateescape")) for item in spec["argv"]]
+    at = spec.get("local_rank_at")
+    if at is not None:
+        argv.insert(at, "--local_rank=%s" % os.environ.get("LOCAL_RANK", "0"))
+    return argv
+
+
+def become_rank():
+    """Run rank.py in this very process: the engine waits for our pid, and a second interpreter costs time."""
+    path = os.path.join(HERE, "rank.py")
+    sys.argv = [path] + command()
+    with open(path, encoding="utf-8") as f:
+        code = compile(f.read(), path, "exec")
+    exec(code, {"__name__": "__main__", "__file__": path})
+
+
+def start(rank, local_rank):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
+            become_rank()
+        except BaseException as error:
+            os.write(2, ("fleet: rank %d did not start: %s\n" % (rank, error)).encode("utf-8", "replace"))
+        finally:
+            os._exit(127)
+    return pid
+
+
+def be_engine(first, count):
+    alive = {start(first + local_rank, local_rank) for local_rank in range(count)}
+    code = 0
+
+    def end(signum, _frame):
+        for pid in alive:
+            os.kill(pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    while alive:
+        # until it is reaped it can be signalled, and nobody else gets its pid
+        pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid
+        alive.discard(pid)
+        _pid, status = os.waitpid(pid, 0)
+        if status and not code:
+            code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            end(None, None)
+    return code
+
+
+def main():
+    if len(sys.argv) > 1:
+        os._exit(be_engine(int(sys.argv[1]), int(sys.argv[2])))
+    become_rank()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
+
+spec: {"run", "grace": s, "reason"}. Answers J {"event": "stopped", "left": [pids], "was"}: was "running";
+"gone" (it had ended already); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a
+supervise that comes late refuse). left: pids that would not die.
+"""
+
+import os
+import signal
+import time
+
+from fleet.node.base.wire import send_exit, send_json, start, start_heartbeat
+from fleet.node.run.ending import Ending, bury, descendants, send_signal
+from fleet.node.run.run_folder import FINAL, NODE, owners, read_status, request_stop, run_folder, runs_root, tombstone
+
+MARGIN = 5.0
+OLD_SECONDS = 86400
+
+
+def forbid(run):
+    """Leave the tombstone, and clear away those of yesterday."""
+    root = runs_root()
+    os.makedirs(root, 0o700, exist_ok=True)
+    with open(tombstone(run), "wb"):
+        pass
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        if name.endswith("@%s.stop" % NODE) and time.time() - os.stat(path).st_mtime > OLD_SECONDS:
+            os.unlink(path)
+
+
+def ask(folder, grace, reason):
+    """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
+    request_stop(folder, grace, reason)
+    # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
+    deadline = time.monotonic() + grace + MARGIN
+    while time.monotonic() < deadline:
+        if read_status(folder).get("state") in FINAL:
+            return True
+        if not owners(folder):
+            return read_status(folder).get("state") in FINAL
+        time.sleep(0.02)
+    return False
+
+
+def stop(spec):
+    run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
+    folder = run_folder(run)
+    if folder is None:
+        try:
+            forbid(run)
+        except OSError:
+            pass
+        # it may have appeared meanwhile
+        folder = run_folder(run)
+        if folder is None:
+            return Ending(run, grace).finish(), "unknown"
+        os.unlink(tombstone(run))
+    if read_status(folder).get("state") in FINAL:
+        return Ending(run, grace).finish(), "gone"
+    if owners(folder) and ask(folder, grace, reason):
+        return read_status(folder).get("left") or [], "running"
+    stuck = owners(folder)
+    below = descendants([who["pid"] for who in stuck])
+    for who in reversed(stuck):
+        send_signal(who["pid"], who["start"], signal.SIGKILL)
+    status = bury(run, folder, 0 if stuck else grace, reason, state="stopped", cause="asked")
+    for pid, born in below.items():
+        send_signal(pid, born, signal.SIGKILL)
+    return status["left"], "running"
+
+
+def answer():
+    spec = start()
+    start_heartbeat()
+    try:
+        left, was = stop(spec)
+    except ValueError as error:
+        send_json({"event": "failed", "message": str(error), "hint": None})
+        return 1
+    send_json({"event": "stopped", "left": left, "was": was})
+    return 0
+
+
+def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        send_exit(answer())
+    except OSError:
+        pass

@@ -1,0 +1,229 @@
+"""The exec program and its op on the local transport: bytes are exact, and nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nodes import BOOT, PYTHON
+
+from fleet.errors import ConnectError, DeadlineError, HostFailed
+from fleet.events import Output
+from fleet.model import Host, Inventory, Report
+from fleet.ops import execute
+from fleet.ops.execute import ExecOptions, _cut_short
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel, Completed
+from fleet.transport.frames import Decoder
+from fleet.transport.line import run_line
+from fleet.transport.local import LocalTransport
+from fleet.transport.program import Program, call, packed
+
+HOST = Host("n1", "127.0.0.1")
+ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
+SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
+
+
+def run(options: ExecOptions, host: Host = HOST, **kw: object) -> Report:
+    inventory = Inventory((host,), env={"SHARED": "a b"})
+    return execute.run(execute.plan(inventory, options), Runtime(LocalTransport(), **kw))  # type: ignore[arg-type]
+
+
+def alive(needle: str) -> list[str]:
+    """Command lines of live processes that hold `needle`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if needle in line and int(entry.name) != os.getpid():
+                found.append(line)
+    return found
+
+
+def wait_gone(needle: str) -> None:
+    deadline = time.monotonic() + 5
+    while alive(needle):
+        assert time.monotonic() < deadline, alive(needle)
+        time.sleep(0.05)
+
+
+def test_arguments_arrive_byte_for_byte() -> None:
+    result = run(ExecOptions((*SHOW, *ODD))).results[0]
+    assert json.loads(bytes(result.stdout)) == ODD
+
+
+@pytest.mark.parametrize("activate", [None, "export FROM_ACTIVATE=1"])
+def test_activate_leaves_arguments_alone(activate: str | None) -> None:
+    result = run(ExecOptions((*SHOW, *ODD)), Host("n1", "x", activate=activate)).results[0]
+    assert json.loads(bytes(result.stdout)) == ODD
+
+
+def test_environment_values_are_data() -> None:
+    host = Host("n1", "x", env={"ODD": "x; echo INJECTED $(id) 'q'"})
+    result = run(ExecOptions(line='printf "%s|%s" "$ODD" "$SHARED"'), host).results[0]
+    assert result.stdout == b"x; echo INJECTED $(id) 'q'|a b"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("nope-nope", 127)]
+)
+def test_true_exit_codes(line: str, status: int) -> None:
+    report = run(ExecOptions(line=line))
+    assert report.exit_code == report.results[0].exit_status == status
+
+
+def test_what_cannot_be_started_says_so_as_a_shell_would() -> None:
+    result = run(ExecOptions(("/no/such/program",))).results[0]
+    assert result.exit_status == 127 and b"No such file" in result.stderr
+    assert run(ExecOptions(("/etc/passwd",))).results[0].exit_status == 126
+
+
+def test_streams_stay_apart_and_megabytes_arrive_whole() -> None:
+    seen: list[Output] = []
+    report = run(
+        ExecOptions(line="head -c 20000000 /dev/zero; echo err >&2"),
+        emit=lambda e: seen.append(e) if isinstance(e, Output) else None,
+    )
+    result = report.results[0]
+    assert len(result.stdout) == 20_000_000 and result.stderr == b"err\n"
+    assert sum(len(e.data) for e in seen) == 20_000_004
+
+
+def test_timeout_ends_the_whole_tree() -> None:
+    options = ExecOptions(line="setsid sleep 4217 & (trap '' TERM; sleep 4218) & sleep 4219", timeout=0.7, grace=0.3)
+    report = run(options)
+    assert isinstance(report.results[0].error, DeadlineError) and report.exit_code == 124
+    for needle in ("sleep 4217", "sleep 4218", "sleep 4219"):
+        wait_gone(needle)
+
+
+def test_cancel_ends_the_whole_tree() -> None:
+    cancel = Cancel()
+    import threading
+
+    threading.Timer(0.7, cancel.set).start()
+    report = run(ExecOptions(line="setsid sleep 4317 & sleep 4318"), cancel=cancel)
+    assert report.exit_code == 130
+    wait_gone("sleep 4317")
+    wait_gone("sleep 4318")
+
+
+# sets all its user ids to root's, as su and sudo do
+ROOT_FOR_GOOD = "import os, time; os.setresuid(0, 0, 0); time.sleep(4521)"
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach into, as one in TMPDIR need not be."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
+    """By a user who may not end it: nobody, whose command became root."""
+    sudo = Path(shutil.copy(Path("/usr/bin/python3").resolve(), open_folder / "sudo"))
+    sudo.chmod(0o4755)
+    spec = {"argv": [str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], "mark": "m", "grace": 0.2, "timeout": 1.0}
+    node = subprocess.Popen(
+        [PYTHON, "-I", "-S", "-c", BOOT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        cwd="/",
+    )
+    try:
+        assert node.stdin and node.stdout
+        node.stdin.write(packed("run.execute", spec))
+        node.stdin.flush()
+        said = node.stdout.read()
+        assert b'"why": "timeout"' in said and f"{sudo} -I -S -c".encode() in said
+        found = [frame.json() for frame in Decoder("n1").feed(said) if frame.kind == b"J"]
+        error = _cut_short(found[0], ExecOptions(timeout=1.0), "n1")
+        assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
+        assert error.hint and "ended there" not in error.message
+        assert alive("sleep(4521)")
+    finally:
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if line.read_bytes().startswith(bytes(sudo)):
+                    os.kill(int(line.parent.name), signal.SIGKILL)
+        node.communicate()
+
+
+def test_ended_there_is_true() -> None:
+    """Also of what has another environment, session and parent by then."""
+    line = "env -i sh -c 'sleep 4531 & setsid sleep 4532' & sleep 4533"
+    error = run(ExecOptions(line=line, timeout=0.7, grace=0.3)).results[0].error
+    assert error and error.message == "still running after 0.7 s; ended there"
+    assert not alive("sleep 453")
+
+
+def test_a_daemon_that_keeps_the_pipe_does_not_hold_the_command() -> None:
+    begun = time.monotonic()
+    report = run(ExecOptions(line="setsid sleep 5 & echo done"))
+    assert report.results[0].stdout == b"done\n" and time.monotonic() - begun < 4
+
+
+def test_chatty_login_shell_is_skipped() -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Chatty:
+        host = HOST
+
+        def start(self, command: str) -> object:
+            return session.start("echo welcome to gpu01; echo; " + command)
+
+    with Program(Chatty(), "run.execute", {"argv": ["echo", "hi"], "mark": "m"}) as program:  # type: ignore[arg-type]
+        frames = list(program.frames(deadline=time.monotonic() + 10))
+    assert frames[0].payload == b"hi\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "text"),
+    [
+        ("echo 'This account is currently not available.'; exit 1", "protocol", "not available"),
+        ("echo no such thing >&2; exit 127", "no-python", "no python3"),
+        ("head -c 100000 /dev/zero", "protocol", "login shell"),
+    ],
+)
+def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, text: str) -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Broken:
+        host = HOST
+
+        def start(self, _command: str) -> object:
+            return session.start(command)
+
+    with pytest.raises(ConnectError) as caught:
+        call(Broken(), "run.execute", {"argv": ["true"], "mark": "m"}, dict[str, object], timeout=10)  # type: ignore[arg-type]
+    assert caught.value.kind == kind and text in caught.value.message
+
+
+def test_a_program_that_crashes_names_its_error() -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+    with pytest.raises(HostFailed, match="KeyError"):
+        call(session, "run.execute", {}, dict[str, object], timeout=10)
+
+
+def test_run_line() -> None:
+    session = LocalTransport().connect(HOST, Cancel())
+    assert run_line(session, "cat; echo e >&2; exit 3", b"data") == Completed(3, b"data", b"e\n")
+    with pytest.raises(DeadlineError):
+        run_line(session, "sleep 30", timeout=0.3)

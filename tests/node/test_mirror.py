@@ -1,0 +1,269 @@
+"""Code sync against this machine's own file system: real rsync, real node program, only ssh left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from fleet.model import Host, Inventory, Report
+from fleet.ops import sync
+from fleet.ops.runtime import Runtime
+from fleet.transport import program
+from fleet.transport.local import LocalTransport
+from tests.changed import changed
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "node" / "work"
+
+
+def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",)) -> Report:
+    inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names))
+    plan = sync.plan(inventory, source, str(dest))
+    return sync.run(plan, Runtime(LocalTransport()))
+
+
+def ok(source: Path, dest: Path) -> dict[str, object]:
+    report = mirror(source, dest)
+    assert report.exit_code == 0, [r.error for r in report.results]
+    return dict(report.results[0].data)
+
+
+def node_with(monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+    """The node's program runs these lines before it begins, in place of those of the last call."""
+    text = changed("delivery.code_sync", lines)
+    monkeypatch.setattr(program, "shipped", lambda name: text)
+
+
+def snapshot(folder: Path) -> dict[bytes, tuple[object, ...]]:
+    """{relative path: (mode, size, mtime, content or link)} of everything below."""
+    found: dict[bytes, tuple[object, ...]] = {}
+    root = os.fsencode(folder)
+    for base, dirs, files in os.walk(root):
+        for name in dirs + files:
+            path = os.path.join(base, name)
+            info = os.lstat(path)
+            if stat.S_ISLNK(info.st_mode):
+                body: object = os.readlink(path)
+                found[os.path.relpath(path, root)] = ("link", body)
+            elif stat.S_ISDIR(info.st_mode):
+                found[os.path.relpath(path, root)] = ("dir", stat.S_IMODE(info.st_mode))
+            else:
+                body = Path(os.fsdecode(path)).read_bytes()
+                found[os.path.relpath(path, root)] = (stat.S_IMODE(info.st_mode), info.st_mtime_ns, body)
+    return found
+
+
+def test_everything_a_tree_can_hold_arrives_as_it_was(source: Path, dest: Path) -> None:
+    (source / "train.py").write_text("print(1)\n")
+    (source / "run.sh").write_text("#!/bin/sh\n")
+    (source / "run.sh").chmod(0o751)
+    (source / "empty").mkdir(mode=0o711)
+    (source / "a" / "b").mkdir(parents=True)
+    (source / "a" / "b" / "with space 'n\" $(id)\nnewline*").write_bytes(b"odd")
+    Path(os.fsdecode(os.fsencode(source) + b"/latin-\xe9")).write_bytes(b"\xff\x00")
+    (source / "-rf").write_bytes(b"dash")
+    (source / "link").symlink_to("a/b")
+    (source / "dangling").symlink_to("/nowhere/at all")
+    (source / "zero").touch()
+    data = ok(source, dest)
+    assert snapshot(dest) == snapshot(source)
+    assert data["sent"] == 6
+
+
+def test_a_second_sync_sends_nothing_and_one_changed_file_sends_one(source: Path, dest: Path) -> None:
+    for i in range(50):
+        (source / f"f{i}").write_text(str(i))
+    ok(source, dest)
+    assert ok(source, dest)["sent"] == 0
+    (source / "f7").write_text("changed")
+    assert ok(source, dest)["sent"] == 1
+    assert (dest / "f7").read_text() == "changed"
+    (source / "f8").chmod(0o700)
+    assert ok(source, dest)["sent"] == 0
+    assert stat.S_IMODE((dest / "f8").stat().st_mode) == 0o700
+
+
+def test_only_what_a_sync_delivered_is_deleted(source: Path, dest: Path) -> None:
+    (source / "pkg").mkdir()
+    (source / "pkg" / "old.py").write_text("old")
+    (source / "gone").mkdir()
+    (source / "gone" / "x").write_text("x")
+    (source / "edited").write_text("from the head")
+    ok(source, dest)
+    (dest / "pkg" / "checkpoint.pt").write_text("precious")
+    (dest / "mine").mkdir()
+    (dest / "edited").write_text("edited on the node")
+    shutil.rmtree(source / "pkg")
+    shutil.rmtree(source / "gone")
+    (source / "edited").unlink()
+    data = ok(source, dest)
+    assert (dest / "pkg" / "checkpoint.pt").read_text() == "precious"
+    assert (dest / "mine").is_dir()
+    assert not (dest / "pkg" / "old.py").exists()
+    assert not (dest / "gone").exists()
+    assert (dest / "edited").read_text() == "edited on the node"
+    assert "edited" in data["kept"]  # type: ignore[operator]
+
+
+def test_an_edit_on_the_node_is_overwritten_by_the_source(source: Path, dest: Path) -> None:
+    (source / "a.py").write_text("head")
+    ok(source, dest)
+    (dest / "a.py").write_text("node")
+    assert ok(source, dest)["sent"] == 1
+    assert (dest / "a.py").read_text() == "head"
+
+
+def test_folders_links_and_modes_that_the_node_changed_are_set_again(source: Path, dest: Path) -> None:
+    (source / "empty").mkdir(mode=0o750)
+    (source / "run.sh").write_text("#!/bin/sh\n")
+    (source / "run.sh").chmod(0o755)
+    (source / "link").symlink_to("run.sh")
+    (source / "other").symlink_to("run.sh")
+    ok(source, dest)
+    (dest / "empty").rmdir()
+    (dest / "run.sh").chmod(0o600)
+    (dest / "link").unlink()
+    (dest / "other").unlink()
+    (dest / "other").symlink_to("elsewhere")
+    data = ok(source, dest)
+    assert (data["sent"], data["changed"]) == (0, 4) and snapshot(dest) == snapshot(source)
+    assert ok(source, dest)["changed"] == 0
+
+
+def test_gitignore_and_fleetignore(source: Path, dest: Path) -> None:
+    (source / ".git").mkdir()
+    (source / ".git" / "HEAD").write_text("ref")
+    (source / ".gitignore").write_text("*.ckpt\n/out/\n!keep.ckpt\n")
+    (source / ".fleetignore").write_text("big.bin\n")
+    for name in ("a.ckpt", "keep.ckpt", "big.bin", "train.py"):
+        (source / name).write_text(name)
+    for folder in ("out", "sub/out", "sub/runs"):
+        (source / folder).mkdir(parents=True)
+        (source / folder / "f").write_text("f")
+    (source / "sub" / "runs" / ".gitignore").write_text("*\n")
+    (source / "sub" / ".gitignore").write_text("!a.ckpt\n")
+    (source / "sub" / "a.ckpt").write_text("wanted here")
+    ok(source, dest)
+    assert set(snapshot(dest)) == {
+        b".gitignore",
+        b".fleetignore",
+        b"keep.ckpt",
+        b"train.py",
+        b"sub",
+        b"sub/.gitignore",
+        b"sub/a.ckpt",
+        b"sub/out",
+        b"sub/out/f",
+        b"sub/runs",
+    }
+
+
+def test_a_file_becomes_a_folder_and_back(source: Path, dest: Path) -> None:
+    (source / "x").write_text("file")
+    ok(source, dest)
+    (source / "x").unlink()
+    (source / "x").mkdir()
+    (source / "x" / "y").write_text("inside")
+    ok(source, dest)
+    assert (dest / "x" / "y").read_text() == "inside"
+    shutil.rmtree(source / "x")
+    (source / "x").write_text("file again")
+    ok(source, dest)
+    assert (dest / "x").read_text() == "file again"
+
+
+def test_a_folder_of_the_node_is_never_replaced(source: Path, dest: Path) -> None:
+    (dest / "data").mkdir(parents=True)
+    (dest / "data" / "set").write_text("the node's")
+    (source / "data").write_text("a file here")
+    report = mirror(source, dest)
+    error = report.results[0].error
+    assert report.exit_code == 1 and error and "data is a folder on the node" in error.message
+    assert (dest / "data" / "set").read_text() == "the node's"
+
+
+def test_nothing_is_written_through_a_link_on_the_node(source: Path, dest: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    dest.mkdir(parents=True)
+    (dest / "pkg").symlink_to(outside)
+    (source / "pkg").mkdir()
+    (source / "pkg" / "f").write_text("f")
+    report = mirror(source, dest)
+    assert report.exit_code == 1 and "pkg is a link on the node" in str(report.results[0].error)
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+@pytest.mark.parametrize("trick", ["folder", "link"])
+def test_a_state_folder_that_somebody_else_made_is_refused(
+    source: Path, dest: Path, tmp_path: Path, trick: str
+) -> None:
+    dest.mkdir(parents=True)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    state = dest.parent / f".{dest.name}.fleet-sync"
+    if trick == "link":
+        state.symlink_to(theirs)
+    else:
+        state.mkdir()
+        os.chown(state, 12345, 12345)
+    report = mirror(source, dest)
+    assert report.exit_code == 1 and "made by somebody else" in str(report.results[0].error)
+    assert not any(dest.iterdir()) and not any(theirs.iterdir())
+
+
+def test_a_link_that_an_interrupted_switch_left_is_in_nobodys_way(source: Path, dest: Path) -> None:
+    (source / "link").symlink_to("a")
+    dest.mkdir(parents=True)
+    state = dest.parent / f".{dest.name}.fleet-sync"
+    state.mkdir()
+    for left in (dest / "link.fleet-new", state / "link.new"):
+        left.symlink_to("elsewhere")
+    ok(source, dest)
+    assert (dest / "link").readlink() == Path("a") and (dest / "link.fleet-new").readlink() == Path("elsewhere")
+
+
+def test_one_folder_on_several_nodes_is_written_once(source: Path, dest: Path) -> None:
+    for i in range(200):
+        (source / f"f{i}").write_text(str(i) * 1000)
+    report = mirror(source, dest, ("n1", "n2", "n3"))
+    assert report.exit_code == 0
+    assert sum(r.data.get("sent", 0) for r in report.results) == 200
+    assert snapshot(dest) == snapshot(source)
+
+
+def test_an_interrupted_switch_is_healed_by_the_next_sync(source: Path, dest: Path) -> None:
+    (source / "a").write_text("a")
+    ok(source, dest)
+    (source / "b").write_text("b")
+    stage = dest.parent / ".work.fleet-sync" / "stage"
+    stage.mkdir()
+    (stage / "b").write_text("half a fi")  # what a killed rsync may leave
+    ok(source, dest)
+    assert snapshot(dest) == snapshot(source)
+    assert not stage.exists()
+
+
+def test_a_temporary_folder_with_a_long_name(
+    source: Path, dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    (source / "a").write_text("a")
+    assert ok(source, dest)["sent"] == 1
+    assert list(deep.iterdir()) == []

@@ -1,0 +1,171 @@
+"""Code sync with nodes that freeze, fail for others, or say odd things; and what it brings to the disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from test_mirror import mirror, node_with, ok
+
+from fleet.errors import HostFailed, Interrupted, ProtocolError
+from fleet.events import Notice
+from fleet.model import Host, Inventory
+from fleet.ops import sync
+from fleet.ops.runtime import Runtime
+from fleet.ops.sync import code, conversation
+from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
+
+LARGE = code.SMALL_BYTES + 1  # goes by rsync
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.py").write_text("a")
+    return folder
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "node" / "work"
+
+
+FREEZES = """
+import os
+from fleet.node.delivery import code_sync
+code_sync.receive = lambda *args: os.kill(os.getpid(), 19)
+"""
+SAYS = """
+import json, sys
+from fleet.node.base.wire import send_json, start
+from fleet.node.delivery import code_sync
+def main():
+    start()
+    for message in json.loads(%r):
+        send_json(message)
+    sys.stdin.read()
+code_sync.main = main
+"""
+
+
+def says(monkeypatch: pytest.MonkeyPatch, *messages: object) -> None:
+    node_with(monkeypatch, SAYS % json.dumps(messages))
+
+
+def test_a_node_that_freezes_while_rsync_runs_is_lost_and_not_interrupted(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "large").write_bytes(b"l" * LARGE)
+    node_with(monkeypatch, FREEZES)
+    monkeypatch.setattr(conversation, "SILENCE_SECONDS", 1.0)
+    ended = threading.Event()
+
+    def hangs(*args: object, cancel: Cancel, **more: object) -> None:
+        cancel.wait(60.0)
+        ended.set()
+        raise Interrupted("interrupted", host="n1")  # as rsync() has it
+
+    monkeypatch.setattr(code.rsync, "stage", hangs)
+    report = mirror(source, dest)
+    error = report.results[0].error
+    assert report.exit_code == 122 and error and (error.kind, error.message) == ("lost", "silent for 1 s")
+    assert ended.is_set()
+
+
+def test_what_fails_in_the_delivery_is_told_and_not_that_the_node_ended(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **more: object) -> None:
+        raise HostFailed("rsync broke", kind="rsync")
+
+    (source / "large").write_bytes(b"l" * LARGE)
+    monkeypatch.setattr(code.rsync, "stage", fails)
+    report = mirror(source, dest)
+    assert report.exit_code == 1 and report.results[0].error and report.results[0].error.kind == "rsync"
+
+
+def test_who_shares_a_folder_that_could_not_be_written_is_not_well(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_with(
+        monkeypatch,
+        """
+import time
+from fleet.node.delivery import code_sync
+def verify(*args):
+    time.sleep(2.0)
+    raise code_sync.Refused("the disk broke", None)
+code_sync.verify = verify
+""",
+    )
+    report = mirror(source, dest, ("n1", "n2"))
+    messages = {r.host: r.error.message for r in report.results if r.error}
+    assert report.exit_code == 1 and messages.keys() == {"n1", "n2"}
+    writer = next(name for name in messages if messages[name] == "the disk broke")
+    other = ({"n1", "n2"} - {writer}).pop()
+    assert messages[other] == f"shares its folder with host {writer}, which failed"
+
+
+@pytest.mark.parametrize("path", ["/x\0y", "/\ud800", "/" + "a" * 200_000, ""], ids=["nul", "half", "long", "empty"])
+@pytest.mark.parametrize("field", ["dest", "stage", "basis", "kept"])
+def test_a_node_whose_paths_are_none(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, field: str, path: str
+) -> None:
+    (source / "large").write_bytes(b"l" * LARGE)  # is to go by rsync
+    hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
+    need = {"event": "need", "files": [["large", LARGE]] if field != "kept" else [], "stage": "/d/s", "basis": "/d"}
+    done = {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [path], "entries": 0, "changed": 0}
+    for message in (hello, need):
+        if field in message:
+            message[field] = path
+    says(monkeypatch, hello, need, done)
+    error = mirror(source, dest).results[0].error
+    assert isinstance(error, ProtocolError) and field in error.message
+
+
+def test_a_node_that_waits_without_end_is_mentioned_once(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(monkeypatch, *({"event": "waiting", "run": f"run-{i}"} for i in range(500)), {"event": "failed"})
+    notices: list[object] = []
+    inventory = Inventory((Host("n1", "127.0.0.1"),))
+    plan = sync.plan(inventory, source, str(dest))
+    sync.run(plan, Runtime(LocalTransport(), emit=notices.append))
+    assert [n.message for n in notices if isinstance(n, Notice)] == [
+        "waiting until run run-0 has begun, which uses the same folder"
+    ]
+
+
+@pytest.mark.parametrize("count", [3, 60])
+def test_files_are_on_the_disk_before_the_state_says_so(
+    source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+) -> None:
+    for i in range(count - 1):
+        (source / f"f{i}").write_text(str(i))
+    log = tmp_path / "log"
+    node_with(
+        monkeypatch,
+        f"""
+import ctypes, os
+from fleet.node.delivery import code_sync
+names = []
+real_fsync, real_save, real_library = os.fsync, code_sync.save_state, ctypes.CDLL
+def fsync(fd):
+    names.append(os.readlink("/proc/self/fd/%d" % fd))
+    real_fsync(fd)
+class Library:
+    def __init__(self, name):
+        self.syncfs = lambda fd: names.append("all") or real_library(None).syncfs(fd)
+def save_state(*args):
+    open({str(log)!r}, "w").write("\\n".join(names))
+    real_save(*args)
+os.fsync, ctypes.CDLL, code_sync.save_state = fsync, Library, save_state
+""",
+    )
+    ok(source, dest)
+    synced = set(log.read_text().splitlines())
+    assert "all" in synced if count > 50 else {str(path) for path in dest.iterdir()} <= synced

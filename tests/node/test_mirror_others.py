@@ -1,0 +1,179 @@
+"""Two projects and one folder on the node: what one delivered is not lost to the other's sync without a word."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from nodes import Running
+
+from fleet.model import Host, Inventory, Report
+from fleet.ops import sync
+from fleet.ops.runtime import Runtime
+from fleet.transport.base import Cancel, Session
+from fleet.transport.local import LocalTransport
+
+Tree = dict[str, str]
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "node" / "work"
+
+
+def project(tmp_path: Path, name: str, files: Tree) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def mirror(source: Path, dest: Path, *, force: bool = False, says: bool | None = None, names: str = "n1") -> Report:
+    questions: list[str] = []
+
+    def ask(question: str) -> bool | None:
+        questions.append(question)
+        return says
+
+    inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names.split()))
+    report = sync.run(sync.plan(inventory, source, str(dest), force), Runtime(LocalTransport(), ask=ask))
+    assert len(questions) <= 1
+    return Report(report.verb, report.results, report.exit_code, {**report.data, "asked": questions})
+
+
+def there(dest: Path) -> list[str]:
+    return sorted(str(path.relative_to(dest)) for path in dest.rglob("*") if path.is_file())
+
+
+def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Path) -> None:
+    first = project(tmp_path, "A", {"a.py": "1", "pkg/b.py": "2", "same.py": "A"})
+    second = project(tmp_path, "B", {"same.py": "of B"})
+    assert mirror(first, dest).ok
+    refused = mirror(second, dest)
+    assert there(dest) == ["a.py", "pkg/b.py", "same.py"] and (dest / "same.py").read_text() == "A"
+    (result,) = refused.results
+    assert refused.exit_code == 123 and result.error and result.error.kind == "other-source"
+    assert (result.data["deleted"], result.data["replaced"]) == (2, 1)
+    assert f"holds what was synced from {result.data['source']['host']}:{first}:" in result.error.message
+    assert f"fleet sync {second} --to {dest} --force" in str(result.error.hint)
+    assert json.loads(json.dumps(refused.as_json()))["hosts"]["n1"]["error"]["kind"] == "other-source"
+    # the first goes on as if nothing had been
+    (first / "a.py").unlink()
+    assert mirror(first, dest).ok and there(dest) == ["pkg/b.py", "same.py"]
+
+
+def test_force_and_a_yes_go_on_and_a_no_does_not(tmp_path: Path, dest: Path) -> None:
+    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
+    assert mirror(first, dest).ok
+    assert mirror(second, dest, says=False).exit_code == 123 and there(dest) == ["a.py"]
+    agreed = mirror(second, dest, says=True)
+    assert agreed.ok and there(dest) == ["b.py"]
+    assert str(first) in agreed.data["asked"][0] and str(second) in agreed.data["asked"][0]
+    # it is the second's now
+    assert mirror(second, dest, says=False).data["asked"] == []
+    assert mirror(first, dest, force=True).ok and there(dest) == ["a.py"]
+
+
+def test_hosts_that_share_the_folder_are_asked_about_once(tmp_path: Path, dest: Path) -> None:
+    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
+    assert mirror(first, dest, names="n1 n2 n3").ok
+    refused = mirror(second, dest, names="n1 n2 n3")
+    assert not any(r.ok for r in refused.results) and there(dest) == ["a.py"]
+    assert mirror(second, dest, names="n1 n2 n3", says=True).ok and there(dest) == ["b.py"]
+
+
+def test_nothing_is_asked_where_nothing_would_be_lost(tmp_path: Path, dest: Path) -> None:
+    first = project(tmp_path, "A", {"a.py": "1"})
+    assert mirror(first, dest).ok
+    moved = first.rename(tmp_path / "moved")
+    (moved / "more.py").write_text("2")
+    assert mirror(moved, dest).ok and there(dest) == ["a.py", "more.py"]
+    # it is the new one's now, and what a node changed is its own
+    (dest / "a.py").write_text("changed on the node")
+    other = project(tmp_path, "B", {})
+    refused = mirror(other, dest)
+    assert refused.results[0].data["deleted"] == 1 and str(moved) in str(refused.results[0].data["source"])
+
+
+def test_a_sync_that_changes_nothing_puts_its_name_to_what_an_older_fleet_left(tmp_path: Path, dest: Path) -> None:
+    first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
+    assert mirror(first, dest).ok
+    state = dest.parent / f".{dest.name}.fleet-sync" / "state"
+
+    def forget() -> None:
+        line, _, packed = state.read_bytes().partition(b"\n")
+        state.write_bytes(
+            json.dumps({k: v for k, v in json.loads(line).items() if k != "source"}).encode() + b"\n" + packed
+        )
+
+    forget()
+    assert mirror(first, dest).ok
+    assert mirror(second, dest).exit_code == 123
+    forget()
+    assert mirror(second, dest).ok and there(dest) == ["b.py"]
+
+
+class Slow(LocalTransport):
+    """Reaches one of its hosts late."""
+
+    def __init__(self, late: str) -> None:
+        self.late = late
+
+    def connect(self, host: Host, cancel: Cancel) -> Session:
+        time.sleep(1.0 if host.name == self.late else 0.0)
+        return super().connect(host, cancel)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_of_two_syncs_at_once_one_wins_whole(tmp_path: Path, force: bool) -> None:
+    """Each of them is the first to come to another host."""
+    trees = [project(tmp_path, name, {"a.py": name, f"only-{name}": "x"}) for name in ("A", "B")]
+    hosts = [Host(name, "127.0.0.1", workdir=str(tmp_path / name)) for name in ("n1", "n2", "n3")]
+    inventory = Inventory(tuple(hosts))
+    reports: dict[str, Report] = {}
+
+    def run(tree: Path, late: str) -> None:
+        plan = sync.plan(inventory, tree, None, force)
+        reports[tree.name] = sync.run(plan, Runtime(Slow(late)))
+
+    threads = [threading.Thread(target=run, args=each) for each in zip(trees, ("n2", "n1"), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = {tuple(there(tmp_path / host.name)) for host in hosts}
+    assert len(found) == 1, "one tree, everywhere"
+    winner = found.pop()[1].removeprefix("only-")
+    assert reports[winner].ok
+    loser = reports["B" if winner == "A" else "A"]
+    if not force:  # the later one wins by force
+        assert {r.error and r.error.kind for r in loser.results} == {"other-source"}
+
+
+def test_where_another_sync_has_the_first_host_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.ops.sync.code.LOCK_WAIT_SECONDS", 0.3)
+    tree = project(tmp_path, "A", {"a.py": "1"})
+    inventory = Inventory(tuple(Host(name, "127.0.0.1", workdir=str(tmp_path / name)) for name in ("n1", "n2", "n3")))
+    spec = {
+        "dest": str(tmp_path / "n1"),
+        "sync": "x",
+        "host": "n1",
+        "head": "desk (pid 7)",
+        "wait": 0,
+        "patience": 30,
+        "source": {"host": "desk", "path": "/b"},
+        "replaces": [],
+    }
+    with Running("delivery.code_sync", spec, tmp_path) as other:
+        next(other.frames())
+        report = sync.run(sync.plan(inventory, tree, None), Runtime(LocalTransport()))
+    errors = [r.error for r in report.results]
+    assert all(error and error.kind == "busy" and "from desk (pid 7)" in error.message for error in errors)
+    assert not (tmp_path / "n2").exists() and not (tmp_path / "n3").exists()

@@ -1,0 +1,86 @@
+"""What code syncs write down on a node, read by whoever comes next: odd, cut, or of another version."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_delivered import NEW, OLD, code, content, fill, mirror, state_of
+
+from fleet.node.delivery.sync_state import read_state
+from fleet.node.run.engine import Beginning
+
+ENTRY = ["a.py", "f", 0o644, 3, 7, ""]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return fill(tmp_path / "src", OLD)
+
+
+@pytest.fixture
+def dest(home: Path) -> Path:
+    return home / "work"
+
+
+def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) -> None:
+    spec = {"ranks": [0], "code": {"settle": 1.0}}
+    beginning = Beginning({**spec, "code": None}, str(tmp_path / "gone"))
+    beginning.spec, beginning.lock = spec, os.open(os.devnull, os.O_RDONLY)
+    now = time.monotonic()
+    assert not beginning.over(now) and beginning.over(now + 3600)
+    beginning.release()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        5,
+        None,
+        {},
+        {"a": 1},
+        "text",
+        ["text"],
+        [5],
+        [None],
+        [[]],
+        [ENTRY[:5]],
+        [ENTRY, [*ENTRY, 1]],
+        [[5, *ENTRY[1:]]],
+        [[["a"], *ENTRY[1:]]],
+        [[*ENTRY[:5], None]],
+        [[*ENTRY[:3], "3", 7, ""]],
+        [ENTRY, {"a": 1}],
+    ],
+)
+@pytest.mark.parametrize("where", ["entries", "also"])
+def test_a_state_of_odd_shape_is_none(
+    home: Path, source: Path, dest: Path, tmp_path: Path, entries: Any, where: str
+) -> None:
+    state = tmp_path / "state"
+
+    def write(entries: Any, also: Any) -> None:
+        packed = zlib.compress(json.dumps(entries).encode())
+        state.write_bytes(json.dumps({"digest": "d", "also": also}).encode() + b"\n" + packed)
+
+    write([ENTRY], [ENTRY])
+    assert read_state(os.fsencode(tmp_path))["entries"] == [ENTRY]
+    write(*((entries, []) if where == "entries" else ([ENTRY], entries)))
+    assert read_state(os.fsencode(tmp_path)) is None
+
+
+@pytest.mark.parametrize("line", [b"[]", b"5", b"null", b'{"digest": "d"}', b'{"digest": [], "also": []}', b"{", b""])
+@pytest.mark.parametrize("name", ["state", "switching"])
+def test_a_sync_goes_on_from_any_state(home: Path, source: Path, dest: Path, line: bytes, name: str) -> None:
+    assert mirror(source, dest).ok
+    path = state_of(dest) / name
+    path.write_bytes(zlib.compress(line) if name == "switching" else line + b"\n" + zlib.compress(b"[]"))
+    assert mirror(fill(source, NEW), dest).ok
+    assert NEW.items() <= content(dest).items()
+    found = code(home, dest)
+    assert found and found["digest"] and not found["half"]

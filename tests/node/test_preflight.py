@@ -1,0 +1,230 @@
+"""Preflight on a node: the facts, the rehearsed meeting at the master's port, and that nothing can hold it up."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes import Running, alive, answer, until
+
+TOKEN = "ab" * 16
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.1", **changes: Any) -> dict[str, Any]:
+    return {
+        "run": "r",
+        "node_rank": node_rank,
+        "script": None,
+        "workdir": None,
+        "python": sys.executable,
+        "master": {"address": address, "port": port, "token": TOKEN, "is_me": node_rank == 0, "peers": peers},
+        "activate": None,
+        "env": {},
+        "engine": "torchrun",
+        "modules": [],
+        "devices": None,
+        "slots": 1,
+        "deadline": 4.0,
+        "peer_addresses": [],
+        **changes,
+    }
+
+
+def facts(home: Path, *args: Any, **changes: Any) -> dict[str, Any]:
+    said = answer("run.preflight", spec(*args, **changes), home)
+    assert said["event"] == "facts"
+    result: dict[str, Any] = said["facts"]
+    return result
+
+
+def together(home: Path, *specs: dict[str, Any]) -> list[dict[str, Any]]:
+    """The facts of several nodes at once."""
+    found: dict[int, dict[str, Any]] = {}
+
+    def work(at: int) -> None:
+        found[at] = answer("run.preflight", specs[at], home)["facts"]
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(specs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[at] for at in range(len(specs))]
+
+
+# -- the meeting ------------------------------------------------------------------------------------------------
+def test_nodes_meet_and_leave_the_port_free(home: Path) -> None:
+    port = free_port()
+    master, *peers = together(home, *(spec(port, n, peers=3) for n in range(4)))
+    assert master["port"]["ok"] and master["port"]["arrived"] == [1, 2, 3]
+    assert all(peer["port"] == {"ok": True, "error": None, "hint": None} for peer in peers)
+    with socket.socket() as check:
+        check.bind(("", port))  # without SO_REUSEADDR: not even TIME_WAIT is left
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_busy_port_names_its_holder(home: Path, where: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in where else socket.AF_INET) as busy:
+        busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        busy.bind((where, 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        found = facts(home, port)["port"]
+    assert not found["ok"] and "in use" in found["error"] and f"kill-port {port}" in found["hint"]
+    assert found["holder"]["pid"] == os.getpid() and "python" in found["holder"]["command"]
+
+
+def test_a_master_that_nobody_reaches(home: Path) -> None:
+    found = facts(home, free_port(), 1, deadline=1.0)["port"]
+    assert not found["ok"] and "refused" in found["error"] and found["hint"]
+
+
+def test_something_else_answers_at_the_masters_port(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def chatter() -> None:
+            while True:
+                try:
+                    peer = other.accept()[0]
+                except OSError:
+                    return
+                with peer:
+                    peer.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = threading.Thread(target=chatter)
+        thread.start()
+        found = facts(home, other.getsockname()[1], 1, deadline=1.0)["port"]
+        other.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert not found["ok"] and ("something else" in found["error"] or "reset" in found["error"])
+
+
+def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
+    port = free_port()
+    with Running("run.preflight", spec(port, peers=1, deadline=2.0), home) as master:
+        give_up = time.monotonic() + 1.5
+        while time.monotonic() < give_up:
+            try:
+                with socket.create_connection(("127.0.0.1", port)) as stranger:
+                    stranger.sendall(b"\xff" * 16 + b" 1\n")
+                    break
+            except OSError:
+                time.sleep(0.05)
+        _ready, found = [frame.json() for frame in master.frames() if frame.kind == b"J"]
+    assert found["facts"]["port"]["arrived"] == []
+
+
+def test_done_ends_the_waiting(home: Path) -> None:
+    began = time.monotonic()
+    with Running("run.preflight", spec(free_port(), peers=5, deadline=60.0), home) as master:
+        master.send({"op": "done"})
+        frames = list(master.frames())
+    assert frames[0].json() == {"event": "ready"}
+    assert frames[1].json()["facts"]["port"] == {"ok": True, "error": None, "hint": None, "holder": None, "arrived": []}
+    assert time.monotonic() - began < 30
+
+
+# -- the network ------------------------------------------------------------------------------------------------
+def test_the_interface_that_holds_the_masters_address(home: Path) -> None:
+    found = facts(home, free_port())["network"]
+    assert found == {"master": "127.0.0.1", "address": "127.0.0.1", "interface": "lo", "error": None, "hint": None}
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_a_loopback_master_of_several_nodes(home: Path, node_rank: int) -> None:
+    found = facts(home, free_port(), node_rank, peers=1, address="localhost", deadline=1.0)["network"]
+    assert "means this node itself" in found["error"] and "data_address" in found["hint"]
+
+
+def test_a_master_behind_nat(home: Path) -> None:
+    found = facts(home, free_port(), address="203.0.113.7", peers=1, peer_addresses=["127.0.0.2"], deadline=1.0)
+    assert "no interface here holds" in found["network"]["error"] and "data_address" in found["network"]["hint"]
+    assert found["network"]["interface"] == "lo", "still the one that leads to the others"
+
+
+def test_a_master_whose_name_does_not_resolve(home: Path) -> None:
+    found = facts(home, free_port(), 1, address="no-such-host.invalid", deadline=2.0)
+    assert "no way to the master" in found["network"]["error"] and found["network"]["hint"]
+    assert not found["port"]["ok"]
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------
+def test_interpreter_modules_and_files(home: Path) -> None:
+    (home / "work").mkdir()
+    (home / "work/train.py").write_text("print(1)\n")
+    found = facts(home, free_port(), workdir="~/work", script="train.py", modules=["torch", "pytest", "no-such-thing"])
+    assert found["python"]["path"] == sys.executable and found["python"]["version"].startswith("3.")
+    torch = (found["torch"] or {}).get("version")  # not there for every Python that the tests run with
+    assert found["modules"] == {"torch": torch, "pytest": pytest.__version__, "no-such-thing": None}
+    assert found["workdir"]["path"] == str(home / "work") and found["workdir"]["exists"]
+    assert found["script"] == {
+        "path": str(home / "work/train.py"),
+        "exists": True,
+        "size": 9,
+        "executable": False,
+        "sha256": hashlib.sha256(b"print(1)\n").hexdigest(),
+    }
+    assert (found["timed_out"], found["failed"]) == ([], {})
+    assert abs(found["time"] - time.time()) < 5 and found["cpus"] >= 1 and found["arch"]
+
+
+def test_what_is_missing_is_said(home: Path) -> None:
+    found = facts(
+        home,
+        free_port(),
+        workdir="/no/such",
+        script="train.py",
+        python="no-such-python",
+        modules=["torch"],
+        activate="source /no/such/activate",
+    )
+    assert "no such program" in found["python"]["error"]
+    assert found["modules"] == {"torch": None}
+    assert not found["workdir"]["exists"] and not found["script"]["exists"] and found["script"]["sha256"] is None
+    assert "No such file" in found["activate"]
+
+
+def test_a_program_is_looked_for_on_the_path(home: Path) -> None:
+    found = facts(home, free_port(), engine="command", script="sh")["script"]
+    assert found["exists"] and found["executable"] and found["path"].startswith("/")
+
+
+def test_the_path_of_the_activated_environment_counts(home: Path) -> None:
+    (home / "bin").mkdir()
+    (home / "bin/mypython").symlink_to(sys.executable)
+    found = facts(home, free_port(), python="mypython", activate='export PATH="$HOME/bin:$PATH"')["python"]
+    assert found["path"] == str(home / "bin/mypython") and not found["error"]
+
+
+def test_a_tool_that_hangs_costs_its_facts_only(home: Path) -> None:
+    (home / "bin").mkdir()
+    (home / "bin/nvidia-smi").write_text("#!/bin/sh\necho $$ >> ~/hung\nexec sleep 1000\n")
+    (home / "bin/nvidia-smi").chmod(0o755)
+    began = time.monotonic()
+    found = facts(home, free_port(), activate='export PATH="$HOME/bin:$PATH"', deadline=2.0)
+    assert time.monotonic() - began < 10
+    assert found["timed_out"] == ["gpus", "gpu processes"] and found["port"]["ok"] and not found["python"]["error"]
+    pids = [int(pid) for pid in (home / "hung").read_text().split()]
+    assert len(pids) == 2
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_an_interpreter_that_hangs(home: Path) -> None:
+    (home / "slow").write_text("#!/bin/sh\nsleep 1000\n")
+    (home / "slow").chmod(0o755)
+    found = facts(home, free_port(), python=str(home / "slow"), modules=["torch"], deadline=1.0)
+    assert found["timed_out"] == ["python"] and "modules" not in found

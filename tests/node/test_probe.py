@@ -1,0 +1,262 @@
+"""The probe: facts on any machine, odd texts parsed, and nothing that hangs can hold it or outlive it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes import Running, alive, answer, until
+
+from fleet.model import Host
+from fleet.node.base.gather import gather
+from fleet.node.facts import tools
+from fleet.node.facts.network import parse_addresses
+from fleet.node.facts.system import filesystem
+from fleet.protocol.messages.facts import Probed
+from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
+from fleet.transport.program import call
+
+
+def probe(home: Path, **spec: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = answer("facts.probe", {"deadline": 20, **spec}, home)["facts"]
+    return facts
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_facts_of_this_machine(home: Path) -> None:
+    facts = probe(home, python=sys.executable, workdir="~/not/there/yet")
+    assert facts["timed_out"] == [] and facts["failed"] == {}
+    assert facts["hostname"] == socket.gethostname()
+    assert facts["arch"] == os.uname().machine and facts["kernel"] == os.uname().release
+    assert facts["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["packages"]["pytest"] == pytest.__version__
+    assert facts["cpu"]["count"] == os.cpu_count() and facts["memory"]["total"] > 1 << 20
+    workdir = facts["disks"]["workdir"]
+    assert workdir["path"] == str(home / "not/there/yet") and not workdir["exists"] and workdir["free"] > 0
+    assert facts["disks"]["home"]["exists"] and facts["disks"]["shm"]["total"] > 0
+    assert facts["disks"]["shm"]["type"] == "tmpfs"
+    assert isinstance(facts["limits"]["nofile"], int) or facts["limits"]["nofile"] == "unlimited"
+    names = {name for _, name in socket.if_nameindex()}
+    assert {i["name"] for i in facts["interfaces"]} <= names - {"lo"}
+
+
+def test_interfaces_and_the_one_toward_the_head(home: Path) -> None:
+    line = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True).stdout
+    wanted = {(m[1], m[2]) for m in re.finditer(r"^\d+: (\S+)\s+inet (\S+)", line, re.M) if m[1] != "lo"}
+    if not wanted:
+        pytest.fail("this machine has no network interface to test with")
+    name, address = sorted(wanted)[0]
+    connection = f"192.0.2.77 50000 {address.split('/')[0]} 22"
+    facts = answer("facts.probe", {"deadline": 20}, home, env={"SSH_CONNECTION": connection})["facts"]
+    found = {(i["name"], a) for i in facts["interfaces"] for a in i["addresses"]}
+    assert wanted <= found
+    assert facts["head_interface"] == name
+
+
+def test_torch_is_read_as_text_and_never_imported(home: Path, tmp_path: Path) -> None:
+    for name in ("torch", "deepspeed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "torch/version.py").write_text(
+        "from typing import Optional\n__version__ = '2.5.1+cu121'\ncuda: Optional[str] = '12.1'\nhip: str = None\n"
+    )
+    (tmp_path / "deepspeed/git_version_info_installed.py").write_text(
+        "version='0.15.4'\ninstalled_ops={'cpu_adam': True, 'async_io': False, 'utils': True}\n"
+    )
+    for entry in ("nvidia_nccl_cu12-2.21.5.dist-info", "Flash.Attn-2.7.0+cu12.dist-info", "old_egg-1.0-py3.9.egg-info"):
+        (tmp_path / entry).mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    facts = probe(home, python=str(tmp_path / "bare/bin/python"), env={"PYTHONPATH": str(tmp_path)})
+    assert facts["torch"] == {"version": "2.5.1+cu121", "cuda": "12.1", "hip": None, "nccl": "2.21.5"}
+    assert facts["deepspeed"] == {"version": "0.15.4", "ops": ["cpu_adam", "utils"]}
+    assert facts["packages"]["flash-attn"] == "2.7.0+cu12" and facts["packages"]["old-egg"] == "1.0"
+
+
+def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "torch").mkdir()
+    (home / "torch/version.py").write_text("__version__ = '0'\n")
+    monkeypatch.setenv("HOME", str(home))
+    session = LocalTransport().connect(Host("n1", "n1"), Cancel())  # starts programs in the home folder, as sshd does
+    try:
+        facts = call(session, "facts.probe", {"deadline": 20, "python": "/usr/bin/python3"}, Probed, timeout=60)[
+            "facts"
+        ]
+    finally:
+        session.close()
+    assert facts["python"]["version"] and facts["torch"] is None
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/nowhere/bin/python", "/nowhere/bin/python: no such program"),
+        ("no-such-python", "no-such-python: no such program"),
+        ("/etc", "/etc: no such program"),
+        ("{broken}", "{broken}: ImportError: libpython is gone"),
+        ("{mute}", "{mute}: said nothing, exit status 3"),
+    ],
+)
+def test_an_interpreter_that_does_not_work_is_a_fact(home: Path, tmp_path: Path, python: str, said: str) -> None:
+    names = {
+        "broken": script(tmp_path, "broken", "echo ImportError: libpython is gone >&2; exit 1"),
+        "mute": script(tmp_path, "mute", "exit 3"),
+    }
+    facts = probe(home, python=python.format(**names))
+    assert facts["python"]["version"] is None and facts["python"]["error"] == said.format(**names)
+    assert facts["torch"] is None and facts["packages"] == {}
+
+
+def test_tools_are_looked_for_behind_the_activate_line(home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "gcc", "echo 7.3.1")
+    script(tmp_path, "python3", f'echo noise; exec {sys.executable} "$@"')
+    facts = probe(home, activate=f"echo hello; export PATH={tmp_path}:$PATH")
+    assert facts["activate"] is None
+    assert facts["compilers"]["gcc"] == "7.3.1"
+    assert facts["python"]["path"] == str(tmp_path / "python3") and facts["python"]["version"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("conda activate no-such-env-xyz || { echo no such env >&2; false; }", "no such env"),
+        ("exit 4", "exit status 4"),
+    ],
+)
+def test_an_activate_line_that_fails_is_a_fact(home: Path, line: str, problem: str) -> None:
+    assert probe(home, activate=line)["activate"] == problem
+
+
+SMI = r"""
+case "$*" in
+*compute-apps*) echo "4711, GPU-aa, 1024"; echo "garbage"; echo "4712, GPU-bb, [N/A]" ;;
+*) echo "0, NVIDIA A100-SXM4-80GB, 81920, GPU-aa, 535.129.03, 0"
+   echo "1, NVIDIA A100-SXM4-80GB, [N/A], GPU-bb, 535.129.03, [N/A]"; echo "not, a, gpu" ;;
+esac"""
+
+
+def test_gpus_as_nvidia_smi_tells(home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "nvidia-smi", SMI)
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert [(g["index"], g["memory"], g["ecc_errors"]) for g in facts["gpus"]] == [(0, 80 << 30, 0), (1, None, None)]
+    assert facts["gpus"][0]["driver"] == "535.129.03" and facts["gpu_error"] is None
+    assert facts["gpu_processes"] == [
+        {"pid": 4711, "gpu": "GPU-aa", "memory": 1 << 30},
+        {"pid": 4712, "gpu": "GPU-bb", "memory": None},
+    ]
+
+
+def test_an_nvidia_smi_that_fails_says_why(home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "nvidia-smi", "echo Failed to initialize NVML: Driver/library version mismatch; exit 18")
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert facts["gpus"] == [] and "version mismatch" in facts["gpu_error"]
+
+
+def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "nvidia-smi", "exec yes")
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert facts["timed_out"] == [] and facts["gpus"] == []
+
+
+def test_what_hangs_is_named_ended_and_holds_nothing_up(home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "nvidia-smi", f"echo $$ >> {tmp_path}/pids; trap '' TERM HUP INT; exec sleep 1000")
+    began = time.monotonic()
+    facts = probe(home, deadline=2.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert time.monotonic() - began < 15
+    assert facts["timed_out"] == ["gpus", "gpu processes"] and "gpus" not in facts
+    assert facts["python"]["version"] and facts["kernel"]
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_an_activate_line_that_hangs_takes_only_its_own_down(home: Path) -> None:
+    facts = probe(home, deadline=1.0, activate="sleep 1000")
+    assert set(facts["timed_out"]) == {"activate", "python", "compilers", "nccl", "gpus", "gpu processes"}
+    assert facts["kernel"] and facts["disks"]["home"]["free"]
+
+
+def test_it_ends_with_its_children_when_the_head_goes_away(home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "nvidia-smi", f"echo $$ > {tmp_path}/pid.$$; exec sleep 1000")
+    with Running(
+        "facts.probe", {"deadline": 600, "env": {"PATH": f"{tmp_path}:{os.environ['PATH']}"}}, home
+    ) as running:
+        until(lambda: len(list(tmp_path.glob("pid.*"))) == 2)
+    pids = [int(path.suffix[1:]) for path in tmp_path.glob("pid.*")]
+    until(lambda: not any(alive(pid) for pid in pids))
+    assert running.process.returncode is not None
+
+
+def test_the_clock_answers_while_steps_run(home: Path) -> None:
+    with Running("facts.probe", {"deadline": 1.5, "activate": "sleep 1000"}, home) as running:
+        running.send({"op": "clock"})
+        running.raw(b"garbage\n")
+        running.send({"op": "nothing we know"})
+        messages = [frame.json() for frame in running.frames() if frame.kind == b"J"]
+    assert abs(messages[0]["clock"] - time.time()) < 60
+    assert "facts" in messages[1]
+
+
+def test_a_step_that_fails_costs_only_itself() -> None:
+    facts = gather(
+        [("a", lambda: {"x": 1}), ("b", lambda: [][0]), ("c", lambda: {"d": {"p": 1}}), ("e", lambda: {"d": {"q": 2}})],
+        5.0,
+    )
+    assert facts["x"] == 1 and facts["d"] == {"p": 1, "q": 2} and facts["timed_out"] == []
+    assert list(facts["failed"]) == ["b"] and "IndexError" in facts["failed"]["b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/data/set/x", ("nfs4", "server:/export")),
+        ("/data", ("ext4", "/dev/sda1")),
+        ("/with space/x", ("xfs", "/dev/sdb")),
+        ("/dataset", ("ext4", "/dev/sda1")),
+    ],
+)
+def test_file_systems_by_the_mount_table(path: str, wanted: tuple[str, str]) -> None:
+    table = (
+        "rootfs / rootfs rw 0 0\n/dev/sda1 / ext4 rw 0 0\nserver:/export /data/set nfs4 rw 0 0\n"
+        "/dev/sdb /with\\040space xfs rw 0 0\nbroken\n\n"
+    )
+    assert filesystem(path, table) == wanted
+
+
+def test_netlink_answers_that_are_cut_or_odd() -> None:
+    address = struct.pack("=HH4s", 8, 2, socket.inet_aton("10.1.2.3"))
+    body = struct.pack("=BBBBI", socket.AF_INET, 24, 0, 0, 7) + address
+    message = struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 1) + body
+    done = struct.pack("=IHHII", 16, 3, 0, 1, 1)
+    parse = parse_addresses
+    assert parse(message + done) == [(7, "10.1.2.3/24"), None]
+    assert parse(b"") == [] and parse(message[:10]) == []
+    assert parse(b"\0" * 64) == [None], "a length of zero must not loop"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 11\n", "535.129.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
+        ("", None),
+        ("no version here", None),
+    ],
+)
+def test_driver_version_texts(monkeypatch: pytest.MonkeyPatch, text: str, wanted: str | None) -> None:
+    monkeypatch.setattr(tools, "text", lambda path: text)
+    assert tools.driver() == {"driver": wanted}

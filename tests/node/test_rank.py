@@ -1,0 +1,137 @@
+"""The rank wrapper, alone: output into the rank's own files, the true end on record and passed on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes import PYTHON, alive, read_json, until
+
+import fleet
+
+RANK = Path(fleet.__file__).parent / "node/run/rank.py"
+
+
+def start(folder: Path, *argv: str, **env: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [PYTHON, "-I", "-S", str(RANK), *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(folder), "RANK": "5", "LOCAL_RANK": "1", **env},
+    )
+
+
+def outcome(folder: Path, *argv: str, **env: str) -> tuple[int, dict[str, Any]]:
+    """(what the engine sees, the record)."""
+    code = start(folder, *argv, **env).wait(20)
+    return code, read_json(folder / "rank5.json")
+
+
+@pytest.mark.parametrize(
+    ("line", "seen", "status", "signum"),
+    [
+        ("exit 0", 0, 0, None),
+        ("exit 3", 3, 3, None),
+        ("exit 255", 255, 255, None),
+        ("kill -9 $$", -9, None, 9),
+        ("kill -SEGV $$", -11, None, 11),
+        ("kill -TERM $$", -15, None, 15),
+    ],
+)
+def test_it_ends_as_the_rank_ended(
+    tmp_path: Path, line: str, seen: int, status: int | None, signum: int | None
+) -> None:
+    before = time.time()
+    code, record = outcome(tmp_path, "sh", "-c", line, TORCHELASTIC_RESTART_COUNT="2")
+    assert code == seen
+    assert {k: record[k] for k in ("rank", "local_rank", "status", "signal", "attempt")} == {
+        "rank": 5,
+        "local_rank": 1,
+        "status": status,
+        "signal": signum,
+        "attempt": 2,
+    }
+    assert before - 1 < record["started"] <= record["time"] < time.time() + 1
+    assert not list(tmp_path.glob("core*")) and not list(tmp_path.glob("*.new"))
+
+
+def test_output_is_appended_byte_for_byte(tmp_path: Path) -> None:
+    (tmp_path / "rank5.out").write_bytes(b"attempt 0\n")
+    outcome(tmp_path, "printf", r"10%%\r\377\001no newline")
+    _, record = outcome(tmp_path, "sh", "-c", "echo bad >&2")
+    assert record["begins"] == [len(b"attempt 0\n10%\r\xff\x01no newline"), 0]
+    assert (tmp_path / "rank5.out").read_bytes() == b"attempt 0\n10%\r\xff\x01no newline"
+    assert (tmp_path / "rank5.err").read_bytes() == b"bad\n"
+
+
+def test_argv_and_environment_pass_untouched(tmp_path: Path) -> None:
+    argv = ["it's", "$(id)", "*", "", "a\nb", "é\udcff"]
+    code = "import os,sys;sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode,sys.argv[1:]+[os.environ['V']])))"
+    outcome(tmp_path, sys.executable, "-c", code, *argv, V="x\udcfe", LC_ALL="C")
+    assert (tmp_path / "rank5.out").read_bytes() == b"\0".join(os.fsencode(item) for item in [*argv, "x\udcfe"])
+
+
+@pytest.mark.parametrize(("argv", "status"), [(["no-such-program"], 127), (["/etc/passwd"], 126)])
+def test_what_cannot_be_started(tmp_path: Path, argv: list[str], status: int) -> None:
+    code, record = outcome(tmp_path, *argv)
+    assert code == record["status"] == status
+    assert f"cannot start {argv[0]}" in (tmp_path / "rank5.err").read_text()
+
+
+def test_the_rank_starts_with_ordinary_signals(tmp_path: Path) -> None:
+    show = ["grep", "Sig[BI]", "/proc/self/status"]
+    outcome(tmp_path, *show)
+
+    def masks(text: bytes) -> list[int]:
+        return [int(word, 16) for word in text.split()[1::2]]
+
+    blocked, ignored = masks((tmp_path / "rank5.out").read_bytes())
+    # what started pytest may ignore signals itself: a background job of a shell does
+    _, inherited = masks(subprocess.run(show, capture_output=True, check=True).stdout)
+    assert blocked == 0 and ignored & ~inherited == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_to_its_group_reaches_the_rank_once(tmp_path: Path, signum: signal.Signals) -> None:
+    name = signum.name[3:]
+    line = f"trap 'echo {name} >> got' {name}; touch up; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done; exit 9"
+    process = start(tmp_path, "sh", "-c", line)
+    until((tmp_path / "up").exists)
+    os.killpg(process.pid, signum)  # as torchrun does
+    assert process.wait(20) == 9
+    assert (tmp_path / "got").read_text() == f"{name}\n"
+
+
+def test_what_the_supervisor_tells_all_is_not_told_twice(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text(json.dumps({"pid": os.getpid(), "guardian": {"pid": 1}}))
+    process = start(tmp_path, "sh", "-c", "trap 'exit 8' TERM; touch up; sleep 1 & wait; exit 9")
+    until((tmp_path / "up").exists)
+    process.terminate()
+    assert process.wait(20) == 9
+
+
+def test_a_killed_wrapper_takes_the_rank_with_it(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", "trap '' TERM HUP; echo $$ > pid5; while :; do sleep 0.1; done")
+    pid = int(until(lambda: (tmp_path / "pid5").exists() and (tmp_path / "pid5").read_text()))
+    process.kill()
+    process.wait()
+    until(lambda: not alive(pid))
+
+
+def test_rank_numbers_of_an_engine_that_gives_none(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [PYTHON, "-I", "-S", str(RANK), "true"],
+        env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path), "FLEET_FIRST_RANK": "6", "LOCAL_RANK": "1"},
+    )
+    assert process.wait(20) == 0
+    assert read_json(tmp_path / "rank7.json")["local_rank"] == 1

@@ -1,0 +1,40 @@
+"""The engine of `--engine command`: starts ranks, ends them together, and says how the first that failed ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from nodes import PYTHON
+
+SPAWN = Path(__file__).parents[2] / "fleet/node/run/spawn.py"
+RANK = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(1, b"!")
+time.sleep(0.8 + 0.004 * int(os.environ["RANK"]))
+os._exit(0)
+"""
+
+
+def test_told_to_end_while_ranks_end_by_themselves(tmp_path: Path) -> None:
+    """A rank that has just ended, as most have when a run is stopped, is no process to be signalled any more."""
+    shutil.copy(SPAWN, tmp_path)
+    (tmp_path / "command.json").write_text(json.dumps({"argv": []}))
+    (tmp_path / "rank.py").write_text(RANK)
+    engine = subprocess.Popen(
+        [PYTHON, "-I", "-S", str(tmp_path / "spawn.py"), "0", "50"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert engine.stdout and engine.stdout.read(50)
+    time.sleep(0.3)
+    while engine.poll() is None:
+        engine.send_signal(signal.SIGTERM)
+        time.sleep(0.0002)
+    assert (engine.communicate()[1], engine.returncode) == ("", 0)

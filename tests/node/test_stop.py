@@ -1,0 +1,76 @@
+"""Stopping a run, whatever state it is in."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from nodes import answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+
+
+def start(home: Path, run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:
+    assert answer("run.supervise", supervise_spec(run, argv, **changes), home)["event"] == "started"
+    return read_json(folder_of(home, run) / "pid")
+
+
+def stop(home: Path, run: str, grace: float = 0.5) -> dict[str, Any]:
+    return answer("run.stop", {"run": run, "grace": grace, "reason": "asked"}, home)
+
+
+def test_a_running_run(home: Path, run: str) -> None:
+    start(home, run, ranks_argv("trap '' TERM; while :; do sleep 0.1; done"))
+    assert stop(home, run) == {"event": "stopped", "left": [], "was": "running"}
+    status = final(home, run)
+    assert (status["state"], status["reason"]) == ("stopped", "asked")
+    assert not marked(run)
+    assert stop(home, run)["was"] == "gone"
+
+
+def test_a_run_that_ended_keeps_its_end(home: Path, run: str) -> None:
+    start(home, run, ["sh", "-c", "exit 3"])
+    final(home, run)
+    assert stop(home, run)["was"] == "gone"
+    assert final(home, run)["engine_status"] == 3
+
+
+def test_a_run_that_comes_late_is_refused(home: Path, run: str) -> None:
+    assert stop(home, run) == {"event": "stopped", "left": [], "was": "unknown"}
+    said = answer("run.supervise", supervise_spec(run, ["touch", str(home / "ran")]), home)
+    assert said["event"] == "failed" and "stopped before it began" in said["message"]
+    assert not (home / "ran").exists()
+    assert answer("run.supervise", supervise_spec(run + "b", ["true"]), home)["event"] == "started", "only that run"
+
+
+def test_old_tombstones_are_cleared_away(home: Path, run: str) -> None:
+    stop(home, run)
+    (tombstone,) = (home / ".fleet/runs").iterdir()
+    os.utime(tombstone, (1, 1))
+    stop(home, run + "b")
+    assert [p.name.startswith(run + "b@") for p in (home / ".fleet/runs").iterdir()] == [True]
+
+
+def test_with_supervisor_and_guardian_dead(home: Path, run: str) -> None:
+    record = start(home, run, ranks_argv("trap '' TERM; touch ~/up; while :; do sleep 0.1; done"))
+    until((home / "up").exists)
+    os.kill(record["guardian"]["pid"], signal.SIGKILL)
+    os.kill(record["pid"], signal.SIGKILL)
+    assert stop(home, run) == {"event": "stopped", "left": [], "was": "running"}
+    assert not marked(run)
+    assert final(home, run)["state"] == "stopped"
+
+
+def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
+    hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; exec sleep 100' & sleep 100"
+    record = start(home, run, ranks_argv(hidden))
+    pid = int(until(lambda: (home / "hidden").exists() and (home / "hidden").read_text()))
+    os.kill(record["pid"], signal.SIGSTOP)
+    assert stop(home, run, 0.2) == {"event": "stopped", "left": [], "was": "running"}
+    assert not marked(run) and final(home, run)["state"] == "stopped"
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert not Path(f"/proc/{record['pid']}").exists()
+
+
+def test_what_is_no_run_id(home: Path) -> None:
+    assert stop(home, "../../etc")["event"] == "failed"

@@ -1,0 +1,312 @@
+"""A run's supervisor on its node: what it starts, what ends it, and that nothing of the run is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from nodes import Running, alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+
+from fleet.node.run.engine import prune_runs
+
+STUBBORN = "trap '' TERM; echo $$ > $PIDS/stubborn; sleep 1000 & while :; do sleep 0.2; done"
+
+
+def start(home: Path, run: str, argv: list[object], **changes: object) -> dict[str, object]:
+    said = answer("run.supervise", supervise_spec(run, argv, **changes), home)
+    assert said["event"] == "started", said
+    return said
+
+
+def owners(home: Path, run: str) -> tuple[int, int]:
+    record = read_json(folder_of(home, run) / "pid")
+    return record["pid"], record["guardian"]["pid"]
+
+
+def test_exit_status_of_the_engine_and_output(home: Path, run: str) -> None:
+    start(home, run, ["sh", "-c", r"printf 'a\r\377b'; echo e >&2; exit 3"])
+    status = final(home, run)
+    assert (status["state"], status["engine_status"], status["signal"], status["left"]) == ("exited", 3, None, [])
+    assert (folder_of(home, run) / "node.log").read_bytes() == b"a\r\xffbe\n"
+
+
+def test_a_signal_that_ended_the_engine(home: Path, run: str) -> None:
+    start(home, run, ["sh", "-c", "kill -9 $$"])
+    status = final(home, run)
+    assert (status["state"], status["engine_status"], status["signal"]) == ("exited", None, 9)
+
+
+NASTY = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "é\udcff", "x" * 100_000]
+
+
+@pytest.mark.parametrize("activate", [None, "true"])
+def test_argv_and_env_arrive_byte_for_byte(home: Path, run: str, activate: str | None) -> None:
+    code = "import os,sys;sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode,[*sys.argv[1:],os.environ['V']])))"
+    start(home, run, ["/usr/bin/env", "python3", "-c", code, *NASTY], env={"V": NASTY[2]}, activate=activate)
+    final(home, run)
+    said = (folder_of(home, run) / "node.log").read_bytes()
+    assert said == b"\0".join(item.encode("utf-8", "surrogateescape") for item in [*NASTY, NASTY[2]])
+
+
+def test_env_expand_cwd_and_activate(home: Path, run: str) -> None:
+    (home / "work").mkdir()
+    start(
+        home,
+        run,
+        ["sh", "-c", "echo $A $B $C; pwd; umask"],
+        env={"A": "$HOME"},
+        cwd="~/work",
+        env_expand={"B": "${HOME}/x:$NOT_THERE", "C": "~/y"},
+        activate="export A=active",
+    )
+    final(home, run)
+    lines = (folder_of(home, run) / "node.log").read_text().splitlines()
+    assert lines[:2] == [f"active {home}/x: {home}/y", f"{home}/work"]
+    assert int(lines[2], 8) == os.umask(os.umask(0o22)), "the run's own files have the user's umask"
+
+
+def test_the_folder_is_private_and_holds_no_values_of_variables(home: Path, run: str) -> None:
+    start(home, run, ["true"], env={"TOKEN": "s3cret-value"}, env_expand={"OTHER": "s3cret-value"})
+    final(home, run)
+    folder = folder_of(home, run)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for path in folder.iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+        assert b"s3cret" not in path.read_bytes(), path
+    assert read_json(folder / "spec.json")["env"] == ["TOKEN"]
+
+
+def test_what_cannot_be_started_says_why(home: Path, run: str) -> None:
+    said = answer("run.supervise", supervise_spec(run, ["no-such-engine"]), home)
+    assert said["event"] == "failed" and "no-such-engine" in said["message"] and said["hint"]
+    assert final(home, run)["state"] == "stopped"
+    said = answer("run.supervise", supervise_spec(run + "b", ["true"], cwd="/no/such"), home)
+    assert said["event"] == "failed" and "/no/such" in said["message"] and "--sync" in said["hint"]
+    said = answer("run.supervise", supervise_spec("../evil", ["true"]), home)
+    assert said["event"] == "failed" and "not a run id" in said["message"]
+    assert not [p for p in (home / ".fleet/runs").iterdir() if p.name.startswith(".")]
+
+
+def test_a_run_id_is_used_once(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"])
+    said = answer("run.supervise", supervise_spec(run, ["true"]), home)
+    assert said["event"] == "failed" and "exists already" in said["message"]
+    assert marked(run), "the first one goes on"
+
+
+def test_nodes_that_share_a_home_folder_do_not_collide(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "0.1"])
+    final(home, run)
+    spec = folder_of(home, run) / "spec.json"
+    spec.write_text(json.dumps({**read_json(spec), "node": "another-node"}))
+    start(home, run, ["sleep", "60"])
+    mine = f"{run}@{os.uname().nodename}"
+    assert read_json(folder_of(home, mine) / "status.json")["state"] == "running"
+    assert answer("run.stop", {"run": run, "grace": 1, "reason": "test"}, home)["was"] == "running"
+    assert not marked(run)
+
+
+def test_neither_supervisor_nor_foreground_carries_the_mark(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"])
+    assert len(marked(run)) == 1
+    assert not set(owners(home, run)) & set(marked(run))
+
+
+def test_it_outlives_its_session(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"])
+    for pid, own_pipes in zip(owners(home, run), (1, 0), strict=True):
+
+        def pipes(of: int = pid) -> set[str]:
+            return {os.readlink(link) for link in Path(f"/proc/{of}/fd").iterdir()} - {"/dev/null"}
+
+        until(lambda wanted=own_pipes, open_=pipes: len(open_()) == wanted)  # it answers, then it closes that pipe
+        os.kill(pid, signal.SIGHUP)
+        assert os.getsid(pid) != os.getsid(0)
+    time.sleep(0.2)
+    assert all(alive(pid) for pid in owners(home, run))
+
+
+# -- stopping -----------------------------------------------------------------------------------------------
+def test_term_reaches_each_process_once_then_kill(home: Path, run: str) -> None:
+    rank = "trap 'echo got >> $PIDS/got' TERM; echo > $PIDS/up; while :; do sleep 0.1; done"
+    start(home, run, ranks_argv(rank), env={"PIDS": str(home)}, grace=1.0)
+    until((home / "up").exists)
+    began = time.monotonic()
+    os.kill(owners(home, run)[0], signal.SIGTERM)
+    status = final(home, run)
+    assert (status["state"], status["left"], status["signal"] or status["engine_status"]) == ("stopped", [], 15)
+    assert 0.9 < time.monotonic() - began < 5
+    assert (home / "got").read_text() == "got\n", "one TERM is one TERM, whatever it went through"
+    assert not marked(run)
+
+
+def test_what_a_rank_starts_to_save_its_work_has_the_whole_grace(home: Path, run: str) -> None:
+    saves = "trap 'sh -c \"sleep 0.5; touch ~/saved\"; exit 0' TERM; touch ~/up; while :; do sleep 0.05; done"
+    start(home, run, ranks_argv(saves), grace=5.0)
+    until((home / "up").exists)
+    answer("run.stop", {"run": run, "grace": 5.0, "reason": "asked"}, home)
+    assert (home / "saved").exists() and not marked(run)
+    assert read_json(folder_of(home, run) / "rank0.json")["status"] == 0
+
+
+def test_a_second_request_hurries(home: Path, run: str) -> None:
+    start(home, run, ["sh", "-c", STUBBORN], env={"PIDS": str(home)}, grace=60.0)
+    until((home / "stubborn").exists)
+    stop = folder_of(home, run) / "stop"
+    for grace in (60, 0):
+        (home / "new").write_text(json.dumps({"grace": grace, "reason": "asked"}))
+        (home / "new").rename(stop)
+        time.sleep(0.4)
+    status = final(home, run, 5)
+    assert (status["state"], status["reason"], status["left"]) == ("stopped", "asked", [])
+
+
+def test_a_daemon_of_a_rank_is_ended_with_the_run(home: Path, run: str) -> None:
+    daemon = "setsid sh -c 'trap \"\" TERM; echo $$ > $PIDS/daemon; exec sleep 1000' & sleep 0.3; exit 4"
+    start(home, run, ranks_argv(daemon), env={"PIDS": str(home)})
+    assert final(home, run)["engine_status"] == 4
+    assert not alive(int((home / "daemon").read_text()))
+
+
+def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str) -> None:
+    hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; trap \"\" TERM; while :; do sleep 1; done' & sleep 0.3"
+    start(home, run, ranks_argv(hidden))
+    assert final(home, run)["left"] == []
+    assert not alive(int((home / "hidden").read_text()))
+
+
+def test_two_runs_never_touch_each_other(home: Path, run: str) -> None:
+    other = run + "0"
+    start(home, run, ["sh", "-c", STUBBORN], env={"PIDS": str(home)}, grace=0.3)
+    start(home, other, ["sleep", "60"])
+    try:
+        until((home / "stubborn").exists)
+        assert answer("run.stop", {"run": run, "grace": 0.3, "reason": "x"}, home) == {
+            "event": "stopped",
+            "left": [],
+            "was": "running",
+        }
+        assert len(marked(other)) == 1 and not marked(run)
+        assert read_json(folder_of(home, other) / "status.json")["state"] == "running"
+    finally:
+        answer("run.stop", {"run": other, "grace": 0, "reason": "x"}, home)
+    assert not marked(other)
+
+
+def test_lease(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"], lease=1.0)
+    with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5:
+            follow.send({"op": "ping"})
+            time.sleep(0.2)
+    assert marked(run), "renewed, it goes on"
+    status = final(home, run, 6)
+    assert (status["state"], status["cause"]) == ("stopped", "lease")
+    assert not marked(run)
+
+
+def test_without_a_lease_it_runs_on(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"])
+    time.sleep(1.5)
+    assert marked(run)
+
+
+def test_a_node_that_was_frozen_stops_by_itself_though_renewals_waited(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"], lease=60.0, node_timeout=1.0)
+    pids = [*owners(home, run), *marked(run)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.6)
+    os.utime(folder_of(home, run) / "lease")
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    assert final(home, run)["cause"] == "frozen"
+    assert not marked(run)
+
+
+# -- what is killed -----------------------------------------------------------------------------------------
+def test_killed_supervisor_the_guardian_ends_the_run(home: Path, run: str) -> None:
+    start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)}, grace=0.5)
+    until((home / "stubborn").exists)
+    os.kill(owners(home, run)[0], signal.SIGKILL)
+    status = final(home, run)
+    assert status["state"] == "lost" and "signal 9" in status["reason"] and status["left"] == []
+    assert not marked(run)
+
+
+def test_killed_guardian_the_supervisor_goes_on(home: Path, run: str) -> None:
+    start(home, run, ["sh", "-c", "sleep 1; exit 5"])
+    os.kill(owners(home, run)[1], signal.SIGKILL)
+    assert final(home, run)["engine_status"] == 5
+
+
+def test_both_killed_the_engine_hears_of_it(home: Path, run: str) -> None:
+    start(home, run, ["sleep", "60"])
+    for pid in reversed(owners(home, run)):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not marked(run))
+
+
+def test_killed_engine_its_ranks_are_ended(home: Path, run: str) -> None:
+    start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)})
+    until((home / "stubborn").exists)
+    engine = min(marked(run))
+    os.kill(engine, signal.SIGKILL)
+    status = final(home, run)
+    assert (status["state"], status["signal"], status["left"]) == ("exited", 9, [])
+    assert not alive(int((home / "stubborn").read_text()))
+    assert read_json(folder_of(home, run) / "rank0.json")["signal"] == 9, "killed, and on record as such"
+
+
+def test_ended_runs_are_kept_up_to_a_number_and_a_size(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never one that lives, one of another node, or one that ended just now."""
+    start(home, run, ["sleep", "1000"])
+    runs = home / ".fleet/runs"
+    node = os.uname().nodename
+    for number in range(23):
+        old = runs / f"old-{number:02}"
+        old.mkdir()
+        (old / "spec.json").write_text(json.dumps({"node": "elsewhere" if number == 0 else node}))
+        (old / "status.json").write_text(json.dumps({"state": "running" if number == 1 else "exited", "left": []}))
+        (old / "rank0.out").write_text("x")
+        os.utime(old / "status.json", (1e9 + number, 1e9 + number))
+    large = runs / "old-20/rank0.out"
+    with large.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+    start(home, run + "b", ["true"])
+    final(home, run + "b")
+    until(lambda: not (runs / "old-02").exists())
+    kept = {path.name for path in runs.iterdir()}
+    assert {run, run + "b", "old-00", "old-01"} <= kept and "old-03" not in kept and "old-04" in kept
+    assert len(kept) == 1 + 2 + 20, "the live one, another node's, one whose end is not known, 20 that ended"
+    monkeypatch.setenv("HOME", str(home))
+    prune_runs(20, 1 << 20)
+    kept = {path.name for path in runs.iterdir()}
+    assert {"old-21", "old-22", run, run + "b", "old-00", "old-01"} == kept
+    answer("run.stop", {"run": run, "grace": 0}, home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_full_disk_is_said_and_the_end_is_on_record(tmp_path: Path, run: str) -> None:
+    home = tmp_path / "small"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)], check=True)
+    try:
+        start(home, run, ranks_argv("head -c 1000000 /dev/zero; head -c 1000000 /dev/zero; exit 7"))
+        status = final(home, run)
+        assert (status["engine_status"], status["disk_full"]) == (7, True)
+        assert read_json(folder_of(home, run) / "rank0.json")["status"] == 7
+        said = answer("run.supervise", supervise_spec(run + "b", ["true"]), home)
+        assert said["event"] == "failed" and "No space left" in said["message"] and "disk full" in said["hint"]
+        assert [p.name for p in (home / ".fleet/runs").iterdir()] == [run]
+        with Running("run.follow", {"run": run, "offsets": {"rank0.out": 1}}, home) as follow:
+            last = [frame.json() for frame in follow.frames() if frame.kind == b"J"][-1]
+        assert last["sizes"]["rank0.out"] == (folder_of(home, run) / "rank0.out").stat().st_size > 1000
+    finally:
+        subprocess.run(["umount", str(home)], check=True)
