@@ -23,7 +23,7 @@ from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.plans import Plan
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts

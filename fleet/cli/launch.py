@@ -23,7 +23,7 @@ from fleet.engines import DEFAULT, ENGINES, engine
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Inventory, Job
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 
 if TYPE_CHECKING:
     from fleet.ops.launch import LaunchOptions, Plan

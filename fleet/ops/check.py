@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet.each import on_each
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT, ProtocolError
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.each import on_each
 from fleet.ops.plans import Line, PerHost, around
-from fleet.ops.runtime import Runtime
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.facts import Facts, Probed
 from fleet.rules.judge import judge
 from fleet.rules.matrix import matrix
 from fleet.rules.rule import Finding, View, Want
 from fleet.rules.view import view
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.frames import MISFITS
 from fleet.transport.program import Program

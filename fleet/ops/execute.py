@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.each import on_each
 from fleet.ops.plans import Line, PerHost, around
-from fleet.ops.runtime import Runtime
 from fleet.protocol.frames import EXIT, MESSAGE, OUTPUT
 from fleet.protocol.messages.execute import Cut
+from fleet.runtime import Runtime
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
 from fleet.transport.program import Program

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
+from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.each import on_each
-from fleet.ops.runtime import Runtime
 from fleet.protocol.messages import ports as said
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
 

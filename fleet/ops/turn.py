@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 
 
 def cache() -> Path:

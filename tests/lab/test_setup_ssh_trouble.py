@@ -221,8 +221,8 @@ def test_two_at_once_take_turns_also_for_different_inventories(head: Head) -> No
 
 def test_the_wait_for_another_one_is_bounded(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     from fleet.errors import DeadlineError
-    from fleet.ops.runtime import Runtime
     from fleet.ops.turn import turn
+    from fleet.runtime import Runtime
     from fleet.transport.local import LocalTransport
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(head.home))

@@ -11,7 +11,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import wheels
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_env
 

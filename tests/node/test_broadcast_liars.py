@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery.chain import judge
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, sync
-from fleet.ops.broadcast import judge
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport

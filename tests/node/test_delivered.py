@@ -21,7 +21,7 @@ from test_preflight import facts, free_port, spec
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
 from tests.changed import changed

@@ -21,7 +21,7 @@ from fleet.events import Output
 from fleet.model import Host, Inventory, Report
 from fleet.ops import execute
 from fleet.ops.execute import ExecOptions, _cut_short
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Completed
 from fleet.transport.frames import Decoder
 from fleet.transport.line import run_line

@@ -17,7 +17,7 @@ from fleet.errors import LimitError
 from fleet.model import Host, Inventory, Report, Result, Text
 from fleet.ops import execute
 from fleet.ops.execute import ExecOptions
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.spool import HELD_EACH, Spool, Spooled, Stream
 from fleet.transport.local import LocalTransport
 from tests.peak import LIMIT_MIB, peak_of

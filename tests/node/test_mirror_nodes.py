@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from test_mirror import mirror, node_with, ok
 
+from fleet.delivery import conversation
+from fleet.delivery import mirror as code
 from fleet.errors import HostFailed, Interrupted, ProtocolError
 from fleet.events import Notice
 from fleet.model import Host, Inventory
 from fleet.ops import sync
-from fleet.ops.runtime import Runtime
-from fleet.ops.sync import code, conversation
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 

@@ -20,7 +20,7 @@ from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 

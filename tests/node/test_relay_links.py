@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from nodes import Running
 
-from fleet.ops.broadcast.certificate import make_certificate
+from fleet.delivery.chain.certificate import make_certificate
 
 DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of the journal
 

@@ -12,8 +12,8 @@ import pytest
 from test_mirror import dest, mirror, node_with, ok, source  # noqa: F401 (fixtures)
 from test_relay import Fleet
 
+from fleet.delivery import mirror as code
 from fleet.errors import HostFailed
-from fleet.ops.sync import code
 
 pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20

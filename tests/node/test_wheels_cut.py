@@ -12,7 +12,7 @@ import pytest
 from installs import says, site, states, sync
 from nodes import until
 
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_wheel
 

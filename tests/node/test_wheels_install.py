@@ -17,10 +17,10 @@ from nodes import alive, until
 from fleet.errors import Interrupted
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.runtime import Runtime
 from fleet.ops.turn import turn
 from fleet.ops.wheels.carry import digest_of_set
 from fleet.ops.wheels.wheel import read_wheel
+from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.wheelmaker import make_env, make_wheel
 

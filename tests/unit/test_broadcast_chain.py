@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.ops.broadcast.chain import SOURCE, Chain, Order
-from fleet.ops.broadcast.judge import Judge, Verdict
+from fleet.delivery.chain.judge import Judge, Verdict
+from fleet.delivery.chain.order import SOURCE, Chain, Order
 
 MB = 10**6
 Rates = Mapping[str, float] | Callable[[str, str], float]  # bytes/s of a hop, perhaps by its sender

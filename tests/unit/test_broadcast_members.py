@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery.chain import member as members
+from fleet.delivery.chain import steering
+from fleet.delivery.chain.coordinator import Coordinator
+from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.model import Host
-from fleet.ops.broadcast import member as members
-from fleet.ops.broadcast import steering
-from fleet.ops.broadcast.coordinator import Coordinator
-from fleet.ops.broadcast.member import Member
 from tests.unit.test_hostile_fuzz import AT, NEED, Outbox
 
 MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))

@@ -14,11 +14,11 @@ from fleet.cli.options import Settings, settings_of
 from fleet.cli.output import write_failures
 from fleet.cli.progress import ProgressLine
 from fleet.cli.setup_ssh import remark, tell
+from fleet.each import as_one
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.check import Checked
-from fleet.ops.each import as_one
 from fleet.ops.launch.findings import findings as judge_launch
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan

@@ -20,7 +20,7 @@ from fleet.errors import ConnectError
 from fleet.model import Host, Inventory
 from fleet.ops import check, kill_port
 from fleet.ops.check import CheckOptions
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 

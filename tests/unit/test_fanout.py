@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from fleet import fanout
+from fleet.each import on_each
 from fleet.errors import ConnectError, FleetError, Interrupted, LimitError
 from fleet.events import Event, Finished, Round, Started
 from fleet.model import Host, Result
-from fleet.ops.each import on_each
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Channel
 
 

@@ -16,15 +16,15 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fleet.delivery.chain import steering
+from fleet.delivery.chain.coordinator import Coordinator
+from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
-from fleet.ops.broadcast import steering
-from fleet.ops.broadcast.coordinator import Coordinator
-from fleet.ops.broadcast.member import Member
 from fleet.ops.launch import gang
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.frames import MISFITS
 from tests.unit.test_hostile_node import HOST, said
 

@@ -21,9 +21,9 @@ from fleet.ops.execute import ExecOptions
 from fleet.ops.launch import gang, janitor, logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
 from fleet.protocol.frames import PREAMBLE
+from fleet.runtime import Runtime
 from fleet.transport import base
 from fleet.transport.base import Cancel
 from fleet.transport.line import OUTPUT_LIMIT, run_line

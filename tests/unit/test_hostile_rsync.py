@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery.mirror import SMALL_BYTES
 from fleet.errors import ProtocolError
 from fleet.model import Inventory
 from fleet.ops import broadcast, sync
-from fleet.ops.runtime import Runtime
-from fleet.ops.sync.code import SMALL_BYTES
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.rsh import rsync
 from tests.unit.test_hostile_node import HOST, NEED, Node, said

@@ -15,11 +15,11 @@ from fleet.errors import FleetError, HostFailed, ProtocolError, UsageError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import build, wheels
 from fleet.ops.build.node import build_there
-from fleet.ops.runtime import Runtime
 from fleet.ops.shape import fits
 from fleet.ops.wheels import node
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.protocol.frames import PREAMBLE
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from tests.peak import LIMIT_MIB, peak_of
 from tests.unit.test_hostile_node import Node, frame, said

@@ -14,8 +14,8 @@ from fleet.ops.launch.plan import candidate_ports
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.preflight import meeting_address, refuse
 from fleet.ops.launch.start import Sessions
-from fleet.ops.runtime import Runtime
 from fleet.rules.rule import Finding
+from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh.transport import SshTransport
 

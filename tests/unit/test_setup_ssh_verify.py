@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh.verify import Pair, as_error, from_head, parse, text
+from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
 STUB = """#!/bin/sh

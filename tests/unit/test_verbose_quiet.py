@@ -12,9 +12,9 @@ import pytest
 
 from fleet.cli.main import run
 from fleet.cli.verbose import telling
+from fleet.each import failed
 from fleet.events import Event, Finished, Started
 from fleet.model import Host, Inventory, Result
-from fleet.ops.each import failed
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh.transport import SshTransport
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fleet.delivery.chain.transfer import Broadcast, Item
 from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
@@ -18,21 +19,8 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 
 @dataclass(frozen=True)
-class Item:
-    """One PATH:DEST. source: an absolute path on the head. dests: host name -> path there ("~" is the node's)."""
-
-    source: Path
-    dests: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class BroadcastPlan:
-    """limit: bytes a second that leave the head, None for no limit. via: "chain", or "rsync": a star."""
-
-    hosts: tuple[Host, ...]
-    items: tuple[Item, ...]
-    limit: int | None = None
-    via: Literal["chain", "rsync"] = "chain"
+class BroadcastPlan(Broadcast):
+    """As delivery.chain.transfer.Broadcast has it."""
 
     def describe(self) -> dict[str, Any]:
         data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]

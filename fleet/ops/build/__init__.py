@@ -20,7 +20,7 @@ from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
 from fleet.ops.plans import Line
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 
 OP = re.compile(r"[a-z][a-z0-9_]*")
 

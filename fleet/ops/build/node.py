@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from fleet.delivery import mirror
+from fleet.each import on_each
 from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
-from fleet.ops import sync
-from fleet.ops.each import on_each
-from fleet.ops.runtime import Runtime
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildStarted, Built, ToolchainFacts
 from fleet.protocol.messages.values import Failed
 from fleet.rules.build_log import first_error, remedy
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import Program, call
 
@@ -58,7 +58,7 @@ def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtim
     """The source on the node that builds, as code goes there; a second build sends what changed."""
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
     there = f"~/.fleet/sources/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
-    report = sync.run(sync.SyncPlan(one.hosts, tree, {one.hosts[0].name: there}, whole, force=True), runtime)
+    report = mirror.run(mirror.Mirror(one.hosts, tree, {one.hosts[0].name: there}, whole, force=True), runtime)
     if report.results[0].error:
         raise report.results[0].error
     return there

@@ -11,9 +11,9 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
-from fleet.ops.runtime import Runtime
 from fleet.ops.turn import cache
 from fleet.ops.wheels.collect import pip_command, run_pip
+from fleet.runtime import Runtime
 
 DEEPSPEED = "0.19.8"
 VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]*")

@@ -6,18 +6,18 @@ import time
 from pathlib import Path
 
 from fleet import fanout
+from fleet.each import as_one
 from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.each import as_one
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.start import Sessions, start_all, step
-from fleet.ops.runtime import Runtime
 from fleet.rules.units import counted
+from fleet.runtime import Runtime
 
 __all__ = [
     "LaunchOptions",

@@ -17,8 +17,8 @@ from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.summary import INTERRUPTED, summarise
-from fleet.ops.runtime import Runtime
 from fleet.rules.launch import of_locks
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 TICK = 0.1

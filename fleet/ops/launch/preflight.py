@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError, ProtocolError
 from fleet.events import Notice
 from fleet.model import Host
-from fleet.ops.each import as_one
 from fleet.ops.launch.findings import DEADLINE_SECONDS, findings
 from fleet.ops.launch.plan import Facts, Plan, candidate_ports
 from fleet.ops.launch.start import Sessions

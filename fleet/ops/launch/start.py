@@ -9,16 +9,16 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from fleet import fanout
+from fleet.each import as_one, failed
 from fleet.engines.base import COMMAND_FILE
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Finished, Notice, Round, Started
 from fleet.model import Host, Result
-from fleet.ops.each import as_one, failed
 from fleet.ops.launch.plan import NodePlan, Plan
-from fleet.ops.runtime import Runtime
 from fleet.protocol.messages import run
 from fleet.protocol.messages.values import Failed
 from fleet.rules.units import counted
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import call
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fleet.each import failed
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Round
 from fleet.model import Host, Report, Result, exit_code_of
-from fleet.ops.each import failed
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import verify
 from fleet.ops.setup_ssh.enrol import Confirm, enrol
 from fleet.ops.setup_ssh.head import Head
@@ -24,6 +23,7 @@ from fleet.ops.setup_ssh.passwords import Passwords
 from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions, SetupPlan, plan
 from fleet.ops.setup_ssh.record import Record, my_turn
 from fleet.ops.setup_ssh.verify import Pair
+from fleet.runtime import Runtime
 from fleet.transport.base import Transport
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.transport import SshTransport

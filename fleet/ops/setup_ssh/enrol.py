@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fleet import fanout
+from fleet.each import failed
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Result
-from fleet.ops.each import failed
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
 

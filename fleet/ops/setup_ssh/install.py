@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fleet.each import Task, on_each
 from fleet.errors import ConnectError, Reason
 from fleet.events import Notice
 from fleet.model import Host, Result
-from fleet.ops.each import Task, on_each
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import node
 from fleet.ops.setup_ssh.authorize import add_keys
 from fleet.ops.setup_ssh.head import Head
@@ -18,6 +17,7 @@ from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.passwords import Passwords, ask_once
 from fleet.ops.setup_ssh.planning import HostPlan
 from fleet.ops.setup_ssh.verify import SSHD_HINT
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.ssh.channel import SshSession
 from fleet.transport.ssh.hostkeys import HostKey

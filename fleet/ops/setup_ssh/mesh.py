@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet.each import failed, on_each
 from fleet.errors import FleetError, Reason
 from fleet.events import Notice
 from fleet.model import Host, Result
-from fleet.ops.each import failed, on_each
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import config_block, known_hosts, node
 from fleet.ops.setup_ssh.authorize import PublicKey, add_keys
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.install import Reached
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 Files = dict[str, bytes]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import HostFailed
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import files
 from fleet.ops.turn import turn
+from fleet.runtime import Runtime
 
 VERSION = 1
 TURN_SECONDS = 600.0  # somebody may be looking for a password

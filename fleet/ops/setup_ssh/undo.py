@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet.each import on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.inventory import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.each import on_each
 from fleet.ops.plans import Line, PerHost
-from fleet.ops.runtime import Runtime
 from fleet.ops.setup_ssh import SetupRuntime, config_block, files, keys, node
 from fleet.ops.setup_ssh.install import by_key_or_password
 from fleet.ops.setup_ssh.lines import remove
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
 from fleet.rules.units import counted
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 UNDOING = "taking away what was added"

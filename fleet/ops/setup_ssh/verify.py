@@ -15,12 +15,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from fleet.each import on_each
 from fleet.errors import FleetError, HostFailed, Reason
 from fleet.events import Notice, Progress
 from fleet.inventory import fold
 from fleet.model import Host, Result
-from fleet.ops.each import on_each
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.shell import run_script
 from fleet.transport.ssh.agent import HINT, Agent

@@ -1,5 +1,6 @@
 """`fleet sync`: code to every host."""
 
-from fleet.ops.sync.code import SyncPlan, plan, run
+from fleet.delivery.mirror import run
+from fleet.ops.sync.planning import SyncPlan, plan
 
 __all__ = ["SyncPlan", "plan", "run"]

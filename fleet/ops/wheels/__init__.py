@@ -12,7 +12,6 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Files, Line, PerHost
-from fleet.ops.runtime import Runtime
 from fleet.ops.turn import turn
 from fleet.ops.wheels import node
 from fleet.ops.wheels.carry import carry, digest_of_set, folder_of, forget
@@ -21,6 +20,7 @@ from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import size
+from fleet.runtime import Runtime
 
 __all__ = ["DAMAGE", "Wheel", "WheelsPlan", "plan", "read_wheel", "run"]
 

@@ -7,22 +7,15 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from fleet.events import Notice
-from fleet.inventory.nodeset import fold
+from fleet.delivery.bring import bring
 from fleet.model import Host, Inventory, Result
-from fleet.ops import broadcast, execute, sync
-from fleet.ops.broadcast.planning import BroadcastPlan, Item
-from fleet.ops.runtime import Runtime
+from fleet.ops import execute
 from fleet.ops.turn import cache
 from fleet.ops.wheels.cache import head_id
 from fleet.ops.wheels.wheel import Wheel
+from fleet.runtime import Runtime
 
-# what a broadcast says of a host that its neighbours did not serve, and the head may
-CHAIN_KINDS = ("unreachable", "slow", "stalled")
-# From here on hosts hand it on to each other; below it, starting that costs more than it saves.
-BROADCAST_BYTES = 32 << 20
 # also what syncs left that were never brought to their end
 CLEAN = (
     'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data" && '
@@ -54,26 +47,9 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
                 os.link(source, target)
             except OSError:
                 shutil.copy2(source, target)
-        return _send(inventory, stage, folder_of(name), sum(w.size for w in wheels), runtime)
+        return bring(inventory.hosts, stage, folder_of(name), sum(w.size for w in wheels), runtime)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-
-
-def _send(inventory: Inventory, stage: Path, there: str, total: int, runtime: Runtime) -> tuple[Result, ...]:
-    """By broadcast where it pays, and to each host on its own where hosts do not reach each other. A host that
-    failed for itself ends it: nothing is installed on the others either."""
-    done: dict[str, Result] = {}
-    if total >= BROADCAST_BYTES and len(inventory.hosts) > 1:
-        item = Item(stage, {h.name: there for h in inventory.hosts})
-        done = {r.host: r for r in broadcast.run(BroadcastPlan(inventory.hosts, (item,)), runtime).results}
-    failed = {r.host: r.error for r in done.values() if r.error is not None}
-    left = tuple(h for h in inventory.hosts if h.name not in done or h.name in failed)
-    if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
-        if done:
-            runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
-        plan = sync.SyncPlan(left, stage, {h.name: there for h in left}, whole=True, force=True)
-        done |= {r.host: r for r in sync.run(plan, runtime).results}
-    return tuple(done[h.name] for h in inventory.hosts)
 
 
 def forget(inventory: Inventory, hosts: Sequence[Host], folder: str, runtime: Runtime) -> None:

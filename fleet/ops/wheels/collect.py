@@ -15,11 +15,11 @@ from typing import Any
 
 from fleet.errors import HostFailed, Interrupted, UsageError
 from fleet.events import Notice, Round
-from fleet.ops.runtime import Runtime
 from fleet.ops.turn import cache, turn
 from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import common_tags
 from fleet.ops.wheels.wheel import digest_of
+from fleet.runtime import Runtime
 
 DONE = ".complete"
 

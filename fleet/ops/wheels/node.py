@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fleet.each import on_each
 from fleet.errors import HostFailed, PreflightError, ProtocolError, Reason
 from fleet.events import Started
 from fleet.model import Host, Inventory, Result
-from fleet.ops.each import on_each
-from fleet.ops.runtime import Runtime
 from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, Interpreter
 from fleet.rules.units import size
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.delivery import rsync
+from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.delivery.tree import travelling
 from fleet.events import Progress
-from fleet.ops.broadcast.member import Member
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 

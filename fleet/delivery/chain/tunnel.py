@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from fleet.delivery.chain.member import Member
 from fleet.errors import FleetError
-from fleet.ops.broadcast.member import Member
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Channel, Session
 from fleet.transport.frames import NOISE_LIMIT

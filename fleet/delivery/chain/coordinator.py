@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fleet.delivery.chain.member import Member, Outbox
+from fleet.delivery.chain.order import SOURCE
+from fleet.delivery.chain.source import Source
+from fleet.delivery.chain.steering import Steering
 from fleet.delivery.manifest import Manifest
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Emit, Event, Notice, Progress
-from fleet.ops.broadcast.chain import SOURCE
-from fleet.ops.broadcast.member import Member, Outbox
-from fleet.ops.broadcast.source import Source
-from fleet.ops.broadcast.steering import Steering
 from fleet.protocol.messages import chain
 from fleet.protocol.messages.chain import MemberMessage, SourceMessage
 from fleet.transport.frames import decoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fleet.ops.broadcast.member import Member, Outbox
+from fleet.delivery.chain.member import Member, Outbox
 from fleet.protocol.messages.chain import Digests
 
 CHANGED = "changed in the source while it was read"

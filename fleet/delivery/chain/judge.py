@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fleet.ops.broadcast.chain import SOURCE, Chain, Hop
+from fleet.delivery.chain.order import SOURCE, Chain, Hop
 
 SILENCE_SECONDS = 1.5  # of a node that takes no bytes either
 SILENCE_GAPS = 4.0  # on busy machines everyone's words come late

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from fleet.delivery.chain.judge import Judge, Verdict
+from fleet.delivery.chain.losses import Losses
+from fleet.delivery.chain.member import Member
+from fleet.delivery.chain.order import SOURCE, Chain, Order
+from fleet.delivery.chain.source import Source
 from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.events import Emit, Notice, Progress
-from fleet.ops.broadcast.chain import SOURCE, Chain, Order
-from fleet.ops.broadcast.judge import Judge, Verdict
-from fleet.ops.broadcast.losses import Losses
-from fleet.ops.broadcast.member import Member
-from fleet.ops.broadcast.source import Source
 from fleet.protocol.messages.chain import At, Link
 
 DOUBT_SECONDS = 0.5

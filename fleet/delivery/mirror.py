@@ -1,4 +1,4 @@
-"""`fleet sync [SRC] [--to DEST]`: DEST on every host becomes what SRC is, over one warm session a host.
+"""A folder on every host becomes what one is here, over one warm session a host.
 
 Small files are packed once for all hosts; large ones go by rsync, which sends what has changed in them.
 """
@@ -8,29 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fleet.delivery import rsync
+from fleet.delivery.conversation import Conversation, Delivery
+from fleet.delivery.lock_order import Turns
+from fleet.delivery.other_sources import KIND, question, refusal
+from fleet.delivery.parcels import Parcels
 from fleet.delivery.tree import Tree, hard_links, scan
-from fleet.errors import HostFailed, ProtocolError, UsageError
+from fleet.each import on_each, with_shared
+from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.each import on_each, with_shared
-from fleet.ops.plans import Files, Line, PerHost
-from fleet.ops.runtime import Runtime
-from fleet.ops.sync.conversation import Conversation, Delivery
-from fleet.ops.sync.others import KIND, question, refusal
-from fleet.ops.sync.parcels import Parcels
-from fleet.ops.sync.turns import Turns
+from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.code import Done, Hello, Lacks, Need, Other, Shared, Source, Wanted
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
@@ -42,7 +39,7 @@ RSYNC = ("--links", "--perms", "--ignore-times", "--sparse")
 
 
 @dataclass(frozen=True)
-class SyncPlan:
+class Mirror:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also what
     ignore files leave out. force: also replace and delete what came from another folder. hint: how to say that."""
 
@@ -52,33 +49,6 @@ class SyncPlan:
     whole: bool = False
     force: bool = False
     hint: str = "--force replaces it"
-
-    def describe(self) -> dict[str, Any]:
-        return {"source": str(self.source), "to": dict(self.dests)}
-
-    def lines(self) -> Iterator[Line]:
-        """What is deleted is known to the hosts alone."""
-        tree = scan(self.source, whole=self.whole)
-        files = Files([(path, entry[3]) for path, entry in tree.by_path.items()])
-        yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
-        yield files
-        yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
-        yield "deleted there: what an earlier sync brought and is gone here, nothing else"
-
-
-def plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:
-    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
-    if to is not None and not to.strip():
-        raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
-    here = str(Path.cwd())
-    words = [str(source)] * (source != Path(".")) + (["--to", to] if to else [])
-    return SyncPlan(
-        inventory.hosts,
-        source,
-        {h.name: to or h.workdir or here for h in inventory.hosts},
-        force=force,
-        hint=f"to go on all the same: {shlex.join(['fleet', 'sync', *words, '--force'])}",
-    )
 
 
 class Digests:
@@ -97,7 +67,7 @@ class Digests:
             return {path: self._known[path] for path in paths}
 
 
-def run(plan: SyncPlan, runtime: Runtime) -> Report:
+def run(plan: Mirror, runtime: Runtime) -> Report:
     """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
     What another folder delivered is lost only with `plan.force`, or when the user says yes to it.
@@ -129,7 +99,7 @@ def run(plan: SyncPlan, runtime: Runtime) -> Report:
 
 def _mirror(
     hosts: Sequence[Host],
-    plan: SyncPlan,
+    plan: Mirror,
     tree: Tree,
     here: Source,
     replaces: bool | Sequence[Source],

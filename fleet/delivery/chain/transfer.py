@@ -9,24 +9,25 @@ import socket
 import sys
 import threading
 import uuid
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from fleet import fanout
+from fleet.delivery.chain.certificate import make_certificate
+from fleet.delivery.chain.coordinator import GOODBYE_SECONDS, TICK_SECONDS, Coordinator
+from fleet.delivery.chain.member import Member, converse
+from fleet.delivery.chain.order import SOURCE
+from fleet.delivery.chain.star import send
+from fleet.delivery.chain.tunnel import Tunnels
 from fleet.delivery.manifest import Manifest, scan
+from fleet.each import failed, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
-from fleet.ops.broadcast.certificate import make_certificate
-from fleet.ops.broadcast.chain import SOURCE
-from fleet.ops.broadcast.coordinator import GOODBYE_SECONDS, TICK_SECONDS, Coordinator
-from fleet.ops.broadcast.member import Member, converse
-from fleet.ops.broadcast.planning import BroadcastPlan
-from fleet.ops.broadcast.star import send
-from fleet.ops.broadcast.tunnel import Tunnels
-from fleet.ops.each import failed, with_shared
-from fleet.ops.runtime import Runtime
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import LocalTransport
 
@@ -35,7 +36,25 @@ PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing,
 FDS_PER_HOST = 2
 
 
-def run(plan: BroadcastPlan, runtime: Runtime) -> Report:
+@dataclass(frozen=True)
+class Item:
+    """One PATH:DEST. source: an absolute path on the head. dests: host name -> path there ("~" is the node's)."""
+
+    source: Path
+    dests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """limit: bytes a second that leave the head, None for no limit. via: "chain", or "rsync": a star."""
+
+    hosts: tuple[Host, ...]
+    items: tuple[Item, ...]
+    limit: int | None = None
+    via: Literal["chain", "rsync"] = "chain"
+
+
+def run(plan: Broadcast, runtime: Runtime) -> Report:
     """Bring the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
 
     Report.data: {"sources", "files", "size", "sent": bytes that left this machine, "cuts"}. Hosts that cannot be
@@ -65,7 +84,7 @@ def _joined(reports: list[Report]) -> Report:
     return Report("sync", final, exit_code_of(final), data)
 
 
-def _run(plan: BroadcastPlan, runtime: Runtime) -> Report:
+def _run(plan: Broadcast, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {', '.join(str(item.source) for item in plan.items)}", ()))
     manifest = scan([item.source for item in plan.items])
     # the chain needs every host at once, however small the fan-out
@@ -106,7 +125,7 @@ def _run(plan: BroadcastPlan, runtime: Runtime) -> Report:
 class _Transfer:
     """What the threads of one broadcast share."""
 
-    def __init__(self, plan: BroadcastPlan, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
+    def __init__(self, plan: Broadcast, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
         self._sessions: dict[str, Session] = {}
         self.tunnels = Tunnels(self._sessions)

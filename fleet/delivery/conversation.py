@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from fleet.errors import ConnectError, HostFailed, Reason
-from fleet.ops.runtime import Runtime
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.code import Refused, Waiting
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.frames import Frame, decoded
 from fleet.transport.program import Program

@@ -9,8 +9,8 @@ from fleet.errors import FleetError, HostFailed, Interrupted
 from fleet.events import Emit, Finished, Notice, Round, Started
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
-from fleet.ops.runtime import Runtime
 from fleet.rules.causes import by_cause
+from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 Task = Callable[[Session, Host], Result]

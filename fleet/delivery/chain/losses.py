@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.ops.broadcast.chain import Chain, Hop
+from fleet.delivery.chain.order import Chain, Hop
 
 
 class Losses:
