@@ -24,6 +24,7 @@ from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.plans import Plan
 from fleet.runtime import Runtime
+from fleet.transport import open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
@@ -55,15 +56,10 @@ def load_inventory() -> Inventory:
 def make_transport(password_for: Callable[[Host], str | None] | None = None) -> Transport:
     """The transport of --transport."""
     settings = settings_of()
-    if settings.transport == "local":
-        from fleet.transport.local import LocalTransport
-
-        return LocalTransport()
-    from fleet.transport.ssh.transport import SshTransport
-
+    more = {"password_for": password_for} if password_for else {}
     # a gateway may be a host of the inventory that is not selected
-    options = ConnectOptions(settings.connect_timeout)
-    return SshTransport(options, hosts=load_everyone().hosts, password_for=password_for)
+    hosts = load_everyone().hosts
+    return open_transport(settings.transport, ConnectOptions(settings.connect_timeout), hosts, **more)
 
 
 def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:

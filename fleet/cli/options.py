@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from fleet.cli.command import CommonOption, completed
 from fleet.errors import UsageError
 from fleet.registry import Registry
+from fleet.transport import DEFAULT, TRANSPORTS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +25,7 @@ class Settings:
     inventory: str | None = None
     hosts: str | None = None
     exclude: str | None = None
-    transport: str = "ssh"
+    transport: str = DEFAULT
     fanout: int = 64
     connect_timeout: float = 10.0
     dry_run: bool = False
@@ -102,10 +103,11 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "transport": (
         ("--transport",),
         {
-            "type": click.Choice(["ssh", "local"]),
-            "default": "ssh",
+            "type": Named(TRANSPORTS),
+            "metavar": f"[{'|'.join(TRANSPORTS.own)}]",  # those of other packages take long to look up
+            "default": DEFAULT,
             "show_default": True,
-            "help": "How hosts are reached; 'local' runs everything on this machine.",
+            "help": "How hosts are reached: 'openssh' by this machine's ssh; 'local' runs everything here.",
         },
     ),
     "fanout": (

@@ -179,7 +179,10 @@ def setup_ssh(
 
     settings = settings_of()
     if settings.transport != "ssh":
-        raise UsageError("setup-ssh is about ssh: it cannot go over another transport")
+        raise UsageError(
+            f"setup-ssh speaks SSH itself (passwords, keys, host keys): it cannot go over --transport {settings.transport}",
+            hint="leave --transport out; hosts set up so are reached over every transport",
+        )
     everyone, inventory = load_everyone(), load_inventory()
     home = Path.home()
     if undo:

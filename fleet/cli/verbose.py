@@ -44,6 +44,6 @@ def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callabl
 
 def place(name: str, inventory: Inventory, transport: Transport) -> str:
     """ "root@10.0.0.1:22": the inventory over ~/.ssh/config over defaults, as far as this transport knows of such."""
-    with suppress(FleetError, KeyError, AttributeError):
-        return str(transport.resolve(inventory.host(name)))  # type: ignore[attr-defined]
+    with suppress(FleetError, KeyError):
+        return str(transport.resolve(inventory.host(name)) or "")
     return ""

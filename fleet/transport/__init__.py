@@ -1,0 +1,32 @@
+"""The transports by name. Adding one is a file, or a folder, and a line here; another package adds one by an entry point
+of the group `fleet.transports`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fleet.registry import Registry
+
+if TYPE_CHECKING:
+    from fleet.model import Host
+    from fleet.transport.base import ConnectOptions, Transport
+
+DEFAULT = "ssh"
+TRANSPORTS: Registry[type[Any]] = Registry(
+    "transport",
+    type,
+    {
+        "ssh": "fleet.transport.ssh.transport:SshTransport",
+        "openssh": "fleet.transport.openssh.transport:OpensshTransport",
+        "local": "fleet.transport.local:LocalTransport",
+    },
+    group="fleet.transports",
+)
+
+
+def open_transport(name: str, options: ConnectOptions, hosts: Iterable[Host], **more: Any) -> Transport:
+    """The transport of that name. hosts: the inventory, so that a gateway may be one of it. more: what only this
+    transport understands."""
+    made: Transport = TRANSPORTS.get(name)(options, hosts=hosts, **more)
+    return made

@@ -1,4 +1,4 @@
-"""How bytes reach a host: the protocols that ssh, local and pdsh implement.
+"""How bytes reach a host: the protocols that every transport implements.
 
 A Transport makes Sessions (an authenticated connection to one host), a Session starts Channels (one remote
 process each). Programs of fleet/node run over a Channel through transport/program.py, the same way on
@@ -17,6 +17,10 @@ from fleet.model import Host
 
 HELD_UP_SECONDS = 3.0
 POLL_SECONDS = 0.5
+# while a program there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
+SEND_PATIENCE = 120.0
+EARLY_BYTES = 64 << 20
+STDERR_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,19 @@ class ConnectOptions:
     """connect_timeout: seconds for TCP, banner, key exchange and authentication together."""
 
     connect_timeout: float = 10.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a transport goes for a host. address: a name or a number, as the head has it."""
+
+    address: str
+    port: int
+    user: str
+
+    def __str__(self) -> str:
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.user}@{address}:{self.port}"
 
 
 class Cancel:
@@ -148,6 +165,12 @@ class Transport(Protocol):
     name: str
 
     def connect(self, host: Host, cancel: Cancel) -> Session: ...
+
+    def resolve(self, host: Host) -> Target | None:
+        """Where connect() goes; None where nobody has to go anywhere. ConnectError(kind="config", "gateway")."""
+
+    def route(self, host: Host) -> tuple[Host, ...]:
+        """The gateways to a host, outermost first. ConnectError as resolve()."""
 
     def close(self) -> None:
         """Close what is shared between hosts (gateways); never raises."""

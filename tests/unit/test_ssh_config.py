@@ -20,6 +20,7 @@ from fleet.transport.ssh.ask import SshClient
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
 from fleet.transport.ssh.known_hosts import KnownHosts
+from fleet.transport.ssh.transport import SshTransport
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -28,7 +29,9 @@ def endpoint(home: Path, host: Host, text: str = "") -> Endpoint:
     """Other tests: test_ssh_config_differential.py."""
     (home / ".ssh").mkdir(exist_ok=True)
     (home / ".ssh/config").write_text(text)
-    return resolve(host, SshConfig(home, (home / ".ssh/config",)))
+    made = SshTransport(home=home)
+    made.config = SshConfig(home, (home / ".ssh/config",))
+    return made.resolve(host)
 
 
 def test_defaults_are_those_of_openssh(tmp_path: Path) -> None:
@@ -264,7 +267,7 @@ def test_ctrl_c_ends_a_match_exec_that_hangs(tmp_path: Path) -> None:
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(Interrupted):
-        resolve(Host("x", "x"), SshConfig(tmp_path, (tmp_path / ".ssh/config",)), None, cancel)
+        resolve(Host("x", "x"), SshConfig(tmp_path, (tmp_path / ".ssh/config",)), cancel)
 
 
 def test_ssh_reads_the_users_own_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,16 +106,16 @@ def test_agrees_with_ssh(case: str, home: Path, monkeypatch: pytest.MonkeyPatch)
         said = ssh(home, name)
         reason = re.search(r"^(\S+?):? line (\d+): ", said.stderr, re.MULTILINE)
         command = re.search(r"^proxycommand (.*)", said.stdout, re.MULTILINE)
-        if said.returncode or command:
+        if command and not said.returncode:
+            line = next(i for i, line in enumerate(text.split("\n"), 1) if command[1] in line)
+            assert resolve(Host(name, name), config).proxy_command == f"{file}:{line}"
+        elif said.returncode:
             with pytest.raises(ConnectError) as caught:
                 resolve(Host(name, name), config)
             assert caught.value.kind == "config"
             assert caught.value.where
             if reason:
                 assert caught.value.where == f"{reason[1]}:{reason[2]}"
-            elif command:
-                line = next(i for i, line in enumerate(text.split("\n"), 1) if command[1] in line)
-                assert caught.value.where == f"{file}:{line}"
         else:
             assert ours(home, resolve(Host(name, name), config)) == theirs(home, name, said.stdout), name
     if case in cases.COMMON:

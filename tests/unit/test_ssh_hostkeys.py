@@ -232,27 +232,6 @@ def test_pin(tmp_path: Path, keys: dict[str, HostKey]) -> None:
     check(tmp_path, f"10.0.0.1 {keys['rsa'].text}\n", pin=pin).check(keys["ed1"])
 
 
-def test_accept_unknown_is_never_asked_about_a_change(tmp_path: Path, keys: dict[str, HostKey]) -> None:
-    file = tmp_path / "known_hosts"
-    asked: list[str] = []
-
-    def accept(host: Host, key: HostKey) -> bool:
-        asked.append(key.fingerprint)
-        return True
-
-    for text, asks in (("", 1), (f"10.0.0.1 {keys['ed1'].text}\n", 0)):
-        asked.clear()
-        file.write_text(text)
-        judge = HostKeyCheck(
-            Host("g", "10.0.0.1"), Endpoint("10.0.0.1", 22, "me", (), (), (file,)), KnownHosts(), accept
-        )
-        if asks:
-            judge.check(keys["ed2"])
-        else:
-            assert refused(judge, keys["ed2"]).kind == "host-key"
-        assert len(asked) == asks
-
-
 def test_an_enrolment_is_seen_at_once(tmp_path: Path, keys: dict[str, HostKey]) -> None:
     known = KnownHosts()
     assert refused(check(tmp_path, "", known=known), keys["ed1"]).kind == "unknown-host-key"

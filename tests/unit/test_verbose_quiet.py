@@ -111,7 +111,7 @@ def test_v_tells_where_a_host_was_reached_and_where_a_fault_of_fleet_is(
 
 
 def test_v_shows_the_traceback_of_a_fault(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(LocalTransport, "__init__", lambda self: 1 // 0)
+    monkeypatch.setattr(LocalTransport, "__init__", lambda self, options, hosts: 1 // 0)
     assert run(["--transport", "local", "exec", "--", "true"]) == 125
     assert "Traceback" not in capfd.readouterr().err
     assert run(["-v", "--transport", "local", "exec", "--", "true"]) == 125

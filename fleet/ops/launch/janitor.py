@@ -24,9 +24,9 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs, RunFolder, private
 from fleet.ops.launch.plan import Plan
 from fleet.protocol.messages.run import Stopped
+from fleet.transport import open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
 from fleet.transport.program import call
-from fleet.transport.ssh.transport import SshTransport
 
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0
@@ -35,9 +35,7 @@ SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, end
 
 
 def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
-    """Start it detached; its pid, or None when it cannot be started or the transport is not ssh."""
-    if not isinstance(transport, SshTransport):
-        return None
+    """Start it detached; its pid, or None when it cannot be started."""
     lease = plan.options.lease
     spec = {
         "run": plan.run_id,
@@ -45,6 +43,7 @@ def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport
         "folder": str(folder.path),
         "seconds": NO_LEASE_SECONDS if lease is None else lease + plan.options.grace + MARGIN_SECONDS,
         "hosts": [_as_json(host) for host in hosts],
+        "transport": transport.name,
         "gateways": [_as_json(hop) for host in hosts for hop in transport.route(host)],
     }
     try:
@@ -129,7 +128,7 @@ def main() -> None:
     spec = json.load(sys.stdin)
     folder = RunFolder(Path(spec["folder"]))
     hosts = [_host(stored) for stored in spec["hosts"]]
-    transport = SshTransport(ConnectOptions(5.0), hosts=[*hosts, *map(_host, spec["gateways"])])
+    transport = open_transport(spec["transport"], ConnectOptions(5.0), [*hosts, *map(_host, spec["gateways"])])
     until = time.monotonic() + float(spec["seconds"])
 
     complete: list[str] = []

@@ -25,7 +25,6 @@ from fleet.rules.units import counted
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import MISFITS
 from fleet.transport.program import Program
-from fleet.transport.ssh.transport import SshTransport
 
 SILENCE_SECONDS = 15.0
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
@@ -55,8 +54,9 @@ def meeting_address(plan: Plan, transport: Transport) -> str:
     address, first = plan.world.master_addr, plan.hosts[0]
     if len(plan.hosts) == 1:
         return address
-    if plan.job.master_addr is None and first.data_address is None and isinstance(transport, SshTransport):
-        address = transport.resolve(first).address  # HostName of ~/.ssh/config
+    if plan.job.master_addr is None and first.data_address is None:
+        target = transport.resolve(first)
+        address = target.address if target else address  # HostName of ~/.ssh/config
     try:
         known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
     except OSError:

@@ -11,7 +11,7 @@ from paramiko.buffered_pipe import PipeTimeout
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
-from fleet.transport.base import Cancel
+from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.link import WINDOW_BYTES, ChannelRefused, Link
@@ -19,9 +19,6 @@ from fleet.transport.ssh.wire import NodeChannel
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
-# while a program there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
-SEND_PATIENCE = 120.0
-EARLY_BYTES = 64 << 20
 SETTLE_SECONDS = 0.2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, Target
 from fleet.transport.ssh.ask import UNHEEDED, Query, Settings, tokens
 from fleet.transport.ssh.config import SshConfig, merged, one_of
 from fleet.transport.ssh.words import expand, tilde
@@ -22,18 +22,16 @@ _OLD_JUMP = re.compile(r"(?:/usr/bin/)?ssh\s+(?:-q\s+)?(?:-W\s+'?\[?%h\]?:%p'?\s
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class Endpoint(Target):
     """Everything needed to connect to one host.
 
     proxy_jump: hops in order, as written ("[user@]host[:port]" or an inventory name). identities_only: offer
     nothing but identity_files. explicit_identities: somebody named them, they are not defaults.
     notes: what of the ssh config fleet did not follow, for hints. certificates: beside those that lie next to their
     keys. agent: the socket of the user's agent. revoked: a file of host keys that are not to be trusted.
+    proxy_command: "FILE:LINE" ("" where ssh -G tells of it) of a command that leads there instead of TCP.
     """
 
-    address: str
-    port: int
-    user: str
     identity_files: tuple[Path, ...]
     proxy_jump: tuple[str, ...]
     known_hosts_files: tuple[Path, ...]
@@ -44,6 +42,7 @@ class Endpoint:
     certificates: tuple[Path, ...] = ()
     agent: str | None = None
     revoked: Path | None = None
+    proxy_command: str | None = None
 
     @property
     def known_name(self) -> str:
@@ -51,12 +50,8 @@ class Endpoint:
         name = (self.host_key_alias or self.address).lower()
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
-    def __str__(self) -> str:
-        address = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{self.user}@{address}:{self.port}"
 
-
-def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None, cancel: Cancel | None = None) -> Endpoint:
+def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endpoint:
     """The endpoint of a host. Its name is looked up in the ssh config, then its address where it has one of its
     own; fields of the host win over both. Raises ConnectError(kind="config") for a config that makes no sense."""
     own = host.address if host.address != host.name else None
@@ -81,8 +76,6 @@ def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None, cancel
         named.insert(0, Path(tilde(host.identity_file, config.home)))
     explicit = bool(host.identity_file or found.get("identityfile"))
     identities = named if explicit else [config.home / ".ssh" / key for key in DEFAULT_KEYS]
-    if fleet_key and not host.identity_file:
-        identities = [*identities, fleet_key] if explicit else [fleet_key, *identities]
 
     def known(keyword: str, default: list[Path]) -> list[Path]:
         return paths(keyword) if keyword in found else default
@@ -104,22 +97,24 @@ def resolve(host: Host, config: SshConfig, fleet_key: Path | None = None, cancel
         tuple(dict.fromkeys(paths("certificatefile"))),
         _agent(found, put_in),
         next(iter(paths("revokedhostkeys")), None),
+        _command(host, found),
     )
 
 
-def _jumps(host: Host, found: Settings, put_in: Callable[[str, str], str]) -> tuple[str, ...]:
-    jump = host.proxy_jump
+def _command(host: Host, found: Settings) -> str | None:
+    """Where the ProxyCommand stands that holds for the host; None when there is none, or only what is a ProxyJump."""
     command, where = one_of(found, "proxycommand")
-    if jump is None and command and command.lower() != "none":
-        old = _OLD_JUMP.fullmatch(command)
-        if not old:
-            raise ConnectError(
-                "fleet runs no ProxyCommand",
-                where=where or None,
-                host=host.name,
-                kind="config",
-                hint="use ProxyJump there, or proxy_jump in the inventory",
-            )
+    if host.proxy_jump is not None or not command or command.lower() == "none" or _OLD_JUMP.fullmatch(command):
+        return None
+    return where or ""
+
+
+def _jumps(host: Host, found: Settings, put_in: Callable[[str, str], str]) -> tuple[str, ...]:
+    if _command(host, found) is not None:
+        return ()
+    jump = host.proxy_jump
+    old = _OLD_JUMP.fullmatch(one_of(found, "proxycommand")[0] or "")
+    if jump is None and old:
         jump = old[1] or old[2]
     elif jump is None:
         jump, where = one_of(found, "proxyjump")

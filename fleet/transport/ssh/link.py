@@ -15,6 +15,7 @@ from typing import Any
 from fleet.errors import ConnectError, FleetError, LimitError, Reason
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
+from fleet.transport.ssh.gates import ClosedEarly
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh.wire import Message, NodeChannel, Packets, paramiko
 
@@ -245,10 +246,6 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         with contextlib.suppress(Exception):
             self.close()
             self.sock.close()
-
-
-class ClosedEarly(ConnectError):
-    """Closed before the banner: sshd drops connections at random beyond MaxStartups; trying again is harmless."""
 
 
 class ChannelRefused(Exception):

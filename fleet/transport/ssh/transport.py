@@ -11,26 +11,24 @@ from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.auth import TriesUsedUp, authenticate
 from fleet.transport.ssh.channel import SshSession
-from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.dial import Deadline, dial
-from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
-from fleet.transport.ssh.gateway import Gates, Gateways, dial_through, must_answer
-from fleet.transport.ssh.hostkeys import AcceptUnknown, HostKey, HostKeyCheck, KnownHosts
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways
+from fleet.transport.ssh.gateway import dial_through, must_answer
+from fleet.transport.ssh.hostkeys import HostKey, HostKeyCheck, KnownHosts
 from fleet.transport.ssh.keys import Keyring
-from fleet.transport.ssh.link import ClosedEarly, Link
+from fleet.transport.ssh.link import Link
+from fleet.transport.ssh.route import Routed, route_key
 
 # sshd dropped us before its banner (MaxStartups): nothing was attempted, so trying again harms nobody
 EARLY_RETRIES = 4
-MAX_HOPS = 8
 
 
-class SshTransport:
+class SshTransport(Routed):
     """Connects to hosts over SSH.
 
     home: the directory that ~ means. hosts: the inventory, so that proxy_jump may name one of it. password_for:
-    gives the one password attempt its password; without it no password is ever tried. accept_unknown: asked
-    about a host key of which nothing is on file (never about a changed one); without it that is an error.
-    fleet_key: a private key to offer beside the user's own.
+    gives the one password attempt its password; without it no password is ever tried.
     """
 
     name = "ssh"
@@ -42,29 +40,31 @@ class SshTransport:
         home: Path | None = None,
         hosts: Iterable[Host] = (),
         password_for: Callable[[Host], str | None] | None = None,
-        accept_unknown: AcceptUnknown | None = None,
-        fleet_key: Path | None = None,
     ) -> None:
-        self.options = options or ConnectOptions()
-        self.config = SshConfig(home or Path.home())
+        super().__init__(options, home, hosts)
         self.known_hosts = KnownHosts()
-        self._hosts = {host.name: host for host in hosts}
         self._password_for = password_for
-        self._accept_unknown = accept_unknown
-        self._fleet_key = fleet_key
         self._keyring = Keyring()
         self._gates = Gates()
-        self._gateways = Gateways()
+        self._gateways: Gateways[Link] = Gateways()
 
     def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
-        """Address, port, user, identities and hops of a host: the inventory over ~/.ssh/config over defaults."""
-        return resolve(host, self.config, self._fleet_key, cancel)
+        endpoint = super().resolve(host, cancel)
+        if endpoint.proxy_command is not None:
+            raise ConnectError(
+                "fleet runs no ProxyCommand",
+                where=endpoint.proxy_command or None,
+                host=host.name,
+                kind="config",
+                hint="--transport openssh does; or use ProxyJump there, or proxy_jump in the inventory",
+            )
+        return endpoint
 
     def connect(self, host: Host, cancel: Cancel) -> SshSession:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
         try:
             endpoint = self.resolve(host, cancel)
-            route = self._route(endpoint)
+            route = self.hops(endpoint)
             link = self._connect(host, endpoint, route, cancel)
         except FleetError as error:
             error.host = host.name
@@ -79,8 +79,8 @@ class SshTransport:
         try:
             endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
-            route = self._route(endpoint)
-            with self._gates.of((_route_key(route), endpoint.address, endpoint.port)).knock(cancel):
+            route = self.hops(endpoint)
+            with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 link = self._handshake(endpoint, route, None, types, deadline)
                 link.abort()
@@ -94,30 +94,10 @@ class SshTransport:
         self._gateways.close()
         self._keyring.close()
 
-    def route(self, host: Host) -> tuple[Host, ...]:
-        """The gateways to a host, outermost first."""
-        return self._route(self.resolve(host))
-
-    def _route(self, endpoint: Endpoint, depth: int = 0) -> tuple[Host, ...]:
-        hops = tuple(self._hosts.get(hop) or parse_hop(hop) for hop in endpoint.proxy_jump)
-        if not hops:
-            return ()
-        if depth > MAX_HOPS or len(hops) > MAX_HOPS:
-            raise ConnectError(
-                "its gateways form a loop, or a very long chain",
-                kind="gateway",
-                hint="look at proxy_jump in the inventory and ProxyJump in ~/.ssh/config",
-            )
-        first = self.resolve(hops[0])
-        if (first.address, first.port) == (endpoint.address, endpoint.port):
-            # "everything goes through the bastion" also matches the bastion
-            return ()
-        return (*self._route(first, depth + 1), *hops)
-
     def _connect(self, host: Host, endpoint: Endpoint, route: tuple[Host, ...], cancel: Cancel) -> Link:
-        check = HostKeyCheck(host, endpoint, self.known_hosts, self._accept_unknown)
+        check = HostKeyCheck(host, endpoint, self.known_hosts)
         password = self._password_for(host) if self._password_for else None
-        with self._gates.of((_route_key(route), endpoint.address, endpoint.port)).knock(cancel):
+        with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
             deadline = Deadline.after(self.options.connect_timeout, cancel)
             link: Link | None = None
             try:
@@ -193,12 +173,7 @@ class SshTransport:
         def open_gateway() -> Link:
             return self._connect(gateway, self.resolve(gateway), route[:-1], deadline.cancel)
 
-        via = self._gateways.get(_route_key(route), gateway.name, open_gateway, deadline)
+        via = self._gateways.get(route_key(route), gateway.name, open_gateway, deadline)
         link = Link(dial_through(via, gateway.name, endpoint.address, endpoint.port, deadline), check, types)
         link.via = via
         return link
-
-
-def _route_key(route: tuple[Host, ...]) -> tuple[tuple[str, str, str | None, int | None], ...]:
-    """What tells routes apart; a Host itself holds a dict and has no hash."""
-    return tuple((hop.name, hop.address, hop.user, hop.port) for hop in route)

@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import Any
 
+from fleet.transport.base import STDERR_BYTES
 from fleet.transport.ssh.dial import start_thread
 
 
@@ -36,7 +37,6 @@ from paramiko.packet import Packetizer  # noqa: E402
 # it prints tracebacks of its own for every failed connection
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
-STDERR_BYTES = 64 * 1024
 PACKET_BYTES = 512 * 1024
 _SIGNALS = {
     "HUP": 1,

@@ -41,7 +41,6 @@ def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head:
             head,
             new.host("gpu7"),
             password_for=lambda h: asked.append(h.name) or "secret",
-            accept_unknown=lambda h, k: True,
         )
         assert error.kind == "host-key"
         for server in (old, new):
@@ -78,16 +77,6 @@ def test_unknown_key_and_enrolment(tmp_path: Path, sshd: Sshd) -> None:
     # enrolled while the same transport lives
     head.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {made.host_key(sshd.host(), Cancel()).text}\n")
     made.connect(sshd.host(), Cancel()).close()
-
-
-def test_accept_unknown_is_asked_with_the_key(tmp_path: Path, sshd: Sshd) -> None:
-    head = Head(tmp_path / "h")
-    sshd.allow(head.public)
-    seen: list[str] = []
-    made = transport(head, 10, accept_unknown=lambda host, key: bool(seen.append(f"{host.name} {key.text}")) or True)
-    made.connect(sshd.host(), Cancel()).close()
-    assert seen == [f"node {sshd.public_key()}"]
-    assert failure(head, sshd.host(), accept_unknown=lambda host, key: False).kind == "unknown-host-key"
 
 
 def test_a_pin_is_enough_and_finds_its_key_type(tmp_path: Path, sshd: Sshd) -> None:

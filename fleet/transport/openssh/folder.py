@@ -1,0 +1,71 @@
+"""The folder that the sockets of running connections lie in, and what ends those when fleet is killed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from fleet.transport.openssh.master import popen
+
+# A socket's path holds 108 bytes, and ssh puts 17 behind it at first. Nothing in it may mean something to ssh.
+_FIT = re.compile(r"/[A-Za-z0-9_./-]{,60}")
+# It ends with fleet, however that ends. Renamed first, so that a connection that comes about just now finds no folder.
+_WATCH = """read x; mv "$1" "$1.over" || exit 0
+for s in "$1.over"/*.sock; do [ -S "$s" ] && ssh -F none -O exit -S "$s" fleet.invalid; done; rm -rf "$1.over" """
+# What ssh is told about a host key when the inventory pins one: any other is revoked; that one is good, unless a key of
+# its type is on file, which then speaks for itself.
+_PIN = """[ "$6" != NONE ] || exit 0
+[ "$1" = "$3" ] || { echo "@revoked $4 $5 $6"; exit 0; }
+case ",$2," in *",$5,"*) ;; *) echo "$4 $5 $6" ;; esac
+"""
+
+
+class Folder:
+    """Private to this user, and gone with this process. home: what ~ means to fleet."""
+
+    def __init__(self, home: Path) -> None:
+        base = tempfile.gettempdir()
+        self.path = Path(tempfile.mkdtemp(prefix="fleet-", dir=base if _FIT.fullmatch(base) else "/tmp"))
+        null = subprocess.DEVNULL
+        argv = ["/bin/sh", "-c", _WATCH, "fleet", str(self.path)]
+        self._watch = popen(argv, stdin=subprocess.PIPE, stdout=null, stderr=null)
+        self._numbers = itertools.count(1)
+        self._home = home
+        (self.path / "pin").write_text(_PIN)
+        if home != Path(pwd.getpwuid(os.getuid()).pw_dir):
+            (self.path / "config").write_text(_config(home))
+
+    def socket(self) -> Path:
+        """A path for another connection's socket."""
+        return self.path / f"{next(self._numbers)}.sock"
+
+    def config(self) -> list[str]:
+        """What makes ssh read the config of fleet's home, where ssh itself would read another."""
+        file = self.path / "config"
+        return ["-F", str(file)] if file.exists() else []
+
+    def pinned(self, pin: str, on_file: Iterable[str]) -> list[str]:
+        """What makes ssh take the host key with this fingerprint and no other. on_file: types of the keys that its
+        files of known hosts have for the host."""
+        types = ",".join(on_file) or "none"
+        words = ["/bin/sh", str(self.path / "pin"), pin.rstrip("="), types, "%f", "%H", "%t", "%K"]
+        return ["-o", f"KnownHostsCommand={' '.join(words)}"]
+
+    def close(self) -> None:
+        """Let the watcher end what still runs, and take the folder away."""
+        self._watch.communicate()
+
+
+def _config(home: Path) -> str:
+    """The config of this home as ssh would read it if its ~ were there."""
+    ssh = f"{home}/.ssh"
+    return (
+        f'Include "{ssh}/config"\nMatch all\nInclude /etc/ssh/ssh_config\nMatch all\n'
+        f'UserKnownHostsFile "{ssh}/known_hosts" "{ssh}/known_hosts2"\n'
+    ).replace("%", "%%")

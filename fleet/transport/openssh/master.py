@@ -1,0 +1,103 @@
+"""One `ssh -N -M`: an authenticated connection, through whose socket others of this machine run commands."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.errors import ConnectError
+from fleet.transport.ssh.dial import Deadline, os_error, start_thread
+
+KEPT_CHARS = 64 << 10
+LISTEN_SECONDS = 0.002  # between its word that it is let in and its socket
+
+
+class NoClient(ConnectError):
+    """There is no ssh on this machine."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "--transport openssh takes OpenSSH's own client, which is not on this machine",
+            kind="config",
+            hint="install it (Debian: apt install openssh-client), or use --transport ssh",
+        )
+
+
+def popen(argv: Sequence[str], **options: int) -> subprocess.Popen[bytes]:
+    """Start `ssh`, or what else is part of it, out of reach of the terminal's Ctrl-C. NoClient, LimitError."""
+    try:
+        return subprocess.Popen(argv, start_new_session=True, **options)  # type: ignore[call-overload, no-any-return]
+    except FileNotFoundError:
+        raise NoClient from None
+    except OSError as error:
+        raise os_error(error, "ssh") from error
+
+
+class Master:
+    """Ends with abort(). control: its socket. said: what it said so far, of a long life only the end. refusals:
+    what the host said when it was asked for a way to another one."""
+
+    def __init__(self, argv: Sequence[str], control: Path) -> None:
+        self.control = control
+        self.said = ""
+        self.refusals: list[str] = []
+        self._settled = threading.Event()
+        null = subprocess.DEVNULL
+        self._process = popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE)
+        try:
+            start_thread(self._listen, "fleet-openssh")
+        except BaseException:
+            self.abort()
+            raise
+
+    def _listen(self) -> None:
+        assert self._process.stderr
+        with self._process.stderr as pipe:
+            for line in pipe:
+                self.said = (self.said + line.decode("utf-8", "replace"))[-KEPT_CHARS:]
+                if b": open failed: " in line:
+                    self.refusals.append(line.decode("utf-8", "replace").partition(": open failed: ")[2].strip())
+                if line.startswith(b"Authenticated to "):
+                    while not self.control.exists() and not self.broken:
+                        time.sleep(LISTEN_SECONDS)
+                    self._settled.set()
+        self._settled.set()
+
+    def settle(self, deadline: Deadline) -> bool | None:
+        """True when it is connected, False when it has ended, None when neither came about in time. Interrupted."""
+        if not deadline.wait(self._settled):
+            return None
+        return self.control.exists() and not self.broken
+
+    @property
+    def address(self) -> str | None:
+        """The number it was reached at; None where another machine, or a command, leads there."""
+        found = re.search(r"^Authenticated to \S+ \(\[([^\]]+)\]", self.said, re.MULTILINE)
+        return found[1] if found and not ipaddress.ip_address(found[1].partition("%")[0]).is_loopback else None
+
+    @property
+    def broken(self) -> bool:
+        return self.ended(0)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it is over, within so many seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is not None
+
+    def abort(self) -> None:
+        """End it, and with it all that runs over it; never raises."""
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if not self.broken:
+                self._process.send_signal(signum)
+            if self.ended(1.0):
+                break
+        with contextlib.suppress(OSError):
+            self.control.unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""Why `ssh` could not connect, read from what it says at LogLevel DEBUG1."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.errors import ConnectError, FleetError, Reason
+from fleet.model import Host
+from fleet.transport.ssh.dial import os_error
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.gates import ClosedEarly, refused_by_gateway
+from fleet.transport.ssh.hostkeys import changed, not_pinned, unknown
+from fleet.transport.ssh.known_hosts import Entry, parse
+
+_CODES = {os.strerror(code).lower(): code for code in errno.errorcode}
+_KEY_TYPES = {"ed25519": "*ed25519*", "ecdsa": "ecdsa-*", "rsa": "*rsa*"}
+# what ssh says of itself, and not of the connection
+_TALK = re.compile(r"debug\d: |Authenticated to |@@@|Transferred: |Bytes per second: ")
+
+
+class Said:
+    """What one `ssh` said. `host` and `endpoint`: of whom. seconds: how long it was waited for. gateway: the name of
+    what leads there, and what that said meanwhile."""
+
+    def __init__(
+        self, text: str, host: Host, endpoint: Endpoint, seconds: float, gateway: tuple[str, Sequence[str]] | None
+    ) -> None:
+        self._text, self._host, self._endpoint, self._seconds = text, host, endpoint, seconds
+        self._gateway = gateway
+        self._at = f"{endpoint.address} port {endpoint.port}"
+        self._lines = [line for line in text.splitlines() if line.strip() and not _TALK.match(line)]
+
+    @property
+    def _proxied(self) -> bool:
+        return self._gateway is not None or self._endpoint.proxy_command is not None
+
+    @property
+    def key_types(self) -> str | None:
+        """The pattern of algorithms that the presented host key stands for."""
+        found = self._last(r"Server host key: (\S+) ")
+        return next((pattern for word, pattern in _KEY_TYPES.items() if found and word in found[1]), None)
+
+    def _last(self, pattern: str) -> re.Match[str] | None:
+        return next(reversed(list(re.finditer(pattern, self._text, re.MULTILINE))), None)
+
+    def failure(self, in_time: bool) -> FleetError:
+        """The error for it. in_time: ssh ended by itself."""
+        return self._host_key() or self._refusal() or (self._ended() if in_time else self._silence())
+
+    def _host_key(self) -> ConnectError | None:
+        if "Host key verification failed" not in self._text:
+            return None
+        found = self._last(r"Server host key: (?:ssh-|ecdsa-sha2-)?(\S+) (SHA256:\S+)")
+        key = f"{found[2]} ({found[1]})" if found else "another one"
+        pin = self._host.host_key
+        if pin is not None and (not found or pin.rstrip("=") != found[2]):
+            return not_pinned(self._host, key)
+        offending = self._last(r"Offending \S+ key in (.+):(\d+)")
+        entry = _entry(Path(offending[1]), offending[0].rpartition(" in ")[2]) if offending else None
+        if entry is not None and "HAS CHANGED" in self._text:
+            return changed(self._host, key, entry)
+        if "revoked" in self._text:
+            return ConnectError(
+                Reason("it presented {key}, which is marked as revoked", key=key),
+                kind="host-key",
+                hint="this key must not be trusted any more; find out who answers at that address",
+            )
+        return unknown(self._endpoint, key)
+
+    def _refusal(self) -> FleetError | None:
+        """The reasons that ssh words clearly."""
+        denied = self._last(r"Permission denied \((.*)\)|Too many authentication failures")
+        if denied:
+            return self._not_let_in(denied[1])
+        name = self._last(r"Could not resolve hostname (\S+): (.+?)\r?$")
+        if name:
+            return ConnectError(
+                Reason("the name '{at}' does not resolve: " + name[2], at=name[1]),
+                kind="resolve",
+                hint="correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in "
+                "~/.ssh/config)",
+            )
+        tcp = self._last(r"connect to host \S+ port \d+: (.+?)\r?$")
+        if tcp:
+            return os_error(OSError(_CODES.get(tcp[1].lower(), 0), tcp[1]), self._at)
+        odd = self._last(r"^(\S+?):? line (\d+): (.+?)\r?$")
+        if odd and "knownhostscommand" in odd[3].lower():
+            return ConnectError(
+                "its host_key in the inventory takes OpenSSH 8.5 or newer here to be held to",
+                kind="config",
+                hint="enrol the key with fleet setup-ssh and drop host_key, or use --transport ssh",
+            )
+        if odd:
+            return ConnectError(odd[3], where=f"{odd[1]}:{odd[2]}", kind="config")
+        return None
+
+    def _not_let_in(self, allowed: str | None) -> ConnectError:
+        names = [Path(path).name for path in re.findall(r"Offering public key: (.+?) [A-Z0-9-]+ SHA256:", self._text)]
+        tried = ", ".join(f"publickey ({name})" for name in names)
+        what = f"tried {tried}" if tried else "there was no key to offer"
+        said = f"; the host allows {allowed.replace(',', ', ')}" if allowed else ""
+        return ConnectError(
+            f"not authenticated as {self._endpoint.user}: {what}{said}",
+            kind="auth",
+            hint="does 'ssh HOST true' get in without a question? fleet setup-ssh installs a key there",
+        )
+
+    def _ended(self) -> ConnectError:
+        why = self._lines[0].strip() if self._lines else "ssh ended and said nothing"
+        if self._endpoint.proxy_command is not None and "Remote protocol version" not in self._text:
+            return ConnectError(
+                f"its ProxyCommand leads nowhere: {why[:300]}",
+                where=self._endpoint.proxy_command or None,
+                kind="gateway",
+                hint="does 'ssh HOST true' get there?",
+            )
+        if self._gateway and self._gateway[1] and "Remote protocol version" not in self._text:
+            name, refusals = self._gateway
+            code = 2 if refusals[-1].startswith("connect failed") else 1
+            return refused_by_gateway(code, refusals[-1].rpartition(": ")[2], name, self._at)
+        if "Remote protocol version" not in self._text:
+            if re.search(r"invalid characters|Invalid SSH identification|banner line", self._text):
+                line = re.search(r"banner line 0: (.*?)\r?$", self._text, re.MULTILINE)
+                return ConnectError(
+                    self._said(f"answers, but not as an SSH server does: {line[1][:200] if line else ''!r}"),
+                    kind="banner",
+                    hint="is this the port of sshd? or it turns this machine away for a while",
+                )
+            if re.search(r"exchange_identification|banner exchange", self._text):
+                return ClosedEarly(
+                    self._said("closed the connection before its SSH banner"),
+                    kind="banner",
+                    hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away",
+                )
+        if re.search(r"Connection (closed|reset)|Broken pipe|disconnect", why):
+            return ConnectError(
+                self._said("closed the connection during the key exchange or authentication"),
+                kind="lost",
+                hint="the host's sshd log says why (journalctl -u ssh)",
+            )
+        return ConnectError(Reason("{at}: ", at=self._at) + why[:300], kind="protocol", hint="'ssh -v HOST' says more")
+
+    def _silence(self) -> ConnectError:
+        """It did not come about in time; how far it came."""
+        if "Connection established" not in self._text and not self._proxied:
+            return ConnectError(
+                Reason("no answer from {at} within {s} s", at=self._at, s=f"{self._seconds:g}"),
+                kind="timeout",
+                hint="is the host up, is the address right, does a firewall drop the port?",
+            )
+        if "Remote protocol version" not in self._text and self._gateway:
+            return ConnectError(
+                Reason(
+                    "no answer from {at} through gateway {gateway} within {s} s",
+                    gateway=self._gateway[0],
+                    at=self._at,
+                    s=f"{self._seconds:g}",
+                ),
+                kind="timeout",
+                hint="is the host up, and does it let the gateway in?",
+            )
+        if "Remote protocol version" not in self._text:
+            return ConnectError(
+                self._said(f"accepts connections and says nothing within {self._seconds:g} s"),
+                kind="banner",
+                hint="its sshd is frozen or overloaded, or something else listens on that port",
+            )
+        during = "authentication" if "SSH2_MSG_NEWKEYS received" in self._text else "the key exchange"
+        return ConnectError(
+            self._said(f"stopped answering during {during} ({self._seconds:g} s)"),
+            kind="timeout",
+            hint="the host hangs or is overloaded, or the link to it is cut",
+        )
+
+    def _said(self, text: str) -> Reason:
+        return Reason("{at} ", at=self._at) + text
+
+
+def _entry(file: Path, where: str) -> Entry | None:
+    """The line of a known_hosts file that ssh names."""
+    with contextlib.suppress(OSError):
+        return next((entry for entry in parse(file.read_bytes(), str(file)) if entry.where == where), None)
+    return None

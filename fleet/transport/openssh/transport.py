@@ -1,0 +1,202 @@
+"""The openssh transport: whatever `ssh HOST` can do, with host keys verified and a bound on every wait."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from fleet.errors import ConnectError, FleetError
+from fleet.model import Host
+from fleet.transport.base import Cancel, ConnectOptions
+from fleet.transport.openssh.folder import Folder
+from fleet.transport.openssh.master import Master
+from fleet.transport.openssh.said import Said
+from fleet.transport.process import ProcessChannel
+from fleet.transport.ssh.dial import Deadline, os_error
+from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.gates import ClosedEarly, Gateways
+from fleet.transport.ssh.known_hosts import KnownHosts
+from fleet.transport.ssh.route import Routed, route_key
+
+EARLY_RETRIES = 4
+NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
+# What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
+# command's, no port of this machine opened once a host, no connection that outlives its user.
+_ALWAYS = (
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "NoHostAuthenticationForLocalhost=no",
+    "UpdateHostKeys=no",
+    "ControlPersist=no",
+    "ClearAllForwardings=yes",
+    "RequestTTY=no",
+    "RemoteCommand=none",
+    "PermitLocalCommand=no",
+    "VisualHostKey=no",
+)
+
+
+class OpensshChannel(ProcessChannel):
+    """A command on a host: an `ssh` that hands its streams to the host's connection."""
+
+    def __init__(self, argv: list[str], host: Host, master: Master) -> None:
+        self._master = master
+        try:
+            super().__init__(argv, host, patience=0.0)
+        except OSError as error:
+            raise os_error(error, "ssh") from error
+
+    def recv(self, timeout: float) -> bytes | None:
+        data = super().recv(timeout)
+        if data == b"" and self._master.broken and self.wait(1.0) is None:
+            raise self._lost()
+        return data
+
+    def wait(self, timeout: float) -> int | None:
+        status = super().wait(timeout)
+        # 255 is also what ssh ends with when the connection is gone; the connection's own end tells
+        return None if status == 255 and self._master.ended(0.2) else status
+
+
+class OpensshSession:
+    """Authenticated access to one host. Where sshd allows few sessions on one connection (MaxSessions), `ssh` itself
+    opens another for the one that is too many."""
+
+    def __init__(self, host: Host, master: Master, argv: list[str]) -> None:
+        self.host, self.address = host, master.address
+        self._master, self._argv = master, argv
+        self._channels: list[OpensshChannel] = []
+
+    def start(self, command: str) -> OpensshChannel:
+        if self._master.broken:
+            raise ConnectError(
+                "the connection was lost",
+                host=self.host.name,
+                kind="lost",
+                hint="the host went down, or its sshd was stopped",
+            )
+        channel = OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master)
+        self._channels.append(channel)
+        return channel
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._master.abort()
+
+
+class OpensshTransport(Routed):
+    """Runs the `ssh` of this machine. Gateways of the inventory and of ProxyJump are connected once, for all hosts
+    behind them."""
+
+    name = "openssh"
+
+    def __init__(
+        self, options: ConnectOptions | None = None, *, home: Path | None = None, hosts: Iterable[Host] = ()
+    ) -> None:
+        super().__init__(options, home, hosts)
+        self._known_hosts = KnownHosts()
+        self._lock = threading.Lock()
+        self._made: Folder | None = None
+        self._gateways: Gateways[Master] = Gateways()
+
+    @property
+    def _folder(self) -> Folder:
+        with self._lock:
+            self._made = self._made or Folder(self.config.home)
+            return self._made
+
+    def connect(self, host: Host, cancel: Cancel) -> OpensshSession:
+        """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
+        try:
+            endpoint = self.resolve(host, cancel)
+            deadline = Deadline.after(self.options.connect_timeout, cancel)
+            master, words = self._connect(host, endpoint, self.hops(endpoint), deadline)
+        except FleetError as error:
+            error.host = host.name
+            raise
+        channel = ["-o", "ControlMaster=no", "-o", "LogLevel=FATAL", "-S", str(master.control)]
+        return OpensshSession(host, master, ["ssh", *channel, *words])
+
+    def close(self) -> None:
+        self._gateways.close()
+        if self._made is not None:
+            self._made.close()
+
+    def _connect(
+        self, host: Host, endpoint: Endpoint, route: tuple[Host, ...], deadline: Deadline
+    ) -> tuple[Master, list[str]]:
+        """A connection, and the words that lead there."""
+        refused: FleetError | None = None
+        without: list[str] = []
+        retries = 0
+        while True:
+            gateway = self._gateway(route, deadline) if route else None
+            seen = len(gateway.refusals) if gateway else 0
+            words = [*self._words(host, endpoint, without), *(_through(gateway) if gateway else ())]
+            control = self._folder.socket()
+            main = ["-N", "-M", "-S", str(control), "-o", "LogLevel=DEBUG1"]
+            master = Master(["ssh", *main, *words, "--", host.name], control)
+            try:
+                settled = master.settle(deadline)
+                if settled:
+                    return master, words
+            except BaseException:
+                master.abort()
+                raise
+            master.abort()
+            via = (route[-1].name, gateway.refusals[seen:]) if gateway else None
+            said = Said(master.said, host, endpoint, deadline.seconds, via)
+            error = said.failure(settled is not None)
+            pause = 0.1 * 2**retries * (0.5 + random.random())
+            if isinstance(error, ClosedEarly) and retries < EARLY_RETRIES and deadline.left() > pause:
+                retries += 1
+                deadline.cancel.wait(pause)
+            elif error.kind == "host-key" and host.host_key and said.key_types and said.key_types not in without:
+                # the pinned key may be of another type than the one presented
+                refused = refused or error
+                without.append(said.key_types)
+            else:
+                raise refused or error
+
+    def _words(self, host: Host, endpoint: Endpoint, without: list[str]) -> list[str]:
+        """What leads to this host: the inventory's word, over the user's config, which ssh reads itself. Nothing of
+        it passes a shell."""
+        options = [*_ALWAYS, f"ConnectTimeout={int(self.options.connect_timeout) + 2}"]
+        if without:
+            options.append(f"HostKeyAlgorithms=-{','.join(without)}")
+        if host.identity_file:
+            options += [_identity(endpoint.identity_files[0]), "IdentitiesOnly=yes"]
+        elif not endpoint.explicit_identities:
+            options += map(_identity, endpoint.identity_files)
+        if host.address != host.name:
+            options.append(f"HostName={host.address.replace('%', '%%')}")
+        words = [word for option in options for word in ("-o", option)]
+        if host.host_key:
+            known = self._known_hosts.of(endpoint).known
+            words += self._folder.pinned(host.host_key, (entry.key.type for entry in known))
+        return [*self._folder.config(), *words, "-l", endpoint.user, "-p", str(endpoint.port)]
+
+    def _gateway(self, route: tuple[Host, ...], deadline: Deadline) -> Master:
+        """The connection to the last gateway of the route."""
+        gateway = route[-1]
+
+        def connect() -> Master:
+            return self._connect(gateway, self.resolve(gateway), route[:-1], deadline)[0]
+
+        return self._gateways.get(route_key(route), gateway.name, connect, deadline)
+
+
+def _through(gateway: Master) -> list[str]:
+    """What leads through a gateway's connection."""
+    share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
+    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}"]
+
+
+def _identity(file: Path) -> str:
+    if '"' in str(file):
+        raise ConnectError(f"{file}: ssh reads no name with a quote in it", kind="config", hint="rename the file")
+    return f'IdentityFile="{str(file).replace("%", "%%")}"'

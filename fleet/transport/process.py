@@ -1,0 +1,133 @@
+"""A channel that is a process of this machine: a shell (local), or the `ssh` that leads to another (openssh)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.errors import ConnectError
+from fleet.model import Host
+from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, STDERR_BYTES
+
+READ_BYTES = 1 << 16
+SLICE_SECONDS = 0.2
+
+
+class ProcessChannel:
+    """A child process of this one, in a session of its own. recv, send and wait may be called from different threads.
+
+    patience: seconds it is given to end by itself once its stdin is closed.
+    """
+
+    def __init__(self, argv: Sequence[str], host: Host, *, patience: float, cwd: Path | None = None) -> None:
+        self._host, self._patience = host, patience
+        self._process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            start_new_session=True,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
+        self._early, self._stderr = bytearray(), bytearray()
+        self._read_lock = threading.Lock()
+        self._reader = threading.Thread(target=self._drain, name="fleet-stderr", daemon=True)
+        self._reader.start()
+
+    def _drain(self) -> None:
+        assert self._process.stderr
+        with self._process.stderr as pipe:
+            while data := pipe.read(READ_BYTES):
+                self._stderr += data
+                del self._stderr[:-STDERR_BYTES]
+
+    def send(self, data: bytes) -> None:
+        """Blocks while the process takes nothing. What it writes meanwhile is taken in, so that one which writes
+        before it reads on cannot make both wait for ever."""
+        view = memoryview(data)
+        moved = time.monotonic()
+        try:
+            while view:
+                try:
+                    view = view[os.write(self._stdin.fileno(), view) :]
+                    moved = time.monotonic()
+                except BlockingIOError:
+                    if time.monotonic() - moved >= SEND_PATIENCE:
+                        raise self._lost(f"the process there reads nothing for {SEND_PATIENCE:g} s") from None
+                    self._take_in()
+        except (OSError, ValueError) as error:
+            raise self._lost() from error
+
+    def _take_in(self) -> None:
+        """Wait until it takes something, or says something, which is kept."""
+        poll = select.poll()
+        poll.register(self._stdin, select.POLLOUT)
+        mine = len(self._early) < EARLY_BYTES and self._read_lock.acquire(blocking=False)
+        try:
+            if mine:
+                poll.register(self._stdout, select.POLLIN)
+            if any(fd == self._stdout.fileno() for fd, _ in poll.poll(SLICE_SECONDS * 1000)):
+                data = os.read(self._stdout.fileno(), READ_BYTES)
+                self._early += data
+                if not data:  # it says no more, and may yet listen
+                    time.sleep(SLICE_SECONDS)
+        finally:
+            if mine:
+                self._read_lock.release()
+
+    def _lost(self, why: str = "the connection was lost, or the process there has ended") -> ConnectError:
+        return ConnectError(
+            why, host=self._host.name, kind="lost", hint="the host went down or hangs, or its sshd was stopped"
+        )
+
+    def send_eof(self) -> None:
+        self._stdin.close()
+
+    def recv(self, timeout: float) -> bytes | None:
+        with self._read_lock:
+            if self._early:
+                data = bytes(self._early)
+                self._early.clear()
+                return data
+            try:
+                poll = select.poll()
+                poll.register(self._stdout, select.POLLIN)
+                return os.read(self._stdout.fileno(), READ_BYTES) if poll.poll(timeout * 1000) else None
+            except (OSError, ValueError):  # closed, by another thread
+                return b""
+
+    def recv_stderr(self) -> bytes:
+        if self._process.poll() is not None:
+            self._reader.join(1.0)
+        data = bytes(self._stderr)
+        self._stderr.clear()
+        return data
+
+    def wait(self, timeout: float) -> int | None:
+        try:
+            status = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        return status if status >= 0 else 128 - status
+
+    def close(self) -> None:
+        """Closed stdin ends every fleet program; what ignores that is terminated, then killed."""
+        if not self._stdin.closed:
+            self._stdin.close()
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if ProcessChannel.wait(self, self._patience) is not None:
+                break
+            os.kill(self._process.pid, signum)
+        ProcessChannel.wait(self, 2.0)
+        self._reader.join(min(self._patience, 0.5))
+        self._stdout.close()
