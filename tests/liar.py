@@ -275,7 +275,7 @@ class Channel:
     def close(self) -> None: ...
 
 
-class Liar:
+class Liar(LocalTransport):
     """honest: by program, "mirror 2" for the second conversation with mirror. lie: (which of them, what is said in its
     place). times: how many conversations are that lie."""
 

@@ -180,7 +180,7 @@ def setup_ssh(
     settings = settings_of()
     if settings.transport != "ssh":
         raise UsageError(
-            f"setup-ssh speaks SSH itself (passwords, keys, host keys): it cannot go over --transport {settings.transport}",
+            f"setup-ssh speaks SSH itself (passwords, host keys): it cannot go over --transport {settings.transport}",
             hint="leave --transport out; hosts set up so are reached over every transport",
         )
     everyone, inventory = load_everyone(), load_inventory()

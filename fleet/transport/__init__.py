@@ -1,5 +1,5 @@
-"""The transports by name. Adding one is a file, or a folder, and a line here; another package adds one by an entry point
-of the group `fleet.transports`."""
+"""The transports by name. Adding one is a file, or a folder, and a line here; another package adds one by an entry
+point of the group `fleet.transports`."""
 
 from __future__ import annotations
 
