@@ -24,7 +24,7 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs, RunFolder, private
 from fleet.ops.launch.plan import Plan
 from fleet.protocol.messages.run import Stopped
-from fleet.transport import open_transport
+from fleet.transport import TRANSPORTS, open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
 from fleet.transport.program import call
 
@@ -35,7 +35,9 @@ SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, end
 
 
 def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
-    """Start it detached; its pid, or None when it cannot be started."""
+    """Start it detached; its pid, or None when it cannot be started, or knows no such transport."""
+    if transport.name not in TRANSPORTS.names:
+        return None
     lease = plan.options.lease
     spec = {
         "run": plan.run_id,
