@@ -1,3 +1,21 @@
-"""fleet: from a list of hosts to a running distributed training job, and back, one command each."""
+"""fleet: from a list of hosts to a running distributed training job, and back, one command each.
+
+For programs and notebooks: `fleet.open(...)`, see fleet/api.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fleet.api import open as open
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`open`, imported when it is asked for: all else of fleet is imported by way of this module."""
+    if name == "open":
+        from fleet.api import open
+
+        return open
+    raise AttributeError(f"module 'fleet' has no attribute '{name}'")

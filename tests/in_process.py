@@ -64,8 +64,7 @@ def command_line(argv: Sequence[str], transport: Any) -> Outcome:
     faults: list[Any] = []
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        for name in ("fleet.cli.context.make_transport", "fleet.cli.launch.make_transport"):
-            stack.enter_context(mock.patch(name, lambda *args, **kwargs: transport))
+        stack.enter_context(mock.patch("fleet.api.Fleet._connect", lambda *args: transport))
         stack.enter_context(mock.patch.dict(os.environ, {"FLEET_DEBUG": "1", "TERM": "dumb"}))
         stack.enter_context(mock.patch.object(threading, "excepthook", faults.append))
         stack.enter_context(mock.patch.object(sys, "stdout", out))

@@ -9,7 +9,7 @@ import click
 
 from fleet.cli import plans
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import finish, the_fleet
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, talk
 from fleet.cli.progress import ProgressLine
@@ -101,19 +101,24 @@ def build(
 
     The compilers are checked first. A folder called deepspeed is meant by ./deepspeed.
     """
-    from fleet.ops import build as op
-
     settings = settings_of()
-    inventory = load_inventory()
-    names = tuple(op.strip() for op in ops.split(",") if op.strip())
-    options = op.BuildOptions(
-        what, version, source, arch, names, on, cpu, variables(env), install, builds_dir, import_timeout
+    plan = the_fleet().plan.build(
+        what,
+        version=version,
+        source=source,
+        arch=arch,
+        ops=[op.strip() for op in ops.split(",") if op.strip()],
+        on=on,
+        cpu=cpu,
+        env=variables(env),
+        install=install,
+        builds_dir=builds_dir,
+        import_timeout=import_timeout,
     )
-    plan = op.plan(inventory, options)
     if settings.dry_run:
         return plans.tell("build", plan)
-    with BuildTalk(log=not (settings.quiet or settings.json)) as line, runtime(inventory, line) as rt:
-        report = op.run(plan, rt)
+    with BuildTalk(log=not (settings.quiet or settings.json)) as line:
+        report = plan.run(line)
     return finish(report, show, asked_for=not report.ok)
 
 

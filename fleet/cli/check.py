@@ -10,7 +10,7 @@ import click
 
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import finish, the_fleet
 from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap
 from fleet.cli.matrix import draw
@@ -52,15 +52,15 @@ def check(timeout: float, engine: str) -> int:
 
     Exit: 123 when something would keep a run from starting or spoil it, 122 when a host cannot be reached.
     """
-    from fleet.ops import check as op
+    from fleet.ops.check import Checked
 
     settings = settings_of()
-    inventory = load_inventory()
-    plan = op.plan(inventory, op.CheckOptions(timeout, engine))
+    plan = the_fleet().plan.check(timeout=timeout, engine=engine)
     if settings.dry_run:
         return plans.tell("check", plan)
-    with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-        checked = op.run(plan, rt)
+    with ProgressLine(quiet=settings.quiet or settings.json) as line:
+        checked = plan.run(line)
+    assert isinstance(checked, Checked)
 
     def show(report: Report) -> None:
         shown = screen(checked, width=terminal.width(sys.stdout), quiet=settings.quiet, verbose=settings.verbose > 0)

@@ -12,21 +12,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
-from fleet.model import Host, Inventory, Report
-from fleet.ops.plans import Plan
+from fleet.model import Inventory, Report
 from fleet.runtime import Runtime
-from fleet.transport import open_transport
-from fleet.transport.base import Cancel, ConnectOptions, Transport
+from fleet.transport.base import Cancel, Transport
 
+if TYPE_CHECKING:
+    from fleet.cli.progress import ProgressLine
+
+T = TypeVar("T")
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
 
 
@@ -53,15 +56,6 @@ def load_inventory() -> Inventory:
     return select(load_everyone(), settings.hosts, settings.exclude)
 
 
-def make_transport(password_for: Callable[[Host], str | None] | None = None) -> Transport:
-    """The transport of --transport."""
-    settings = settings_of()
-    more = {"password_for": password_for} if password_for else {}
-    # a gateway may be a host of the inventory that is not selected
-    hosts = load_everyone().hosts
-    return open_transport(settings.transport, ConnectOptions(settings.connect_timeout), hosts, **more)
-
-
 def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
     """The Emit, and what -v has to say."""
     if not settings_of().verbose or settings_of().json:
@@ -71,16 +65,27 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
     return telling(emit, inventory, transport, say)
 
 
-@contextmanager
-def runtime(inventory: Inventory, emit: Emit = silent, *, transport: Transport | None = None) -> Iterator[Runtime]:
-    """A Runtime whose `cancel` is set by the first Ctrl-C (or SIGTERM); the second one ends fleet at once."""
-    cancel = Cancel()
-    transport = transport or make_transport()
-    with interrupts(cancel):
-        try:
-            yield Runtime(transport, settings_of().fanout, detailed(emit, inventory, transport), cancel, ask)
-        finally:
-            transport.close()
+@dataclass(frozen=True)
+class CliFleet(Fleet):
+    """The hosts of the command line that runs. The first Ctrl-C (or SIGTERM) sets `cancel`, the second one ends fleet
+    at once; no thread of its own is needed for that."""
+
+    @contextmanager
+    def runtime(self, emit: Emit | None = None) -> Iterator[Runtime]:
+        with super().runtime(emit) as runtime, interrupts(runtime.cancel):
+            runtime.emit = detailed(runtime.emit, self.inventory, runtime.transport)
+            yield runtime
+
+    def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
+        with self.runtime(emit) as runtime:
+            return work(runtime)
+
+
+def the_fleet(emit: Emit = silent) -> CliFleet:
+    """The hosts that -i, -w and -x name, and how they are reached."""
+    said = settings_of()
+    inventory = load_inventory()
+    return CliFleet(inventory, load_everyone(), said.transport, said.fanout, said.connect_timeout, emit, ask)
 
 
 def leave_if_stuck() -> None:
@@ -147,12 +152,12 @@ def finish(report: Report, show: Callable[[Report], None] | None = None, *, aske
 
 @dataclass(frozen=True)
 class Part:
-    """One of several things that a command line does, planned and ready to run. sources: paths of this machine that
-    it cannot do without; of several parts none is begun when one is missing."""
+    """One of several things that a command line does, planned and ready to run. line: made to show how far it is.
+    sources: paths of this machine that it cannot do without; of several parts none is begun when one is missing."""
 
     name: str
-    plan: Plan
-    run: Callable[[], Report]
+    plan: Planned
+    line: Callable[[], ProgressLine]
     show: Callable[[Report], None]
     sources: tuple[Path, ...] = ()
 
@@ -168,7 +173,8 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
         raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
     reports: dict[str, Report] = {}
     for part in parts:
-        reports[part.name] = report = part.run()
+        with part.line() as line:
+            reports[part.name] = report = part.plan.run(line)
         if not settings.json:
             finish(report, part.show)
         if not report.ok:

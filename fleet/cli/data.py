@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping
 
 import click
 
 from fleet.cli import terminal
-from fleet.cli.context import Part, runtime
-from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
-from fleet.model import Inventory, Report, Result
+from fleet.model import Report, Result
 from fleet.rules.units import counted, size_text
 
 FEW = 6
@@ -91,7 +88,7 @@ def _line(result: Result) -> str:
     return f"{counted(data['files'], 'file')} received ({size_text(data['bytes'])}), verified, in {where}"
 
 
-def show(report: Report) -> None:
+def show_data(report: Report) -> None:
     """One line per group of hosts to which the same happened, then who cost time."""
     for line, names in groups_by([r for r in report.results if r.ok], _line).items():
         echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
@@ -101,17 +98,3 @@ def show(report: Report) -> None:
         talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
     for cut in report.data["cuts"]:
         talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
-
-
-def sync_data(inventory: Inventory, data: Sequence[str], *, limit: str | None, via: Literal["chain", "rsync"]) -> Part:
-    """Plan it; what is returned runs it."""
-    from fleet.ops import broadcast
-
-    plan = broadcast.plan(inventory, data, limit=limit, via=via)
-
-    def run() -> Report:
-        settings = settings_of()
-        with DataLine("receiving", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return broadcast.run(plan, rt)
-
-    return Part("data", plan, run, show, tuple(item.source for item in plan.items))

@@ -8,9 +8,10 @@ import sys
 
 import click
 
+from fleet.api import refuse_command
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, load_inventory, runtime
+from fleet.cli.context import finish, the_fleet
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import hint_line, talk, write_folded
 from fleet.cli.progress import ProgressLine
@@ -92,19 +93,13 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     Identical outputs are shown once, under the node set they came from, differing ones with the difference; with -q,
     too: they are what was asked for. Exit: the largest remote status.
     """
-    from fleet.ops import execute
-
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"
         raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
-    if line is None and not argv:
-        raise UsageError("give either a command behind '--' or --shell LINE", hint="fleet exec -- nvidia-smi -L")
-    if argv and not argv[0]:
-        raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
+    refuse_command(argv, line)
     settings = settings_of()
-    inventory = load_inventory()
-    options = execute.ExecOptions(argv or None, line, timeout, keep=settings.json or not no_fold)
-    plan = execute.plan(inventory, options)
+    keep = settings.json or not no_fold
+    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep)
     if settings.dry_run:
         return plans.tell("exec", plan)
     quiet = settings.quiet or settings.json
@@ -117,8 +112,8 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
             write_folded(report.results, "stdout")
             write_folded(report.results, "stderr")
 
-    with progress, runtime(inventory, progress) as rt:
-        report = execute.run(plan, rt)
+    with progress:
+        report = plan.run(progress)
     code = finish(report, show, asked_for=True)
     if (
         len(argv) == 1

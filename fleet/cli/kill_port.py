@@ -10,7 +10,7 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.command import Verb
-from fleet.cli.context import ask, finish, load_inventory, runtime
+from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold
@@ -60,24 +60,25 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     PORT is a port or a range, 29500-29510. What else a process listens on, and would give up, stands under ALSO. What
     this connection runs through is never ended. Exit: 1 when a port is still held by something.
     """
-    from fleet.ops import kill_port as op
+    from fleet.ops.kill_port import KillPlan, preview, report
 
     settings = settings_of()
-    inventory = load_inventory()
-    with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-        plan = op.plan(inventory, ports, op.look(inventory, ports, rt), grace=grace, force=force)
+    quiet = settings.quiet or settings.json
+    with ProgressLine(quiet=quiet) as line:
+        planned = the_fleet(line).plan.kill_port(ports, force=force, grace=grace)
+    plan = planned.plan
+    assert isinstance(plan, KillPlan)
     if not settings.json and not (settings.quiet and (yes or not plan.targets) and not settings.dry_run):
         show(plan.listeners)
         if not plan.listeners and any(result.ok for result in plan.results):
             echo(f"nothing listens on {f'port {ports[0]}' if len(ports) == 1 else 'these ports'}")
     if settings.dry_run:
-        outcome = op.preview(plan)
+        outcome = preview(plan)
     elif plan.targets and (yes or agree(len({(each.host, each.pid) for each in plan.targets}), ports, force)):
-        # a runtime of its own: while we ask, Ctrl-C means no
-        with ProgressLine(quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            outcome = op.run(plan, rt)
+        with ProgressLine(quiet=quiet) as line:  # while we asked, Ctrl-C meant no
+            outcome = planned.run(line)
     else:
-        outcome = op.report(plan, {})
+        outcome = report(plan, {})
     return finish(outcome, show_ended, asked_for=settings.dry_run)
 
 

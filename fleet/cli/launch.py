@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import ask, detailed, load_inventory, make_transport
+from fleet.cli.context import detailed, load_inventory, the_fleet
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, talk, write_json
 from fleet.cli.slips import with_options
-from fleet.engines import DEFAULT, ENGINES, engine
+from fleet.engines import DEFAULT, ENGINES
 from fleet.errors import UsageError
 from fleet.events import Notice
-from fleet.model import Inventory, Job
-from fleet.runtime import Runtime
+from fleet.model import Inventory
 
 if TYPE_CHECKING:
-    from fleet.ops.launch import LaunchOptions, Plan
     from fleet.transport.base import Cancel
 
 
@@ -124,13 +123,8 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     if not (settings.dry_run or settings.json or settings.quiet):
         # before anything is asked, or even imported, that takes its time
         talk(clean(f"launching {script} on {where(inventory, given['nnodes'])}"))
-    from fleet.ops.launch import new_run_id
-    from fleet.ops.launch import plan as make_plan
-
-    job, options = _job(script, args, given), _options(given)
-    run_id = new_run_id(script, given["name"])
     try:
-        plan = make_plan(inventory, job, options, run_id)
+        plan = the_fleet().plan.launch(script, args, **_told(given))
     except UsageError as error:
         error.hint = with_options(error.hint, click.get_current_context())
         raise
@@ -145,67 +139,37 @@ def where(inventory: Inventory, nnodes: str | None) -> str:
     return f"{fold(names)}{f' ({len(names)} hosts)' * (len(names) > 1)}"
 
 
-def _job(script: str, args: tuple[str, ...], given: dict[str, Any]) -> Job:
-    from fleet.ops.launch import parse_nproc, read_env
+def _told(given: dict[str, Any]) -> dict[str, Any]:
+    """The options as Fleet.launch takes them."""
+    from fleet.ops.launch import read_env
 
-    port = given["master_port"]
+    port = given.pop("master_port")
     if port != "auto" and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise UsageError(f"--master-port {port}: not a port", hint="1 to 65535, or auto")
-    if given["max_restarts"] and not engine(given["engine"]).restarts:
-        raise UsageError("--max-restarts is torchrun's", hint=f"engine '{given['engine']}' cannot restart ranks")
-    env, env_expand = read_env(given["env_file"], given["env"], given["env_expand"], os.environ)
-    return Job(
-        script,
-        args,
-        given["engine"],
-        parse_nproc(given["nproc_per_node"])[0],
-        given["master_addr"],
-        0 if port == "auto" else int(port),
-        env,
-        env_expand,
-        given["workdir"],
-        given["python"],
-        given["max_restarts"],
-        given["name"],
-        given["engine_args"],
-    )
+    preflight = not given.pop("no_preflight")
+    env, env_expand = read_env(given.pop("env_file"), given["env"], given["env_expand"], os.environ)
+    return {
+        **given,
+        "master_port": 0 if port == "auto" else int(port),
+        "env": env,
+        "env_expand": env_expand,
+        "preflight": preflight,
+    }
 
 
-def _options(given: dict[str, Any]) -> LaunchOptions:
-    from fleet.ops.launch import LaunchOptions, parse_nnodes, parse_nproc
-
-    return LaunchOptions(
-        parse_nnodes(given["nnodes"]),
-        parse_nproc(given["nproc_per_node"])[1],
-        given["lease"],
-        given["grace"],
-        given["node_timeout"],
-        not given["no_preflight"],
-        given["sync"],
-        given["runs_dir"],
-        str(Path.cwd()),
-        given["force"],
-    )
-
-
-def _run(plan: Plan) -> int:
-    from fleet.ops.launch import run
-
+def _run(plan: Planned) -> int:
     settings = settings_of()
     view = LaunchView(
         [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
     )
-    transport = make_transport()
 
     def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
         view(Notice("info", text))
 
-    runtime = Runtime(transport, settings.fanout, detailed(view, plan.inventory, transport, say), ask=ask)
-    try:
+    with Fleet.runtime(plan.fleet, view) as runtime:
+        runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
         with _signals(runtime.cancel), view:
-            report = run(plan, runtime)
-    finally:
-        transport.close()
+            report = plan.work(runtime)
     if settings.json:
         write_json({"event": "summary", **report.as_json()})
     else:

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from fleet.cli import layout, plans, terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, interruptible, load_everyone, load_inventory, make_transport, runtime
+from fleet.cli.context import finish, interruptible, the_fleet
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, echo, fold, hint_line, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice
-from fleet.model import Inventory, Report
+from fleet.model import Report
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
-    from fleet.ops.setup_ssh import SetupRuntime
     from fleet.ops.setup_ssh.enrol import NewKey
-    from fleet.ops.setup_ssh.passwords import Passwords
 
 
 def _terminal() -> bool:
@@ -99,26 +96,6 @@ def remark(notices: Sequence[Notice]) -> None:
                 talk(hint_line(cause.hint))
 
 
-@contextmanager
-def telling(inventory: Inventory, passwords: Passwords) -> Iterator[SetupRuntime]:
-    """A Runtime whose events are told: what is about single hosts at the end, however that comes."""
-    from fleet.ops.setup_ssh import SetupRuntime
-
-    settings, later = settings_of(), list[Notice]()
-    try:
-        with (
-            ProgressLine(quiet=settings.quiet or settings.json) as line,
-            runtime(
-                inventory, tell(line, quiet=settings.quiet, later=later), transport=make_transport(passwords.take)
-            ) as rt,
-        ):
-            yield SetupRuntime(
-                rt.transport, rt.fanout, rt.emit, rt.cancel, rt.ask, make_transport, passwords, confirm, ask_password
-            )
-    finally:
-        remark(later)
-
-
 def show(report: Report) -> None:
     """What was done, in a few lines."""
     pairs = report.data.get("pairs")
@@ -166,7 +143,12 @@ def show(report: Report) -> None:
 @click.option("--undo", is_flag=True, help="Take away what setup-ssh added, on the hosts and here.")
 @without("transport")
 def setup_ssh(
-    password_file: str | None, mesh: bool, tofu: bool, replace_key: tuple[str, ...], key_type: str | None, undo: bool
+    password_file: str | None,
+    mesh: bool,
+    tofu: bool,
+    replace_key: tuple[str, ...],
+    key_type: Literal["ed25519", "rsa"] | None,
+    undo: bool,
 ) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.
 
@@ -174,8 +156,6 @@ def setup_ssh(
     checked against the inventory's host_key, or shown and confirmed. Run twice, the second run changes nothing.
     """
     from fleet.inventory import select
-    from fleet.ops import setup_ssh as op
-    from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
 
     settings = settings_of()
     if settings.transport != "ssh":
@@ -183,32 +163,24 @@ def setup_ssh(
             f"setup-ssh speaks SSH itself (passwords, host keys): it cannot go over --transport {settings.transport}",
             hint="leave --transport out; hosts set up so are reached over every transport",
         )
-    everyone, inventory = load_everyone(), load_inventory()
-    home = Path.home()
-    if undo:
-        return _undo(inventory, everyone, home, password_file)
-    replace = [select(inventory, nodeset, None).names for nodeset in replace_key]
-    options = op.SetupOptions(
-        mesh, tofu, frozenset(n for names in replace for n in names), key_type, settings.connect_timeout
+    hosts = the_fleet()
+    plan = hosts.plan.setup_ssh(
+        password_file=password_file,
+        mesh=mesh,
+        tofu=tofu,
+        replace_key=[name for nodeset in replace_key for name in select(hosts.inventory, nodeset, None).names],
+        key_type=key_type,
+        undo=undo,
+        limit=settings.connect_timeout,
+        confirm=confirm,
+        ask_password=ask_password,
     )
-    plan = op.plan(inventory, everyone, options, home)
     if settings.dry_run:
-        return plans.tell("setup-ssh", plan)
-    names = [*inventory.names, *(p.name for p in plan.all if p.gateway)]
-    passwords = read_password_file(password_file, names) if password_file else Passwords()
-    with telling(inventory, passwords) as rt:
-        report = op.run(plan, rt)
-    return finish(report, show)
-
-
-def _undo(inventory: Inventory, everyone: Inventory, home: Path, password_file: str | None) -> int:
-    from fleet.ops.setup_ssh import undo
-    from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
-
-    plan = undo.UndoPlan(inventory, everyone, home)
-    if settings_of().dry_run:
-        return plans.tell("setup-ssh", plan, undo=True)
-    passwords = read_password_file(password_file, inventory.names) if password_file else Passwords()
-    with telling(inventory, passwords) as rt:
-        report = undo.run(plan, rt)
+        return plans.tell("setup-ssh", plan, **({"undo": True} if undo else {}))
+    later = list[Notice]()  # what is about single hosts is told at the end, however that comes
+    try:
+        with ProgressLine(quiet=settings.quiet or settings.json) as line:
+            report = plan.run(tell(line, quiet=settings.quiet, later=later))
+    finally:
+        remark(later)
     return finish(report, show)

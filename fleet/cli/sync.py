@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import Part, ask, load_inventory, run_parts, runtime
+from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
@@ -137,8 +138,8 @@ def sync(
         raise UsageError("--force is for code: data and wheels delete nothing")
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
-    from fleet.cli.data import sync_data
-    from fleet.cli.wheels import sync_wheels
+    from fleet.cli.data import DataLine, show_data
+    from fleet.cli.wheels import show_wheels
     from fleet.ops.sync.section import Section, read_section
 
     inventory = load_inventory()
@@ -149,11 +150,19 @@ def sync(
         section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
     if section == Section(None, (), None):
         raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
-    parts = [sync_code(inventory, *section.code, force)] if section.code is not None else []
+    of, quiet = the_fleet().plan, settings_of().quiet or settings_of().json
+    parts: list[Part] = []
+    if section.code is not None:
+        source, dest = section.code
+        plan = of.sync(source, dest, force=force)
+        parts.append(Part("code", plan, partial(ProgressLine, "sending", quiet=quiet), show, (source,)))
     if section.data:
-        parts.append(sync_data(inventory, section.data, limit=limit, via=via))
+        plan = of.sync_data(*section.data, limit=limit, via=via)
+        sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
+        parts.append(Part("data", plan, partial(DataLine, "receiving", quiet=quiet), show_data, sources))
     if section.wheels is not None:
-        parts.append(sync_wheels(inventory, section.wheels, refresh=refresh, import_timeout=import_timeout))
+        plan = of.sync_wheels(section.wheels, refresh=refresh, import_timeout=import_timeout)
+        parts.append(Part("wheels", plan, partial(ProgressLine, "sending", quiet=quiet), show_wheels))
     if theirs and not yes and not settings_of().dry_run:
         _ask_for(inventory, [source for part in parts for source in part.sources])
     return run_parts("sync", inventory.names, parts)
@@ -175,17 +184,3 @@ def _ask_for(inventory: Inventory, sources: Sequence[Path]) -> None:
             hint="to send it: fleet sync --yes",
         )
     remember(Path.home(), inventory.source, paths)
-
-
-def sync_code(inventory: Inventory, source: Path, to: str | None, force: bool) -> Part:
-    """Plan it; what is returned runs it."""
-    from fleet.ops import sync as op
-
-    plan = op.plan(inventory, source, to, force)
-
-    def run() -> Report:
-        settings = settings_of()
-        with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return op.run(plan, rt)
-
-    return Part("code", plan, run, show, (plan.source,))

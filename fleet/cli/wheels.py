@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from fleet.cli.context import Part, runtime
-from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, groups_by
-from fleet.cli.progress import ProgressLine
-from fleet.model import Inventory, Report, Result
-
-
-def sync_wheels(inventory: Inventory, source: Path, *, refresh: bool, import_timeout: float) -> Part:
-    """Plan it; what is returned runs it."""
-    from fleet.ops import wheels
-
-    plan = wheels.plan(inventory, source, import_seconds=import_timeout, refresh=refresh)
-
-    def run() -> Report:
-        settings = settings_of()
-        with ProgressLine("sending", quiet=settings.quiet or settings.json) as line, runtime(inventory, line) as rt:
-            return wheels.run(plan, rt)
-
-    return Part("wheels", plan, run, show_wheels)
-
+from fleet.model import Report, Result
 
 # state -> how the table says it of a host that is not done
 WORDS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}

@@ -6,7 +6,7 @@ time and owner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.plans import Line
 from fleet.protocol.messages import ports as said
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -75,8 +76,16 @@ class KillPlan:
         """Those that would be ended."""
         return tuple(listener for listener in self.listeners if listener.reason is None)
 
+    def describe(self) -> dict[str, Any]:
+        return {h.name: [each.as_json() for each in self.listeners if each.host == h.name] for h in self.hosts}
 
-def look(inventory: Inventory, ports: Sequence[int], runtime: Runtime) -> tuple[Result, ...]:
+    def lines(self) -> Iterator[Line]:
+        for each in self.listeners:
+            what = f"port {each.facts['port']}, pid {each.pid or '?'}, {each.facts['command'] or '?'}"
+            yield f"{each.host}: {what}: {each.reason or 'would be ended'}"
+
+
+def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
     """Who listens on these ports, on every host, as data["listeners"]."""
 
     def task(session: Session, host: Host) -> Result:
@@ -143,10 +152,8 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
 
 def preview(plan: KillPlan) -> Report:
     """What --dry-run tells: who listens, and nothing done about it."""
-    results = tuple(
-        replace(r, data={"listeners": [each.as_json() for each in plan.listeners if each.host == r.host]})
-        for r in plan.results
-    )
+    described = plan.describe()
+    results = tuple(replace(r, data={"listeners": described[r.host]}) for r in plan.results)
     return Report("kill-port", results, exit_code_of(results), {"dry_run": True})
 
 

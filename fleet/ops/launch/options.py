@@ -45,10 +45,11 @@ def new_run_id(script: str, name: str | None, now: float | None = None, token: s
     return f"{stem}-{stamp}-{token or secrets.token_hex(2)}"
 
 
-def parse_nnodes(text: str | None) -> int | None:
+def parse_nnodes(given: int | str | None) -> int | None:
     """`N`, or `MIN:MAX`, which starts on MAX nodes at most (elastic runs come with spares)."""
-    if text is None:
+    if given is None:
         return None
+    text = str(given)
     low, colon, high = text.partition(":")
     unfit = len(text) > 20 or not low.isdecimal() or int(low) < 1
     if unfit or (colon and (not high.isdecimal() or int(high) < int(low))):
@@ -58,10 +59,11 @@ def parse_nnodes(text: str | None) -> int | None:
     return int(low)
 
 
-def parse_nproc(text: str | None) -> tuple[int | None, str]:
+def parse_nproc(given: int | str | None) -> tuple[int | None, str]:
     """--nproc-per-node: (number or None, what to count when it is None)."""
-    if text is None:
+    if given is None:
         return None, "slots"
+    text = str(given)
     if text in ("auto", "gpu", "cpu"):
         return None, text
     if len(text) > 20 or not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:

@@ -1,0 +1,506 @@
+"""fleet in programs and notebooks: the verbs of the command line, which is built on this module.
+
+    import fleet
+
+    gpus = fleet.open("fleet.yaml").select("gpu[01-04]")
+    report = gpus.exec(["nvidia-smi", "-L"])
+    with gpus.launch("train.py", ["--lr", "1e-4"], nproc_per_node=8) as run:
+        for event in run:
+            print(event)
+    print(run.report.exit_code)
+
+A verb gives a Report when it is over, with a Result for each host: a host that failed raises nothing, it is in there.
+What keeps a verb from being begun at all raises a FleetError, the class by its cause, with its `exit_code` and `hint`.
+Ctrl-C ends what runs on the hosts before it raises KeyboardInterrupt here. Nothing is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from fleet.engines import DEFAULT
+from fleet.errors import UsageError
+from fleet.events import Emit, Event, Output, silent
+from fleet.model import Host, Inventory, Job, Report
+from fleet.ops.plans import Line, Plan
+from fleet.runtime import Runtime
+from fleet.transport import DEFAULT as SSH
+from fleet.transport import open_transport
+from fleet.transport.base import Cancel, ConnectOptions, Transport
+
+if TYPE_CHECKING:
+    from fleet.ops.kill_port import KillPlan
+    from fleet.ops.setup_ssh import SetupPlan
+    from fleet.ops.setup_ssh.enrol import Confirm
+    from fleet.ops.setup_ssh.install import AskPassword
+    from fleet.ops.setup_ssh.undo import UndoPlan
+
+P = TypeVar("P", bound=Plan)
+R = TypeVar("R")
+L = TypeVar("L")
+T = TypeVar("T")
+UNREAD_BYTES = 64 << 20  # of ranks' output that nobody iterates over; what is more is in the log files alone
+
+
+def open(
+    inventory: str | os.PathLike[str] | Inventory | None = None,
+    *,
+    transport: str = SSH,
+    fanout: int = 64,
+    connect_timeout: float = 10.0,
+    emit: Emit = silent,
+    ask: Callable[[str], bool | None] = lambda question: None,
+) -> Fleet:
+    """The hosts of an inventory: its file, "lab" for the lab's, or None for the one that the command line would find.
+
+    transport: as --transport. fanout: hosts worked on at once. connect_timeout: seconds to reach and authenticate one.
+    emit: takes the events of what happens, from several threads. ask: answers questions by yes or no; None: nobody can.
+    InventoryError when it is not there, or not understood.
+    """
+    from fleet.inventory import find_inventory, load
+
+    if not isinstance(inventory, Inventory):
+        inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
+    return Fleet(inventory, inventory, transport, fanout, connect_timeout, emit, ask)
+
+
+def refuse_command(argv: Sequence[str], shell: str | None) -> None:
+    """UsageError where this is nothing that `exec` could run."""
+    if isinstance(argv, str):
+        raise UsageError("argv is a list of words", hint="for a line: shell=...")
+    if (shell is None) == (not argv):
+        raise UsageError("give either a command behind '--' or --shell LINE", hint="fleet exec -- nvidia-smi -L")
+    if argv and not argv[0]:
+        raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
+
+
+class Verbs(ABC, Generic[R, L]):
+    """The verbs. Names and meanings of parameters are those of the command line, times are seconds."""
+
+    inventory: Inventory
+    everyone: Inventory
+
+    @abstractmethod
+    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> R: ...
+
+    @abstractmethod
+    def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> L: ...
+
+    @abstractmethod
+    def _now(self, work: Callable[[Runtime], T]) -> T: ...
+
+    @abstractmethod
+    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport: ...
+
+    def exec(
+        self,
+        argv: Sequence[str] = (),
+        *,
+        shell: str | None = None,
+        timeout: float | None = None,
+        grace: float = 2.0,
+        keep: bool = True,
+    ) -> R:
+        """Run exactly `argv` on every host, or the line `shell` in its shell. Each Result has stdout, stderr and
+        exit_status. timeout: it is ended after that (DeadlineError, 124). keep: False leaves the outputs to events.
+        """
+        from fleet.ops import execute
+
+        refuse_command(argv, shell)
+        options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep)
+        return self._do(execute.plan(self.inventory, options), execute.run)
+
+    def sync(self, source: str | os.PathLike[str] = ".", to: str | None = None, *, force: bool = False) -> R:
+        """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over what another
+        folder's sync delivered there, without asking."""
+        from fleet.ops import sync
+
+        return self._do(sync.plan(self.inventory, Path(source), to, force), sync.run)
+
+    def sync_data(self, *data: str, limit: str | None = None, via: Literal["chain", "rsync"] = "chain") -> R:
+        """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second."""
+        from fleet.ops import broadcast
+
+        return self._do(broadcast.plan(self.inventory, data, limit=limit, via=via), broadcast.run)
+
+    def sync_wheels(self, source: str | os.PathLike[str], *, refresh: bool = False, import_timeout: float = 120.0) -> R:
+        """Install wheels (a folder, one wheel, a requirements file) into every host's Python, offline, all or none.
+        refresh: resolve requirements again."""
+        from fleet.ops import wheels
+
+        plan = wheels.plan(self.inventory, Path(source), import_seconds=import_timeout, refresh=refresh)
+        return self._do(plan, wheels.run)
+
+    def check(self, *, timeout: float = 20.0, engine: str = DEFAULT) -> R:
+        """Compare the hosts' environments. The report is a fleet.ops.check.Checked: `findings` with a remedy each, and
+        each host's facts as `views`. Its exit_code: 123 when something would keep a run from starting."""
+        from fleet.ops import check
+
+        return self._do(check.plan(self.inventory, check.CheckOptions(timeout, engine)), check.run)
+
+    def kill_port(
+        self,
+        ports: Collection[int],
+        *,
+        force: bool = False,
+        grace: float = 5.0,
+        agree: Callable[[KillPlan], bool] = lambda plan: True,
+    ) -> R:
+        """End who listens on these ports, and nothing else; the hosts are asked first, also for a plan alone. force:
+        other users' processes, too. agree: is shown what would be ended, and may say no."""
+        from fleet.ops import kill_port
+
+        def run(plan: KillPlan, runtime: Runtime) -> Report:
+            return kill_port.run(plan, runtime) if plan.targets and agree(plan) else kill_port.report(plan, {})
+
+        found = self._now(lambda runtime: kill_port.look(self.inventory, ports, runtime))
+        return self._do(kill_port.plan(self.inventory, sorted(ports), found, grace=grace, force=force), run)
+
+    def setup_ssh(
+        self,
+        *,
+        password: str | None = None,
+        password_file: str | os.PathLike[str] | None = None,
+        mesh: bool = True,
+        tofu: bool = False,
+        replace_key: Collection[str] = (),
+        key_type: Literal["ed25519", "rsa"] | None = None,
+        undo: bool = False,
+        limit: float = 10.0,
+        confirm: Confirm = lambda keys: None,
+        ask_password: AskPassword = lambda hosts: None,
+    ) -> R:
+        """Passwordless SSH from here to every host and, with `mesh`, between all of them. password: of every host that
+        does not take the key yet. replace_key: names of hosts that may have another host key. limit: for each pair that
+        is verified. confirm: is shown host keys that nobody vouches for. undo: takes away what this added."""
+        from fleet.ops import setup_ssh
+        from fleet.ops.setup_ssh import undo as undoing
+        from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
+
+        options = setup_ssh.SetupOptions(mesh, tofu, frozenset(replace_key), key_type, limit)
+        home = Path.home()
+
+        def run(plan: Any, runtime: Runtime) -> Report:
+            gateways = () if undo else (each.name for each in plan.all if each.gateway)
+            passwords = Passwords(default=password)
+            if password_file:
+                passwords = read_password_file(os.fspath(password_file), [*self.inventory.names, *gateways])
+            transport = self._connect(passwords.take)
+            try:
+                prompts = (self._connect, passwords, confirm, ask_password)
+                given = setup_ssh.SetupRuntime(
+                    transport, runtime.fanout, runtime.emit, runtime.cancel, runtime.ask, *prompts
+                )
+                return undoing.run(plan, given) if undo else setup_ssh.run(plan, given)
+            finally:
+                transport.close()
+
+        plan: SetupPlan | UndoPlan
+        if undo:
+            plan = undoing.UndoPlan(self.inventory, self.everyone, home)
+        else:
+            plan = setup_ssh.plan(self.inventory, self.everyone, options, home)
+        return self._do(plan, run)
+
+    def build(
+        self,
+        what: str,
+        *,
+        version: str | None = None,
+        source: str | os.PathLike[str] | None = None,
+        arch: str = "auto",
+        ops: Sequence[str] = (),
+        on: str | None = None,
+        cpu: bool = False,
+        env: Mapping[str, str] | None = None,
+        install: bool = True,
+        builds_dir: str | os.PathLike[str] = "builds",
+        import_timeout: float = 120.0,
+    ) -> R:
+        """Build a wheel on one host for the GPUs of all, and install it everywhere. what: "deepspeed", or a tree."""
+        from fleet.ops import build
+
+        options = build.BuildOptions(
+            what,
+            version,
+            None if source is None else Path(source),
+            arch,
+            tuple(ops),
+            on,
+            cpu,
+            dict(env or {}),
+            install,
+            Path(builds_dir),
+            import_timeout,
+        )
+        return self._do(build.plan(self.inventory, options), build.run)
+
+    def launch(
+        self,
+        script: str,
+        args: Sequence[str] = (),
+        *,
+        engine: str = DEFAULT,
+        nnodes: int | str | None = None,
+        nproc_per_node: int | str | None = None,
+        master_addr: str | None = None,
+        master_port: int = 0,
+        env: Mapping[str, str] | None = None,
+        env_expand: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        python: str | None = None,
+        engine_args: Sequence[str] = (),
+        sync: bool = False,
+        force: bool = False,
+        lease: float | None = 120.0,
+        grace: float = 10.0,
+        node_timeout: float = 15.0,
+        max_restarts: int = 0,
+        name: str | None = None,
+        runs_dir: str | os.PathLike[str] = "runs",
+        preflight: bool = True,
+    ) -> L:
+        """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
+        "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one.
+
+        PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
+        exit_code is that of the first rank that failed, 128+n for signal n."""
+        from fleet.ops import launch
+
+        count, counted = launch.parse_nproc(nproc_per_node)
+        job = Job(
+            script,
+            tuple(args),
+            engine,
+            count,
+            master_addr,
+            master_port,
+            dict(env or {}),
+            dict(env_expand or {}),
+            workdir,
+            python,
+            max_restarts,
+            name,
+            tuple(engine_args),
+        )
+        options = launch.LaunchOptions(
+            launch.parse_nnodes(nnodes),
+            counted,
+            lease,
+            grace,
+            node_timeout,
+            preflight,
+            sync,
+            Path(runs_dir),
+            str(Path.cwd()),
+            force,
+        )
+        return self._begin(launch.plan(self.inventory, job, options, launch.new_run_id(script, name)), launch.run)
+
+
+@dataclass(frozen=True)
+class Fleet(Verbs[Report, "Run"]):
+    """Hosts and how they are reached. inventory: those selected, of `everyone`. See `open`."""
+
+    inventory: Inventory
+    everyone: Inventory
+    transport: str = SSH
+    fanout: int = 64
+    connect_timeout: float = 10.0
+    emit: Emit = silent
+    ask: Callable[[str], bool | None] = lambda question: None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The selected hosts, in node-rank order."""
+        return self.inventory.names
+
+    @property
+    def plan(self) -> Plans:
+        """The same verbs, of which each gives its plan and does nothing yet: `gpus.plan.sync().describe()`."""
+        return Plans(self)
+
+    def select(self, hosts: str | None = None, exclude: str | None = None) -> Fleet:
+        """Those of -w and -x: node sets, groups, device filters. InventoryError for a host that is not there."""
+        from fleet.inventory import select
+
+        return replace(self, inventory=select(self.inventory, hosts, exclude))
+
+    @contextmanager
+    def runtime(self, emit: Emit | None = None) -> Iterator[Runtime]:
+        """What a plan is run with. emit: instead of the fleet's own."""
+        transport = self._connect()
+        try:
+            yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
+        finally:
+            transport.close()
+
+    def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
+        """Do it to its end."""
+        with self.runtime(emit) as runtime:
+            return _Task(work, runtime).result()
+
+    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Report:
+        return self.run(lambda runtime: run(plan, runtime))
+
+    def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> Run:
+        return Run(self, plan, lambda runtime: run(plan, runtime))
+
+    def _now(self, work: Callable[[Runtime], T]) -> T:
+        return self.run(work)
+
+    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
+        more = {"password_for": password_for} if password_for else {}
+        # a gateway may be a host of the inventory that is not selected
+        return open_transport(self.transport, ConnectOptions(self.connect_timeout), self.everyone.hosts, **more)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and whose it is. `run()` does it."""
+
+    fleet: Fleet
+    plan: Plan
+    work: Callable[[Runtime], Report] = field(repr=False)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.plan.hosts
+
+    def describe(self) -> dict[str, Any]:
+        """As `--dry-run --json` has it."""
+        return self.plan.describe()
+
+    def lines(self) -> Iterable[Line]:
+        """As --dry-run tells it to people."""
+        return self.plan.lines()
+
+    def run(self, emit: Emit | None = None) -> Report:
+        """Do it. emit: instead of the fleet's own."""
+        return self.fleet.run(self.work, emit)
+
+
+class Plans(Verbs[Planned, Planned]):
+    """The verbs of a fleet, planned and not done."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self.inventory, self.everyone = fleet, fleet.inventory, fleet.everyone
+
+    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
+        return Planned(self._fleet, plan, lambda runtime: run(plan, runtime))
+
+    _begin = _do
+
+    def _now(self, work: Callable[[Runtime], T]) -> T:
+        return self._fleet._now(work)
+
+    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
+        return self._fleet._connect(password_for)
+
+
+class _Task(Generic[T]):
+    """Work in a thread of its own, so that Ctrl-C in the one that waits for it can let it clean up."""
+
+    def __init__(
+        self, work: Callable[[Runtime], T], runtime: Runtime, at_end: Callable[[], None] = lambda: None
+    ) -> None:
+        self._cancel, self.over = runtime.cancel, threading.Event()
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+
+        def do() -> None:
+            try:
+                self._value.append(work(runtime))
+            except BaseException as error:
+                self._error = error
+            finally:
+                at_end()
+                self.over.set()
+
+        threading.Thread(target=do, name="fleet", daemon=True).start()
+
+    def result(self) -> T:
+        try:
+            self.over.wait()
+        except KeyboardInterrupt:
+            self._cancel.set()
+            self.over.wait()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+
+class Run:
+    """A launch under way: iterate over its events, or `wait()` for its report. A context manager: leaving it stops a
+    run that is not over. The program's end leaves the ranks to their lease."""
+
+    def __init__(self, fleet: Fleet, plan: Plan, work: Callable[[Runtime], Report]) -> None:
+        self.plan = plan
+        self._unread = 0
+        self._lock = threading.Lock()
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._entered = fleet.runtime(self._put)
+        runtime = self._entered.__enter__()
+        self._cancel = runtime.cancel
+        self._task = _Task(work, runtime, self._end)
+
+    @property
+    def id(self) -> str:
+        """The run's id; its logs are in RUNS_DIR/ID on this machine."""
+        return str(self.plan.describe()["run"])
+
+    def _put(self, event: Event) -> None:
+        if isinstance(event, Output):
+            with self._lock:
+                if self._unread > UNREAD_BYTES:
+                    return
+                self._unread += len(event.data)
+        self._events.put(event)
+
+    def _end(self) -> None:
+        self._entered.__exit__(None, None, None)
+        self._events.put(None)
+
+    def __iter__(self) -> Iterator[Event]:
+        """What happens, until the run is over; then raises what kept it from starting. Once only."""
+        try:
+            while (event := self._events.get()) is not None:
+                if isinstance(event, Output):
+                    with self._lock:
+                        self._unread -= len(event.data)
+                yield event
+        except KeyboardInterrupt:
+            self.stop()
+            self.wait()
+            raise
+        self.wait()
+
+    def wait(self) -> Report:
+        """The report, when the run is over. FleetError: it was refused, nothing was started anywhere."""
+        return self._task.result()
+
+    @property
+    def report(self) -> Report:
+        """The same."""
+        return self.wait()
+
+    def stop(self) -> None:
+        """Stop all ranks, by SIGTERM and after `grace` SIGKILL; called again, at once."""
+        self._cancel.set()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not self._task.over.is_set():
+            self.stop()
+            self._task.over.wait()
