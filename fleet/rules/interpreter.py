@@ -19,7 +19,6 @@ def missing_modules(view: View) -> Any:
         return MISSING
     known = {
         **view["packages"],
-        **(view.get("modules") or {}),
         **{name: (view.get(name) or {}).get("version") for name in ("torch", "deepspeed") if name in view},
     }
     missing = [name for name in view["want"].modules if not known.get(name)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleet.errors import Reason
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
+from fleet.rules.steps import OF_A_RUN
 
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
@@ -75,9 +76,9 @@ def files(view: View) -> Said | None:
     part = view["want"].part
     if part is None or code(view) or stuck("files")(view):
         return None
-    workdir, script = view.get("workdir") or {}, view.get("script") or {}
-    if not workdir.get("exists"):
-        return Said(Reason("the folder {path} does not exist", path=workdir.get("path")))
+    workdir, script = lookup(view, "disks.workdir"), view.get("script") or {}
+    if isinstance(workdir, Mapping) and not workdir["exists"]:
+        return Said(Reason("the folder {path} does not exist", path=workdir["path"]))
     if not script.get("exists"):
         return Said(Reason("the script {path} does not exist", path=script.get("path")))
     if part.program and not script.get("executable"):
@@ -131,7 +132,7 @@ LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
 RULES = (
     *(
         Rule(f"step-{step}", stuck(step), "said", step, LOOK, "warning" if step == "code" else "error", run=True)
-        for step in ("files", "code", "network", "port")
+        for step in OF_A_RUN
     ),
     Rule("build-lock", left_locks(True), "said", "locks of builds", "remove them", run=True),
     Rule("build-lock-unsure", left_locks(False), "said", "locks of builds", "remove them", "warning", run=True),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fleet.rules.rule import Rule, Severity, View
 
 LOOK = "look at dmesg there"
-NEEDED_STEPS = ("activate", "python")
+NEEDED = ("activate", "python")
+# those that only a launch needs
+OF_A_RUN = ("files", "code", "network", "port")
+ELSEWHERE = (*NEEDED, *OF_A_RUN)
 # probe step -> what it means that it did not answer
 HANGS: tuple[tuple[str, Severity, str], ...] = (
     ("activate", "error", "the 'activate' line waits for something: run it by hand there"),
@@ -22,22 +27,21 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
 )
 
 
-def broken(view: View) -> str:
-    return _broken(view, needed=True)
+def broken(*steps: str) -> Callable[[View], str]:
+    """Of these steps; of none: of all that no other rule is about."""
 
+    def fact(view: View) -> str:
+        found = (view.get("failed") or {}).items()
+        return "; ".join(
+            f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE
+        )
 
-def failed(view: View) -> str:
-    return _broken(view, needed=False)
-
-
-def _broken(view: View, needed: bool) -> str:
-    found = (view.get("failed") or {}).items()
-    return "; ".join(f"{step}: {why}" for step, why in found if (step in NEEDED_STEPS) == needed)
+    return fact
 
 
 RULES = (
-    Rule("step-needed", broken, "clear", "the probe", "look at what it names on that host"),
-    Rule("step-failed", failed, "clear", "the probe", "look at what it names on that host", "warning"),
+    Rule("step-needed", broken(*NEEDED), "clear", "the probe", "look at what it names on that host"),
+    Rule("step-failed", broken(), "clear", "the probe", "look at what it names on that host", "warning"),
     *(
         Rule(f"hangs-{step.replace(' ', '-')}", f"hangs.{step}", "clear", step, remedy, severity)
         for step, severity, remedy in HANGS

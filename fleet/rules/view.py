@@ -8,7 +8,7 @@ from fleet.rules.rule import View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they say nothing of their own
-BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes")
+BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "builds")
 
 
 def view(facts: View, want: Want = Want()) -> View:

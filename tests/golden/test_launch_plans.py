@@ -16,7 +16,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Job
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import Facts, plan
+from fleet.ops.launch.plan import Known, plan
 
 CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
 
@@ -27,7 +27,7 @@ def plan_of(case: dict[str, Any]) -> dict[str, Any]:
     hosts = tuple(Host(**host) for host in tuples)
     inventory = Inventory(hosts, env=stored.get("env", {}))
     job = {k: tuple(v) if isinstance(v, list) else v for k, v in case["job"].items()}
-    facts = {name: Facts(**f) for name, f in case.get("facts", {}).items()}
+    facts = {name: Known(**f) for name, f in case.get("facts", {}).items()}
     options = LaunchOptions(**{"cwd": "/head/here", **case.get("options", {})})
     try:
         made = plan(inventory, Job(**job), options, "train-20260101-000000-abcd").refine(facts)

@@ -97,6 +97,10 @@ def test_a_node_whose_sync_was_killed_between_two_renames(ready_lab: VirtualLab,
     assert refused.returncode == 123, refused.stderr
     assert f"{victim}: a sync to /root/half was interrupted while it put files in place" in refused.stderr
     assert "hint: run 'fleet -i lab sync' again" in refused.stderr and "nothing was started" in refused.stderr
+    there = tmp_path / "there.yaml"
+    there.write_text(ready_lab.inventory.read_text().replace("workdir: ~/work", "workdir: ~/half"))
+    checked = ready_lab.fleet("-i", str(there), "check", "-q", "--engine", "command")
+    assert checked.returncode == 123 and f"{victim}: a sync to /root/half was interrupted" in checked.stdout
 
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/half", check=True)
     assert launch(ready_lab, tmp_path, "~/half").returncode == 0

@@ -137,7 +137,7 @@ def test_a_folder_that_was_removed_by_hand(home: Path, source: Path, dest: Path)
     assert mirror(source, dest).ok
     subprocess.run(["rm", "-r", str(dest)], check=True)
     found = facts(home, free_port(), workdir=str(dest))
-    assert found["code"] is None and not found["failed"] and not found["workdir"]["exists"]
+    assert found["code"] is None and not found["failed"] and not found["disks"]["workdir"]["exists"]
 
 
 def test_the_script_leads_to_its_sync_from_another_folder(home: Path, source: Path, dest: Path) -> None:
@@ -161,10 +161,9 @@ def test_a_sync_under_way_is_waited_for_and_then_named(home: Path, source: Path,
         found = code(home, dest, deadline=15.0)
         assert found and found["busy"] == "elsewhere (pid 7)"
         said = spec(free_port(), workdir=str(dest), deadline=15.0)
-        with Running("run.preflight", said, home) as running:
+        with Running("facts.probe", said, home) as running:
             frames = running.frames()
-            next(frames)
-            time.sleep(0.5)
+            time.sleep(1.0)
             # a process loses its POSIX lock on a file as soon as it closes any descriptor of it
             (state_of(dest) / "lock").open("rb").close()
             found = next(frames).json()["facts"]["code"]

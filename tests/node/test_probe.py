@@ -155,8 +155,8 @@ def test_gpus_as_nvidia_smi_tells(home: Path, tmp_path: Path) -> None:
     assert [(g["index"], g["memory"], g["ecc_errors"]) for g in facts["gpus"]] == [(0, 80 << 30, 0), (1, None, None)]
     assert facts["gpus"][0]["driver"] == "535.129.03" and facts["gpu_error"] is None
     assert facts["gpu_processes"] == [
-        {"pid": 4711, "gpu": "GPU-aa", "memory": 1 << 30},
-        {"pid": 4712, "gpu": "GPU-bb", "memory": None},
+        {"pid": 4711, "gpu": "GPU-aa", "memory": 1 << 30, "command": None, "run_id": None},
+        {"pid": 4712, "gpu": "GPU-bb", "memory": None, "command": None, "run_id": None},
     ]
 
 
@@ -186,7 +186,7 @@ def test_what_hangs_is_named_ended_and_holds_nothing_up(home: Path, tmp_path: Pa
 
 def test_an_activate_line_that_hangs_takes_only_its_own_down(home: Path) -> None:
     facts = probe(home, deadline=1.0, activate="sleep 1000")
-    assert set(facts["timed_out"]) == {"activate", "python", "compilers", "nccl", "gpus", "gpu processes"}
+    assert set(facts["timed_out"]) == {"activate", "python", "compilers", "nccl", "gpus", "gpu processes", "builds"}
     assert facts["kernel"] and facts["disks"]["home"]["free"]
 
 

@@ -146,7 +146,7 @@ def test_preflight_findings_of_one_cause_are_one() -> None:
         h.name: {
             "gpus": gpus,
             "gpu_processes": [{"pid": i, "gpu": "u", "command": "x"}],
-            "workdir": {"path": f"/home/u{i}/w", "exists": False},
+            "disks": {"workdir": {"path": f"/home/u{i}/w", "exists": False, "writable": True, "free": 1 << 40}},
         }
         for i, h in enumerate(hosts)
     }

@@ -15,6 +15,7 @@ from fleet.ops.launch.plan import plan as make_plan
 from fleet.rules.judge import judge as judge_check
 
 TORCH = {"version": "2.5", "cuda": None, "hip": None, "nccl": None}
+WORKDIR = {"path": "/w", "exists": True, "writable": True, "free": 1 << 40, "total": 1 << 41}
 HOSTS = tuple(Host(f"n{i}", f"10.0.0.{i}", slots=2) for i in range(3))
 
 
@@ -28,7 +29,7 @@ def good(**changed: Any) -> dict[str, Any]:
         "torch": TORCH,
         "deepspeed": {"version": "0.16"},
         "activate": None,
-        "workdir": {"path": "/w", "exists": True},
+        "disks": {"workdir": WORKDIR},
         "script": {"path": "/w/t.py", "exists": True, "sha256": "a" * 64, "executable": True},
         "code": {"folder": "/w", "state": "/.w.fleet-sync", "digest": "a" * 64, "half": False, "busy": None},
         "gpus": [],
@@ -59,7 +60,7 @@ def test_all_well_finds_nothing() -> None:
         ({"python": {"path": None, "error": "/opt/py: no such program"}}, "n2: the training interpreter: /opt/py"),
         ({"torch": None}, "torch is not installed for /py"),
         ({"activate": "bash: x: not found"}, "the activate line: it failed: bash: x"),
-        ({"workdir": {"path": "/w", "exists": False}}, "the folder /w does not exist"),
+        ({"disks": {"workdir": {**WORKDIR, "exists": False}}}, "the folder /w does not exist"),
         ({"script": {"path": "/w/t.py", "exists": False}}, "the script /w/t.py does not exist"),
         ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
         ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "n2 has Python 3.9, the 2 others 3.11"),
@@ -101,7 +102,7 @@ def test_code_that_came_another_way_is_a_warning() -> None:
 
 
 def test_the_same_fault_on_all_is_said_once() -> None:
-    bad = good(workdir={"path": "/w", "exists": False})
+    bad = good(disks={"workdir": {**WORKDIR, "exists": False}})
     assert findings(n0=bad, n1=bad, n2=bad) == [("error", ("n0", "n1", "n2"), "n[0-2]: the folder /w does not exist")]
 
 
@@ -126,7 +127,7 @@ def test_when_a_host_is_unreachable_that_nobody_met_says_nothing() -> None:
 
 def test_the_command_engine_needs_no_python_but_a_program() -> None:
     plan = plan_for("command")
-    assert findings(plan, n0=good(python={"path": None, "error": "none"}, modules={})) == []
+    assert findings(plan, n0=good(python={"path": None, "error": "none"})) == []
     bare = good(script={"path": "/w/t", "exists": True, "executable": False})
     assert findings(plan, n1=bare)[0][2] == "n1: /w/t is not executable"
 
@@ -164,7 +165,7 @@ ODD: list[dict[str, Any]] = [
     {"timed_out": ["python"], "python": None},
     {"failed": {"python": "x"}, "python": None},
     {"failed": {"hardware": "x"}},
-    {"disks": {"workdir": {"free": 1, "writable": True, "path": "/w"}}},
+    {"disks": {"workdir": {**WORKDIR, "free": 1}}},
     {"disks": {"home": {"free": 1}}},
     {"glibc": "2.1"},
     {"limits": {"nofile": 5}},

@@ -167,7 +167,7 @@ def test_kill_port(head: Head, data: st.DataObject, json: bool) -> None:
         assert done.document()["hosts"]["gpu2"]["ok"]
 
 
-@pytest.mark.parametrize("name", ["preflight", "supervise", "follow"])
+@pytest.mark.parametrize("name", ["probe", "supervise", "follow"])
 @steady
 @given(data=st.data(), json=st.booleans(), times=st.integers(1, 4))
 def test_launch(head: Head, name: str, data: st.DataObject, json: bool, times: int) -> None:

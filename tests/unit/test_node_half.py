@@ -101,7 +101,7 @@ def test_the_checker_finds_what_is_too_new(text: str) -> None:
 
 def test_there_is_something_to_check() -> None:
     assert {"wire.py", "execute.py"} <= {path.name for path in NODE}
-    assert {"run.execute", "delivery.code_sync"} <= set(programs()) and len(programs()) == 14
+    assert {"run.execute", "delivery.code_sync"} <= set(programs()) and len(programs()) == 13
 
 
 @pytest.mark.parametrize("path", NODE, ids=lambda p: str(p.relative_to(PACKAGE)))

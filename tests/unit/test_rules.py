@@ -19,7 +19,8 @@ from fleet.cli.check import screen
 from fleet.errors import ConnectError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Result
-from fleet.ops.check import Checked, CheckOptions, better, view_of
+from fleet.ops.check import Checked, CheckOptions, view_of
+from fleet.ops.facts import better
 from fleet.rules.judge import judge
 from fleet.rules.rule import MISSING, SEVERITIES, Finding, Want, lookup
 from fleet.rules.table import RULES

@@ -1,7 +1,11 @@
-"""Brings the facts of one node: hardware, system, toolchains, the training interpreter, networks, limits.
+"""Brings the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
 
-spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}.
-Answers {"op": "clock"} with J {"clock": its time}; the last J frame is {"facts": {...}}.
+spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; for a launch also
+{"script": str, "program": bool, "modules": [names], "node_rank", "peer_addresses": [str],
+"master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines: {"op": "clock"} is answered with
+J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J frame is {"facts": {...}}; see
+protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py, unfinished.py,
+extension_builds.py and rendezvous.py. packages: of `modules` only, where they are named.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
 in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
@@ -9,6 +13,7 @@ A fact that could not be had is null; a fact whose step timed out or failed is m
 limits numbers or "unlimited", link speeds Mbit/s.
 """
 
+import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
@@ -16,38 +21,85 @@ from fleet.node.base.wire import send_json
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, system
 from fleet.node.facts.tools import Tools, driver
+from fleet.node.facts.workdir import Workdir
+from fleet.node.ports.listeners import describe
+from fleet.node.run.extension_builds import build_root, stale_locks
+from fleet.node.run.rendezvous import meet, network
+
+MARGIN = 0.3
 
 
-def steps(spec):
+def steps(spec, done):
     """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
+    until = time.monotonic() + spec["deadline"] - MARGIN
     tools = Tools(spec)
-    folders = [("home", "~"), ("tmp", "/tmp"), ("shm", "/dev/shm")]
-    if spec.get("workdir"):
-        folders.insert(0, ("workdir", spec["workdir"]))
-    return [
+    workdir = Workdir(spec, tools)
+    found = [
         ("activate", tools.activate),
         ("system", system),
         ("hardware", hardware),
-        ("limits", limits),
-        ("interfaces", interfaces),
-        ("infiniband", infiniband),
-        ("python", tools.python),
-        ("compilers", tools.compilers),
-        ("nccl", tools.nccl),
+        ("python", lambda: python(tools, spec.get("modules"))),
         ("driver", driver),
         ("gpus", tools.gpus),
-        ("gpu processes", tools.gpu_processes),
-    ] + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
+        ("gpu processes", lambda: gpu_processes(tools)),
+        ("builds", lambda: builds(tools)),
+    ]
+    folders = [("home", "~")]
+    if spec.get("workdir"):
+        folders.insert(0, ("workdir", spec["workdir"]))
+        found.append(("code", workdir.code))
+    else:
+        workdir.settled.set()
+    if spec.get("master"):
+        found += [
+            ("files", workdir.files),
+            ("network", lambda: network(spec)),
+            ("port", lambda: meet(spec, until, done)),
+        ]
+    else:
+        folders += [("tmp", "/tmp"), ("shm", "/dev/shm")]
+        found += [
+            ("limits", limits),
+            ("interfaces", interfaces),
+            ("infiniband", infiniband),
+            ("compilers", tools.compilers),
+            ("nccl", tools.nccl),
+        ]
+    return found + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
 
 
-def heed(message):
-    if message.get("op") == "clock":
-        send_json({"clock": time.time()})
+def python(tools, modules):
+    facts = tools.python()
+    if modules is not None:
+        facts["packages"] = {name: facts["packages"][name] for name in modules if name in facts["packages"]}
+    return facts
+
+
+def gpu_processes(tools):
+    facts = tools.gpu_processes()
+    for process in facts["gpu_processes"]:
+        known = describe(process["pid"])
+        process.update({key: known.get(key) for key in ("command", "run_id")})
+    return facts
+
+
+def builds(tools):
+    tools.activated.wait()
+    stale = stale_locks(build_root(lambda name: tools.env.get(name, "")))
+    return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
 
 
 def main():
+    done = threading.Event()
+
+    def heed(message):
+        if message.get("op") == "clock":
+            send_json({"clock": time.time()})
+        elif message.get("op") == "done":
+            done.set()
+
     spec = begin(heed)
     began = time.monotonic()
-    facts = gather(steps(spec), spec.get("deadline") or 20.0)
+    facts = gather(steps(spec, done), spec["deadline"])
     facts["seconds"] = round(time.monotonic() - began, 3)
     finish({"facts": facts})

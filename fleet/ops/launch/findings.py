@@ -15,7 +15,7 @@ DEADLINE_SECONDS = 20.0  # of its steps on a node
 
 
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
-    """facts: host name -> what fleet/node/run/preflight.py tells. complete: all nodes answered; if not, that they could
+    """facts: host name -> what fleet/node/facts/probe.py tells. complete: all nodes answered; if not, that they could
     not meet says nothing."""
     nodes = {node.node.host.name: node for node in plan.nodes}
     return refusing(

@@ -22,18 +22,15 @@ PORTS = range(15000, 29500)  # below every system's ephemeral range, and not tor
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master.
-
-    clock_offset: node clock minus the head's, seconds. code: state folder and digest of what a sync delivered there.
-    """
+class Known:
+    """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master. code: state
+    folder and digest of what a sync delivered there."""
 
     python: str | None = None
     gpus: int = 0
     cpus: int = 1
     address: str | None = None
     interface: str | None = None
-    clock_offset: float = 0.0
     code: tuple[str, str] | None = None
 
 
@@ -69,7 +66,7 @@ class Plan:
     options: LaunchOptions
     world: World
     nodes: tuple[NodePlan, ...]
-    facts: Mapping[str, Facts] = field(default_factory=dict)
+    facts: Mapping[str, Known] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -110,7 +107,7 @@ class Plan:
             {name: _told(node, own(node["argv"])) for name, node in nodes.items()},
         )
 
-    def refine(self, facts: Mapping[str, Facts], master: tuple[str, int] | None = None) -> Plan:
+    def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
         """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
         not fit what is there."""
         return plan(self.inventory, self.job, self.options, self.run_id, facts, master)
@@ -135,7 +132,7 @@ def plan(
     job: Job,
     options: LaunchOptions,
     run_id: str,
-    facts: Mapping[str, Facts] = MappingProxyType({}),
+    facts: Mapping[str, Known] = MappingProxyType({}),
     master: tuple[str, int] | None = None,
 ) -> Plan:
     """Pure: inventory order is node-rank order. UsageError for a job that no plan can be made of. facts, master: see
@@ -147,7 +144,7 @@ def plan(
     world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses)
     plans = []
     for node in nodes:
-        host, known = node.host, facts.get(node.host.name, Facts())
+        host, known = node.host, facts.get(node.host.name, Known())
         env = {**inventory.env_for(host), **job.env}
         if known.interface:
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
@@ -160,7 +157,7 @@ def plan(
     return Plan(inventory, run_id, job, options, world, tuple(plans), facts)
 
 
-def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Facts]) -> list[Node]:
+def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Known]) -> list[Node]:
     hosts = inventory.hosts
     if options.nnodes is not None:
         if options.nnodes > len(hosts):
@@ -179,7 +176,7 @@ def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mappin
     return nodes
 
 
-def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Facts | None) -> int:
+def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Known | None) -> int:
     """Ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. Unknown counts as 1."""
     if job.nproc_per_node is not None:
         return job.nproc_per_node

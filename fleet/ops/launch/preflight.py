@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import secrets
 import socket
-import time
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
 from fleet.each import as_one
 from fleet.engines import engine
-from fleet.errors import EXIT_PREFLIGHT, FleetError, HostFailed, Interrupted, PreflightError, ProtocolError
+from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
 from fleet.events import Notice
 from fleet.model import Host
+from fleet.ops.facts import ask
 from fleet.ops.launch.findings import DEADLINE_SECONDS, findings
-from fleet.ops.launch.plan import Facts, Plan, candidate_ports
+from fleet.ops.launch.plan import Known, Plan, candidate_ports
 from fleet.ops.launch.start import Sessions
-from fleet.protocol.frames import MESSAGE
-from fleet.protocol.messages.facts import Preflight, Ready
+from fleet.protocol.messages.facts import Facts
 from fleet.rules.judge import told
 from fleet.rules.rule import Finding
 from fleet.rules.units import counted
-from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.frames import MISFITS
-from fleet.transport.program import Program
+from fleet.transport.base import Cancel, Transport
 
-SILENCE_SECONDS = 15.0
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
-
-Raw = Mapping[str, Any]  # the facts of one node, as fleet/node/run/preflight.py documents them
 
 
 def preflight(plan: Plan, sessions: Sessions) -> Plan:
@@ -43,7 +37,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
             break
     refuse(plan, findings(plan, raw, complete=not errors), errors, sessions)
     network = raw[first].get("network") or {}
-    return plan.refine({name: facts_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
+    return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
 
 
 def meeting_address(plan: Plan, transport: Transport) -> str:
@@ -64,40 +58,20 @@ def meeting_address(plan: Plan, transport: Transport) -> str:
     return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
 
 
-def port_is_taken(raw: Raw) -> bool:
+def port_is_taken(raw: Facts) -> bool:
     return (raw.get("port") or {}).get("ok") is False
 
 
-def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[dict[str, Raw], dict[str, FleetError]]:
+def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[dict[str, Facts], dict[str, FleetError]]:
     """(facts, errors) by host name. master: address and port. A host that fails ends the others' waiting for it at
     once."""
     token = secrets.token_hex(16)
     hurry = Cancel()
 
-    def ask(session: Session, host: Host) -> Raw:
-        with Program(session, "run.preflight", spec_for(plan, host, master, token)) as program:
-            undo = hurry.on_set(lambda: program.send({"op": "done"}))
-            try:
-                for frame in program.frames(
-                    silence=SILENCE_SECONDS,
-                    cancel=sessions.runtime.cancel,
-                    deadline=time.monotonic() + DEADLINE_SECONDS + 10,
-                ):
-                    if frame.kind == MESSAGE:
-                        message = frame.decode(Ready | Preflight)
-                        if message["event"] == "facts":
-                            return {**message["facts"], "heard": time.time()}
-            finally:
-                undo()
-        raise HostFailed("preflight gave no answer there", host=host.name)
-
-    def connect_and_ask(host: Host) -> Raw:
+    def connect_and_ask(host: Host) -> Facts:
+        spec = spec_for(plan, host, master, token)
         try:
-            facts = ask(sessions.get(host), host)
-            try:
-                facts_of(facts), findings(plan, {host.name: facts}, complete=False)
-            except MISFITS as error:
-                raise ProtocolError(f"facts that make no sense ({type(error).__name__}: {error})", host.name) from error
+            facts = ask(sessions.get(host), spec, sessions.runtime.cancel, hurry=hurry)
             if port_is_taken(facts):
                 hurry.set()  # the meeting has failed: nobody needs to wait for it to its end
             return facts
@@ -109,11 +83,10 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
 
 
 def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dict[str, Any]:
-    """What fleet/node/run/preflight.py is fed."""
+    """What fleet/node/facts/probe.py is fed."""
     node = plan.node(host.name)
     others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
     return {
-        "run": plan.run_id,
         "node_rank": node.node.node_rank,
         "master": {
             "address": master[0],
@@ -127,27 +100,22 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "python": plan.job.python or host.python,
         "activate": host.activate,
         "env": dict(node.env),
-        "engine": plan.job.engine,
+        "program": plan.job.engine == "command",
         "modules": list(engine(plan.job.engine).modules),
         "deadline": DEADLINE_SECONDS,
         "peer_addresses": others[:1] if node.node.node_rank == 0 else [],
     }
 
 
-def _text(said: Any) -> str | None:
-    return str(said) if said else None
-
-
-def facts_of(raw: Raw) -> Facts:
-    python, network, code = raw.get("python") or {}, raw.get("network") or {}, raw.get("code") or {}
-    return Facts(
-        python=_text(python.get("path")),
-        gpus=len(raw.get("gpus") or ()),
-        cpus=min(int(raw.get("cpus") or 1), MAX_CPUS),
-        address=_text(network.get("address")),
-        interface=_text(network.get("interface")),
-        clock_offset=float(raw.get("time") or 0) - float(raw.get("heard") or 0),
-        code=(str(code["state"]), str(code["digest"])) if code.get("digest") else None,
+def known_of(facts: Facts) -> Known:
+    network, code = facts.get("network") or {}, facts.get("code")
+    return Known(
+        python=facts.get("python", {}).get("path"),
+        gpus=len(facts.get("gpus", ())),
+        cpus=min(facts.get("cpu", {}).get("usable") or 1, MAX_CPUS),
+        address=network.get("address"),
+        interface=network.get("interface"),
+        code=(code["state"], code["digest"]) if code and code["digest"] else None,
     )
 
 

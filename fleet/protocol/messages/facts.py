@@ -1,6 +1,6 @@
 """The facts of a node, for check and for launch's preflight. What could not be found out is missing, or null."""
 
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 Text = str | None
 Number = int | None
@@ -34,7 +34,6 @@ GpuProcess = TypedDict("GpuProcess", {"pid": int, "gpu": Text})
 Disk = TypedDict("Disk", {"path": str, "exists": bool, "writable": bool, "free": int, "total": int})
 # of the node against the head, worked out by the head
 Clock = TypedDict("Clock", {"offset": float, "uncertainty": float})
-Folder = TypedDict("Folder", {"path": str, "exists": bool})
 Script = TypedDict("Script", {"path": str, "exists": bool, "sha256": Text, "executable": bool})
 # what a code sync left in the folder; half: its files are old and new mixed. busy: who syncs there now
 Code = TypedDict("Code", {"folder": str, "state": str, "digest": Text, "half": bool, "busy": Text})
@@ -63,8 +62,6 @@ Facts = TypedDict(
         "head_interface": Text,
         "numa_nodes": Number,
         "pci_gpus": Number,
-        "cpus": Number,
-        "time": float | None,
         "seconds": float | None,
         "cpu": Cpu,
         "memory": dict[str, Number],
@@ -72,7 +69,6 @@ Facts = TypedDict(
         "compilers": dict[str, Text],
         "python": Python,
         "packages": dict[str, str],
-        "modules": dict[str, Text],
         "torch": dict[str, Text] | None,
         "deepspeed": DeepSpeed | None,
         "interfaces": list[Interface],
@@ -81,7 +77,6 @@ Facts = TypedDict(
         "gpu_processes": list[GpuProcess],
         "disks": dict[str, Disk],
         "clock": Clock,
-        "workdir": Folder | None,
         "script": Script | None,
         "code": Code | None,
         "data": Data | None,
@@ -93,5 +88,3 @@ Facts = TypedDict(
 )
 # a node's answer to {"op": "clock"}, at any time, and its facts in the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
-Ready = TypedDict("Ready", {"event": Literal["ready"]})
-Preflight = TypedDict("Preflight", {"event": Literal["facts"], "facts": Facts})

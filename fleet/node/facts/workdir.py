@@ -1,0 +1,53 @@
+"""What lies in the folder that a run is to work in: its code, its data, its script."""
+
+import hashlib
+import os
+import threading
+
+from fleet.node.delivery.sync_state import delivery
+from fleet.node.delivery.unfinished import half_delivered
+
+HASH_LIMIT = 16 << 20
+SYNC_WAIT = 5.0
+
+
+class Workdir:
+    """spec: {"workdir": str|null, "script": str|null, "program": bool}; program: exec looks for the script, no
+    interpreter. tools: finds programs on the PATH."""
+
+    def __init__(self, spec, tools):
+        self.tools = tools
+        self.script = os.path.expanduser(spec.get("script") or "")
+        self.program = spec.get("program") and "/" not in self.script
+        self.path = os.path.abspath(os.path.expanduser(spec.get("workdir") or "~"))
+        self.settled = threading.Event()
+
+    def code(self):
+        """Of the workdir, or of the script where that came another way; what is wrong comes first."""
+        try:
+            first = None
+            for path in (self.path, os.path.join(self.path, self.script)):
+                facts = delivery(path, SYNC_WAIT)
+                if facts and (facts["busy"] or facts["half"]):
+                    return {"code": facts, "data": None}
+                first = first or facts
+            return {"code": first, "data": half_delivered(self.path)}
+        finally:
+            self.settled.set()
+
+    def files(self):
+        self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
+        path = self.tools.tool(self.script) or self.script if self.program else os.path.join(self.path, self.script)
+        facts = {
+            "path": path,
+            "exists": os.path.isfile(path),
+            "size": None,
+            "sha256": None,
+            "executable": os.access(path, os.X_OK),
+        }
+        if facts["exists"]:
+            facts["size"] = os.path.getsize(path)
+            if facts["size"] <= HASH_LIMIT:
+                with open(path, "rb") as f:
+                    facts["sha256"] = hashlib.sha256(f.read(HASH_LIMIT)).hexdigest()
+        return {"script": facts}

@@ -1,0 +1,62 @@
+"""Asks one host for its facts, for `check` and for a launch's preflight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fleet.errors import ProtocolError
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.facts import Facts, Probed
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import Program
+
+SILENCE_SECONDS = 15.0
+
+
+def ask(
+    session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None, clock: int = 0
+) -> Facts:
+    """What fleet/node/facts/probe.py tells, fed `spec`. hurry: ends the host's waiting for others. clock: how often its
+    clock is asked for while its steps run: no round trip of its own."""
+    facts: Facts = {}
+    best: tuple[float, float] | None = None
+    deadline = time.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
+    with Program(session, "facts.probe", spec) as program:
+        undo = hurry.on_set(lambda: program.send({"op": "done"})) if hurry else None
+        try:
+            if clock:
+                program.send({"op": "clock"})
+            # the first answer tells when python had started there, nothing about the clock
+            asked: float | None = None
+            for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
+                if frame.kind != MESSAGE:
+                    continue
+                message = frame.decode(Probed)
+                facts = message.get("facts") or facts
+                if "clock" in message:
+                    best = better(best, asked, message["clock"], time.time())
+                    clock -= 1
+                    if clock > 0:
+                        asked = time.time()
+                        program.send({"op": "clock"})
+        finally:
+            if undo:
+                undo()
+    if not facts:
+        raise ProtocolError("it told no facts", session.host.name)
+    if best is not None:
+        facts["clock"] = {"offset": round(best[0], 6), "uncertainty": round(best[1], 6)}
+    return facts
+
+
+def better(
+    best: tuple[float, float] | None, asked: float | None, theirs: float, now: float
+) -> tuple[float, float] | None:
+    """(offset, uncertainty) in seconds, the node's clock less ours, of the fastest round trip so far: it was read at
+    the middle of the trip, give or take half of it."""
+    if asked is None or now < asked:
+        return best
+    sample = (theirs - (asked + now) / 2, (now - asked) / 2)
+    return sample if best is None or sample[1] < best[1] else best
