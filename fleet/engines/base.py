@@ -85,10 +85,12 @@ class Start:
 
 
 class Engine(ABC):
-    """modules: what the training interpreter must be able to import. restarts: it obeys Job.max_restarts."""
+    """modules: what the training interpreter must be able to import. restarts: it obeys Job.max_restarts.
+    program: it starts SCRIPT as it is, and no interpreter on it."""
 
     modules: tuple[str, ...] = ()
     restarts = False
+    program = False
 
     @abstractmethod
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:

@@ -9,6 +9,8 @@ from fleet.model import Job, Node
 class AnyCommand(Engine):
     """SCRIPT is a program on the node, not a Python file; fleet's spawn program starts one per slot."""
 
+    program = True
+
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         env = {
             "MASTER_ADDR": world.master_addr,

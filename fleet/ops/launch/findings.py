@@ -25,10 +25,8 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 
 def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
-    host, job = node.node.host, plan.job
+    host, job, chosen = node.node.host, plan.job, engine(plan.job.engine)
     by_slots = job.nproc_per_node is None and plan.options.nproc == "slots"
     ranks = None if by_slots else node.node.local_world_size
-    part = Part(node.node.node_rank, ranks, job.engine == "command", met)
-    return Want(
-        host.name, host.slots if by_slots else None, host.devices, engine(job.engine).modules, DEADLINE_SECONDS, part
-    )
+    part = Part(node.node.node_rank, ranks, chosen.program, met)
+    return Want(host.name, host.slots if by_slots else None, host.devices, chosen.modules, DEADLINE_SECONDS, part)

@@ -100,7 +100,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "python": plan.job.python or host.python,
         "activate": host.activate,
         "env": dict(node.env),
-        "program": plan.job.engine == "command",
+        "program": engine(plan.job.engine).program,
         "modules": list(engine(plan.job.engine).modules),
         "deadline": DEADLINE_SECONDS,
         "peer_addresses": others[:1] if node.node.node_rank == 0 else [],
