@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fleet.cli.options import Settings
-from fleet.cli.verbs import VERBS, WITHOUT_INVENTORY
+from fleet.cli.verbs import VERBS
 
-_VERBS = "|".join(verb for verb in VERBS if verb not in WITHOUT_INVENTORY)
+_VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
 _COMMAND = re.compile(rf"(?<![\w./-])fleet (?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*)")
 
 _line = Settings()

@@ -32,7 +32,7 @@ class LazyGroup(VerbGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module, _, name = VERBS[cmd_name][0].partition(":")
+        module, _, name = VERBS[cmd_name].command.partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
@@ -40,14 +40,14 @@ class LazyGroup(VerbGroup):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
-        verbs = [CompletionItem(verb, help=text) for verb, (_, text) in VERBS.items() if verb.startswith(incomplete)]
+        verbs = [CompletionItem(name, help=verb.help) for name, verb in VERBS.items() if name.startswith(incomplete)]
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, VERBS))
         for heading, verbs in VERB_GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(verb.ljust(width), text) for verb, (_, text) in verbs.items()])
+                formatter.write_dl([(name.ljust(width), verb.help) for name, verb in verbs.items()])
 
 
 @click.group(

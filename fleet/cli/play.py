@@ -59,7 +59,7 @@ class CliVerbs:
     inventory: Inventory | None = None
 
     def names(self) -> list[str]:
-        return [verb for verb in VERBS if verb not in ("play", "help")]
+        return [name for name, verb in VERBS.items() if verb.step]
 
     def params(self, verb: str) -> Mapping[str, Param]:
         params = dict(map(param_of, command_of(verb).params))

@@ -1,29 +1,59 @@
-"""The verbs: one line each to add one."""
+"""The verbs: one line each to add one. Help, completion, playbooks, hints and fleet/api.py follow this list."""
 
 from __future__ import annotations
 
-# heading -> verb -> (where its click command lives, what `fleet --help` says). Modules are imported when the verb runs,
-# so that help and completion stay instant.
-VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """command: where its click command lives; imported when the verb runs, so that help and completion stay instant.
+    help: what `fleet --help` says. api: the methods of fleet.api.Fleet that do it. hosts: it looks at an inventory.
+    step: a playbook may have it."""
+
+    command: str
+    help: str
+    api: tuple[str, ...] = ()
+    hosts: bool = True
+    step: bool = True
+
+
+VERB_GROUPS: dict[str, dict[str, Verb]] = {
     "First steps": {
-        "hosts": ("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
-        "setup-ssh": ("fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified."),
-        "check": ("fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy."),
-        "lab": ("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on."),
-        "examples": ("fleet.cli.examples:examples", "Inventories, playbooks and scripts to start from."),
+        "hosts": Verb("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
+        "setup-ssh": Verb(
+            "fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified.", ("setup_ssh",)
+        ),
+        "check": Verb(
+            "fleet.cli.check:check", "Compare the hosts' environments; each finding with its remedy.", ("check",)
+        ),
+        "lab": Verb("fleet.cli.lab:lab", "Virtual hosts on this machine, to rehearse on.", hosts=False),
+        "examples": Verb(
+            "fleet.cli.examples:examples", "Inventories, playbooks and scripts to start from.", hosts=False
+        ),
     },
     "Every day": {
-        "exec": ("fleet.cli.exec:exec_", "Run a command on every host."),
-        "sync": ("fleet.cli.sync:sync", "Code, data or wheels to every host."),
-        "launch": ("fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs."),
-        "play": ("fleet.cli.play:play", "Run a playbook of these verbs."),
+        "exec": Verb("fleet.cli.exec:exec_", "Run a command on every host.", ("exec",)),
+        "sync": Verb(
+            "fleet.cli.sync:sync", "Code, data or wheels to every host.", ("sync", "sync_data", "sync_wheels")
+        ),
+        "launch": Verb(
+            "fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs.", ("launch",)
+        ),
+        "play": Verb("fleet.cli.play:play", "Run a playbook of these verbs.", step=False),
     },
     "When it fails, and more": {
-        "kill-port": ("fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them."),
-        "build": ("fleet.cli.build:build", "Build a wheel on one host for all: deepspeed, or any tree."),
-        "help": ("fleet.cli.help:help_", "Show a verb's help; 'fleet help completion': for your shell."),
+        "kill-port": Verb(
+            "fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them.", ("kill_port",)
+        ),
+        "build": Verb(
+            "fleet.cli.build:build", "Build a wheel on one host for all: deepspeed, or any tree.", ("build",)
+        ),
+        "help": Verb(
+            "fleet.cli.help:help_",
+            "Show a verb's help; 'fleet help completion': for your shell.",
+            hosts=False,
+            step=False,
+        ),
     },
 }
-VERBS = {verb: entry for group in VERB_GROUPS.values() for verb, entry in group.items()}
-# these look at no inventory
-WITHOUT_INVENTORY = ("lab", "examples", "help")
+VERBS = {name: verb for group in VERB_GROUPS.values() for name, verb in group.items()}

@@ -1,0 +1,122 @@
+"""fleet.open: the verbs in a program, on this machine. docs/api.md is run on a lab, by tests/lab/test_api.py."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fleet
+from fleet import api
+from fleet.cli.play import command_of
+from fleet.cli.verbs import VERBS
+from fleet.errors import DeadlineError, InventoryError, PreflightError, UsageError
+from fleet.events import Event, Finished, Notice, Output
+from fleet.ops.check import Checked
+from tests.pages import PAGES, ROOT
+
+METHODS = {
+    name: method for name, method in vars(api.Verbs).items() if not name.startswith("_") and inspect.isfunction(method)
+}
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Fleet:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(
+        f"defaults: {{workdir: {tmp_path}/there}}\nhosts: [a, b]\ngroups: {{one: a}}\n"
+    )
+    return fleet.open(transport="local", connect_timeout=5)
+
+
+def test_every_verb_of_the_list_is_there_and_no_other() -> None:
+    assert sorted(name for verb in VERBS.values() for name in verb.api) == sorted(METHODS)
+    for name in METHODS:
+        assert f"`{name}(" in PAGES[ROOT / "docs/api.md"]
+
+
+def test_parameters_are_called_as_the_options() -> None:
+    """What is not is renamed on purpose: a positional, or what only one of both can say."""
+    own = {"argv", "shell", "keep", "agree", "confirm", "ask_password", "password", "limit", "preflight"}
+    own |= {"source", "data", "grace", "what", "script", "args"}
+    for verb in VERBS.values():
+        for name in verb.api:
+            options = {str(param.name) for param in command_of(next(v for v in VERBS if VERBS[v] is verb)).params}
+            told = set(inspect.signature(METHODS[name]).parameters) - {"self"} - own
+            assert told <= options, name
+
+
+def test_nothing_is_loaded_before_it_is_asked_for() -> None:
+    line = "import sys, fleet; n = len(sys.modules); fleet.open; print('fleet.model' in sys.modules, n)"
+    bare = "import sys, fleet; print('fleet.model' in sys.modules, 'fleet.api' in sys.modules)"
+    run = [
+        subprocess.run([sys.executable, "-c", each], capture_output=True, text=True, check=True)
+        for each in (line, bare)
+    ]
+    assert run[0].stdout.startswith("True") and run[1].stdout == "False False\n"
+    with pytest.raises(AttributeError):
+        fleet.nothing  # noqa: B018
+
+
+def test_exec(hosts: api.Fleet) -> None:
+    report = hosts.exec(["sh", "-c", "echo it; exit 3"])
+    assert report.exit_code == 3 and [bytes(result.stdout) for result in report.results] == [b"it\n", b"it\n"]
+    assert [result.host for result in hosts.select("@one").exec(shell="true").results] == ["a"]
+    slow = hosts.select("b").exec(["sleep", "60"], timeout=0.2)
+    assert slow.exit_code == 124 and isinstance(slow.results[0].error, DeadlineError)
+    for argv in ("true", [], [""]):
+        with pytest.raises(UsageError):
+            hosts.exec(argv)
+
+
+def test_events_are_heard(hosts: api.Fleet) -> None:
+    heard: list[Event] = []
+    hosts.plan.exec(["echo", "x"]).run(heard.append)
+    assert sum(isinstance(event, Finished) for event in heard) == 2
+    assert {event.data for event in heard if isinstance(event, Output)} == {b"x\n"}
+
+
+def test_a_plan_does_nothing(hosts: api.Fleet, tmp_path: Path) -> None:
+    plan = hosts.plan.sync(tmp_path)
+    assert plan.describe()["to"] == dict.fromkeys("ab", f"{tmp_path}/there") and not (tmp_path / "there").exists()
+    assert [host.name for host in plan.hosts] == ["a", "b"] and any(
+        "fleet.yaml" in str(line) for line in plan.lines()
+    ) is False
+    assert hosts.plan.launch("t.py", name="n").describe()["world_size"] == 2
+    assert "steps" in str(hosts.plan.setup_ssh(mesh=False).describe())
+
+
+def test_what_is_wrong_is_raised(hosts: api.Fleet, tmp_path: Path) -> None:
+    with pytest.raises(InventoryError):
+        hosts.select("c")
+    with pytest.raises(InventoryError):
+        fleet.open(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="no transport"):
+        fleet.open(transport="pigeon").exec(["true"])
+    with pytest.raises(UsageError):
+        hosts.launch("t.py", nproc_per_node=0)
+
+
+def test_check(hosts: api.Fleet) -> None:
+    report = hosts.select("a").check(engine="command")
+    assert isinstance(report, Checked) and list(report.views) == ["a"]
+
+
+def test_a_run(hosts: api.Fleet, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    one = hosts.select("a")
+    with one.launch("/bin/sh", ["-c", "echo rank $RANK; exit 4"], engine="command", nproc_per_node=1) as run:
+        said = b"".join(event.data for event in run if isinstance(event, Output) and event.rank == 0)
+    assert said == b"rank 0\n" and run.report.exit_code == 4 == run.wait().exit_code
+    assert Path("runs", run.id, "summary.json").exists()
+    with one.launch("/bin/sleep", ["600"], engine="command", grace=1) as run:
+        for event in run:
+            if isinstance(event, Notice) and "logs in" in event.message:
+                break
+    assert run.report.exit_code == 130, "left, it is stopped"
+    refused = one.launch("./nothing-here", engine="command")
+    with pytest.raises(PreflightError):
+        list(refused)
