@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix chaos bench clean root venv-demo venv-test venv-bench
+.PHONY: help demo test coverage check matrix chaos bench clean root venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -20,6 +20,14 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 test: check  ## check, then all tests; the fast ones first (root)
 	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/node tests/wheel tests/lab
 
+coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
+	rm -rf .coverage && mkdir .coverage
+	FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 3 --dist loadfile tests/unit tests/golden tests/node \
+		--deselect tests/unit/test_node_half.py::test_a_traceback_names_file_and_line
+	@$(BIN)/coverage combine -q --data-file=.coverage/data
+	@$(BIN)/coverage report --data-file=.coverage/data >.coverage/report
+	@awk '$$1 == "TOTAL" {print "coverage of fleet/ by unit, golden and node tests: " $$NF}' .coverage/report
+
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples tools tools/matrix
 	$(BIN)/ruff format --check fleet tests examples tools tools/matrix
@@ -37,7 +45,7 @@ bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS))
 
 clean:  ## removes .venv, runs and caches
-	rm -rf .venv .provision.log runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .provision.log runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # before minutes of installing, not behind them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from pkgutil import resolve_name
 
@@ -34,9 +35,13 @@ def test_a_name_of_the_glossary_exists(name: str) -> None:
     resolve_name(f"fleet.{name}")
 
 
-def test_every_room_is_in_the_picture() -> None:
-    picture = ARCHITECTURE.split("## A verb")[0]
-    rooms = {path.parent.relative_to(ROOT).as_posix() + "/" for path in ROOT.glob("fleet/*/*.py")}
-    modules = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("fleet/*.py")}
-    unsaid = {"fleet/__init__.py", "fleet/__main__.py"}
-    assert {each for each in rooms | modules if each not in picture} - unsaid == set()
+def test_the_picture_has_every_room_in_the_order_of_the_imports() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    layers = config["importlinter:contract:layers"]["layers"].split("\n")[1:]
+    picture = re.findall(r"(?m)^fleet/([a-z]+)", ARCHITECTURE)
+    at = {name.strip().removeprefix("fleet."): n for n, layer in enumerate(layers) for name in layer.split("|")}
+    assert [at[room] for room in picture] == sorted(at[room] for room in picture)
+    packages = {path.parent.name for path in ROOT.glob("fleet/*/__init__.py")}
+    modules = {path.stem for path in ROOT.glob("fleet/[a-z]*.py")}
+    assert packages | modules == set(picture)
