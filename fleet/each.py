@@ -33,7 +33,6 @@ def on_each(
     when this machine cannot hold so many connections.
     """
     fanout.check_limits(len(hosts), runtime.fanout, fds_per_host)
-    runtime.emit(Round(what, tuple(host.name for host in hosts)))
 
     def one(host: Host) -> Result:
         runtime.emit(Started(host.name, "connecting"))
@@ -44,6 +43,18 @@ def on_each(
         finally:
             session.close()
 
+    return over(hosts, runtime, one, what, drain)
+
+
+def over(
+    hosts: Sequence[Host],
+    runtime: Runtime,
+    one: Callable[[Host], Result],
+    what: str,
+    drain: float = fanout.DRAIN_SECONDS,
+) -> tuple[Result, ...]:
+    """As on_each, where `one` sees to the connection, and to Started."""
+    runtime.emit(Round(what, tuple(host.name for host in hosts)))
     results: dict[int, Result] = {}
     numbered = list(enumerate(hosts))
     for (index, host), outcome in fanout.run(
@@ -68,9 +79,16 @@ def failed(host: Host, error: BaseException) -> Result:
     return Result(host.name, ok=False, error=error)
 
 
-def as_one(errors: Mapping[str, FleetError], emit: Emit, event: str, more: str = "") -> FleetError:
+def as_one(
+    errors: Mapping[str, FleetError],
+    emit: Emit,
+    event: str,
+    more: str = "",
+    hosts: Mapping[str, FleetError | None] | None = None,
+) -> FleetError:
     """What refuses a verb as a whole, of what is wrong with its hosts: the first one's cause, with every host that
-    shares it. Other causes are told before, to JSON as an `event` for each host. more: what it came to."""
+    shares it. Other causes are told before, to JSON as an `event` for each host. more: what it came to. hosts: what is
+    wrong with each, where that is not `errors`."""
     first = next(iter(errors.values()))
     main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()])
     for cause in others:
@@ -83,7 +101,9 @@ def as_one(errors: Mapping[str, FleetError], emit: Emit, event: str, more: str =
                 [{"event": event, "host": e.host, **e.as_json()} for e in cause.whose],
             )
         )
-    return first.but(message=main.message + more, hint=main.hint, host=_names(main.whose), where=None)
+    return first.but(
+        message=main.message + more, hint=main.hint, host=_names(main.whose), where=None, hosts=hosts or errors
+    )
 
 
 def _names(errors: Sequence[FleetError]) -> str:

@@ -90,6 +90,5 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     )
     errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
     if errors:
-        refusal = as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere")
-        refusal.hosts = {r.host: errors.get(r.host) for r in report.results}
-        raise refusal
+        every = {r.host: errors.get(r.host) for r in report.results}
+        raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)

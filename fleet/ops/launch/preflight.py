@@ -142,9 +142,7 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], s
         emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
-        refusal = as_one(ordered, emit, "unreachable", "; nothing was started anywhere")
-        refusal.hosts = wrong
-        raise refusal
+        raise as_one(ordered, emit, "unreachable", "; nothing was started anywhere", wrong)
     if fatal:
         refusal = PreflightError(
             f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",

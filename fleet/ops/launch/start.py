@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from fleet import fanout
-from fleet.each import as_one, failed
+from fleet.each import as_one, over
 from fleet.engines.base import COMMAND_FILE
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
-from fleet.events import Finished, Notice, Round, Started
+from fleet.events import Notice, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.protocol.messages import run
@@ -72,24 +72,17 @@ class Sessions:
     ) -> tuple[dict[str, T], dict[str, FleetError]]:
         """Do `work` for all hosts at once: (answers, errors) by host name, both in the order of `hosts`. what: in
         words."""
-        outcomes: dict[str, T | BaseException] = {}
-        self.runtime.emit(Round(what, tuple(host.name for host in hosts)))
-        for host in hosts:
-            self.runtime.emit(Started(host.name, what))
-        for host, outcome in fanout.run(hosts, work, limit=len(hosts), cancel=cancel or self.runtime.cancel):
-            outcomes[host.name] = outcome
-            self.runtime.emit(Finished(Result(host.name, not isinstance(outcome, BaseException))))
         answers: dict[str, T] = {}
-        errors: dict[str, FleetError] = {}
-        for host in hosts:
-            outcome = outcomes[host.name]
-            if isinstance(outcome, BaseException):
-                error = failed(host, outcome).error
-                assert error is not None
-                errors[host.name] = error
-            else:
-                answers[host.name] = outcome
-        return answers, errors
+
+        def one(host: Host) -> Result:
+            self.runtime.emit(Started(host.name, what))
+            answers[host.name] = work(host)
+            return Result(host.name, True)
+
+        runtime = replace(self.runtime, fanout=len(hosts), cancel=cancel or self.runtime.cancel)
+        results = over(hosts, runtime, one, what)
+        errors = {result.host: result.error for result in results if result.error is not None}
+        return {result.host: answers[result.host] for result in results if result.ok}, errors
 
 
 def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
@@ -136,9 +129,8 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, run.Started]:
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
         ordered = sorted(errors.items(), key=lambda it: (isinstance(it[1], Interrupted), -it[1].exit_code))
-        refusal = as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again")
-        refusal.hosts = {host.name: errors.get(host.name) for host in plan.hosts}
-        raise refusal
+        every = {host.name: errors.get(host.name) for host in plan.hosts}
+        raise as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again", every)
     return answers
 
 
