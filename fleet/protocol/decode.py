@@ -83,6 +83,7 @@ _PLAIN: dict[Any, Callable[[Any], bool]] = {
     float: lambda value: _is_whole(value) or type(value) is float and -MAX_NUMBER < value < MAX_NUMBER,
     bool: lambda value: type(value) is bool,
     NoneType: lambda value: value is None,
+    None: lambda value: value is None,
 }
 
 

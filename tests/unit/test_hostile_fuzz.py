@@ -24,8 +24,9 @@ from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.launch import gang
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.run import RunState
 from fleet.runtime import Runtime
-from fleet.transport.frames import MISFITS
 from tests.unit.test_hostile_node import HOST, said
 
 steady = settings(
@@ -201,6 +202,6 @@ RUN: Messages = [
 def test_a_run_of_which_anything_is_said(messages: Messages) -> None:
     state = gang.NodeState("n1", 0)
     for message in messages:
-        with contextlib.suppress(*MISFITS):
-            state.status = gang.checked(message)
+        with contextlib.suppress(Misfit):
+            state.status = decode(RunState, message)
         assert isinstance(state.engine_code, int) and isinstance(state.began, float) and state.state

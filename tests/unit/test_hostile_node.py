@@ -18,11 +18,13 @@ from fleet.model import Host, Inventory
 from fleet.ops import broadcast, check, execute, kill_port, sync
 from fleet.ops.check import CheckOptions
 from fleet.ops.execute import ExecOptions
-from fleet.ops.launch import gang, janitor, logs
+from fleet.ops.launch import janitor, logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.setup_ssh import node
+from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
+from fleet.protocol.messages.run import Followed
 from fleet.runtime import Runtime
 from fleet.transport import base
 from fleet.transport.base import Cancel
@@ -237,8 +239,8 @@ def test_facts_of_other_types_are_that_hosts_error(facts: Any) -> None:
     ],
 )
 def test_what_a_node_says_of_its_ranks_is_checked(field: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        gang.checked({"event": "rank", **field})
+    with pytest.raises(Misfit):
+        decode(Followed, {"event": "rank", **field})
 
 
 @pytest.mark.parametrize("messages", [[{"clock": None}], [{"clock": 1.0}, {"clock": "1.0"}], []])

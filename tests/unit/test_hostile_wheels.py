@@ -15,7 +15,6 @@ from fleet.errors import FleetError, HostFailed, ProtocolError, UsageError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import build, wheels
 from fleet.ops.build.node import build_there
-from fleet.ops.shape import fits
 from fleet.ops.wheels import node
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.protocol.frames import PREAMBLE
@@ -290,24 +289,3 @@ def test_a_wheel_that_unpacks_to_more_than_this_machine_holds(
         "with contextlib.suppress(UsageError):\n    read_wheel(pathlib.Path(sys.argv[1]))"
     )
     assert peak_of(sys.executable, "-c", code, str(path)) < LIMIT_MIB
-
-
-@pytest.mark.parametrize(
-    ("value", "shape", "fitting"),
-    [
-        (1, int, True),
-        (True, int, False),
-        (1.0, int, False),
-        (None, None, True),
-        (None, (str, None), True),
-        ("x" * 5000, str, False),
-        ([1, 2], [int], True),
-        ([1, "2"], [int], False),
-        ({"a": 1, "b": 2}, {"a": int}, True),
-        ({}, {"a": int}, False),
-        ([], {"a": int}, False),
-        ("a", [str], False),
-    ],
-)
-def test_shapes(value: Any, shape: Any, fitting: bool) -> None:
-    assert fits(value, shape) is fitting

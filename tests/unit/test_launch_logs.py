@@ -11,6 +11,8 @@ import pytest
 
 from fleet.errors import ConnectError, UsageError
 from fleet.ops.launch.logs import NodeLogs, RunFolder, stream_of
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.run import Stream
 
 
 def test_bytes_are_appended_once(tmp_path: Path) -> None:
@@ -30,8 +32,8 @@ def test_a_gap_is_an_error_not_a_hole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "rank0.out/../../y", "rank0.json", "", "rankX.out", "node.log\n", "/etc/x"])
 def test_a_node_cannot_name_files_on_the_head(name: str) -> None:
-    with pytest.raises(ConnectError):
-        stream_of(name)
+    with pytest.raises(Misfit, match="name is"):
+        decode(Stream, {"event": "stream", "id": 0, "name": name, "offset": 0})
 
 
 def test_streams() -> None:

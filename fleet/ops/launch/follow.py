@@ -15,11 +15,11 @@ from typing import Any, Literal
 from fleet.errors import ConnectError, FleetError, ProtocolError
 from fleet.events import Emit, Output
 from fleet.model import Host
-from fleet.ops.launch.gang import checked
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
+from fleet.protocol.messages.run import Followed
 from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.frames import MISFITS, Frame
+from fleet.transport.frames import Frame
 from fleet.transport.program import Program
 
 RETRY_SECONDS = 0.5
@@ -32,13 +32,13 @@ TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 @dataclass(frozen=True)
 class Heard:
-    """What the thread tells the loop. what: "message" (a J frame), "dropped", "resumed", "blocked", "unblocked",
-    "broken" (who answers there is not to be listened to, "error" says why) or "over" (nothing more will come; data
-    holds "complete": whether every byte of the logs is here)."""
+    """What the thread tells the loop. what: "message" (data is a protocol.messages.run.News), "dropped", "resumed",
+    "blocked", "unblocked", "broken" (who answers there is not to be listened to, "error" says why) or "over"
+    (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
 
     host: str
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "broken", "over"]
-    data: dict[str, Any]
+    data: Any
     time: float
 
 
@@ -139,11 +139,11 @@ class Follower(threading.Thread):
             self._follow(self._session)
         except _Restart:
             self.tell("unblocked")
-        except (FleetError, *MISFITS) as error:
-            if isinstance(error, FleetError) and error.kind in ("refused", "auth"):
+        except FleetError as error:
+            if error.kind in ("refused", "auth"):
                 self.shut = error
-            self._nonsense += isinstance(error, ProtocolError) or not isinstance(error, FleetError)
-            stranger = isinstance(error, FleetError) and error.kind == "host-key"  # no wait makes it the right one
+            self._nonsense += isinstance(error, ProtocolError)
+            stranger = error.kind == "host-key"  # no wait makes it the right one
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
                 self.tell(
                     "broken",
@@ -155,9 +155,8 @@ class Follower(threading.Thread):
                 )
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
-                reason = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
-                self.silent_since = time.monotonic() - (self._silence if reason.startswith("silent") else 0.0)
-                self.tell("dropped", reason=reason)
+                self.silent_since = time.monotonic() - (self._silence if error.message.startswith("silent") else 0.0)
+                self.tell("dropped", reason=error.message)
             if self._session is not None:
                 self._session.close()
                 self._session = None
@@ -185,7 +184,7 @@ class Follower(threading.Thread):
                 self._write(streams, frame)
             elif frame.kind == MESSAGE:
                 self._allowance.spend(len(frame.payload))
-                self._message(streams, frame.json())
+                self._message(streams, frame.decode(Followed))
             now = time.monotonic()
             if self.logs.blocked is None:
                 full_since = looked = now
@@ -213,18 +212,13 @@ class Follower(threading.Thread):
             rank, stream = stream_of(name)
             self._emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
 
-    def _message(self, streams: dict[int, tuple[str, int]], message: dict[str, Any]) -> None:
-        kind = message.get("event")
-        if kind == "stream":
-            name = str(message["name"])
-            stream_of(name)
-            streams[int(message["id"])] = name, int(message["offset"])
-            self.logs.write(name, int(message["offset"]), b"")
-        elif kind == "end":
-            self._sizes = {str(k): int(v) for k, v in message["sizes"].items()}
-        elif kind == "failed":
-            # no such run there: nothing to wait for
-            self._sizes = {}
-            self.tell("message", **checked(message))
+    def _message(self, streams: dict[int, tuple[str, int]], message: Followed) -> None:
+        if message["event"] == "stream":
+            streams[message["id"]] = message["name"], message["offset"]
+            self.logs.write(message["name"], message["offset"], b"")
+        elif message["event"] == "end":
+            self._sizes = message["sizes"]
         else:
-            self.tell("message", **checked(message))
+            if message["event"] == "failed":  # no such run there: nothing to wait for
+                self._sizes = {}
+            self._post(Heard(self.host.name, "message", message, time.time()))

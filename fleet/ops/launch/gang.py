@@ -7,44 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError
-from fleet.ops.shape import fits
+from fleet.protocol.messages.run import RankEnded, RunState
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
 # why a node ended its part by itself -> the exit code; see node/run/run_folder.py
 OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED, "supervisor": EXIT_HOST_FAILED}
-_TEXTS = {
-    **dict.fromkeys(("state", "reason", "cause", "message", "hint"), (str, None)),
-    "left": ([int], None),
-    "disk_full": (bool, None),
-    "builds": ([str], None),
-    "begins": ([int], None),
-}
-_UNSAID = dict.fromkeys(_TEXTS)
-_WHOLE = ("rank", "local_rank", "status", "signal", "engine_status", "attempt")
-
-
-def checked(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a node says about its ranks and itself, as it is. ValueError when a field is of another kind than it
-    must be: one broken node must not bring the run's loop down."""
-    for name in _WHOLE:
-        value = message.get(name)
-        if value is not None and (type(value) is not int or abs(value) >= 2**31):
-            raise ValueError(f"{name} {str(value)[:60]!r}")
-    if not fits({**_UNSAID, **message}, _TEXTS):
-        raise ValueError("what it tells of itself is no text, or too long")
-    for name in ("time", "began"):
-        when = message.get(name)
-        if when is not None and (type(when) not in (int, float) or not abs(when) < 1e12):
-            raise ValueError(f"{name} {str(when)[:60]!r}")
-    if message.get("event") == "rank" and message.get("rank") is None:
-        raise ValueError("a rank without its number")
-    if len(message.get("begins") or (0, 0)) != 2:
-        raise ValueError("begins is no pair of sizes")
-    return message
 
 
 @dataclass
@@ -77,12 +47,19 @@ class RankEnd:
     begins: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, host: str, node_rank: int, message: Mapping[str, Any]) -> RankEnd:
-        """As a node tells it, which was `checked`."""
-        local_rank, status, signal = (message.get(name) for name in ("local_rank", "status", "signal"))
-        when, attempt = float(message.get("time") or 0), int(message.get("attempt") or 0)
-        begins = tuple(message.get("begins") or (0, 0))
-        return cls(host, node_rank, int(message["rank"]), local_rank, status, signal, when, attempt, begins)
+    def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
+        """As a node tells it."""
+        return cls(
+            host,
+            node_rank,
+            message["rank"],
+            message.get("local_rank"),
+            message.get("status"),
+            message.get("signal"),
+            message.get("time", 0.0),
+            message.get("attempt", 0),
+            message.get("begins") or (0, 0),
+        )
 
     @property
     def failed(self) -> bool:
@@ -118,14 +95,14 @@ class NodeState:
     node_rank: int
     clock: Clock = field(default_factory=Clock)
     ranks: dict[tuple[int, int], RankEnd] = field(default_factory=dict)
-    status: Mapping[str, Any] = field(default_factory=dict)
+    status: RunState = field(default_factory=RunState)
     lost: float | None = None
     why: FleetError | None = None
     ended: bool = False
 
     @property
     def state(self) -> str:
-        return str(self.status.get("state") or "starting")
+        return self.status.get("state", "starting")
 
     @property
     def cause(self) -> str | None:
@@ -136,14 +113,13 @@ class NodeState:
     @property
     def began(self) -> float:
         """When this node began to end its part, on the head's clock; 0 where it has not said so."""
-        return self.clock.on_head(float(self.status.get("began") or self.status.get("time") or 0))
+        return self.clock.on_head(self.status.get("began") or self.status.get("time", 0.0))
 
     @property
     def engine_code(self) -> int:
         """What the engine's process came to: 128+n for a signal; 0 also while unknown."""
-        if self.status.get("signal"):
-            return 128 + int(self.status["signal"])
-        return int(self.status.get("engine_status") or 0)
+        signal = self.status.get("signal")
+        return 128 + signal if signal else self.status.get("engine_status") or 0
 
 
 class Gang:
@@ -169,7 +145,7 @@ class Gang:
             return f"rank {end.rank} on {end.host} failed"
         return None
 
-    def node_status(self, host: str, status: Mapping[str, Any]) -> str | None:
+    def node_status(self, host: str, status: RunState) -> str | None:
         node = self.nodes[host]
         node.status = status
         if self.stopped_at is not None:

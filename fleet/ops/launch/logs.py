@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError, ProtocolError, UsageError
+from fleet.protocol.messages.run import LOG_NAME
 
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
-_LOG_NAME = re.compile(r"(?:node\.log|rank(\d{1,9})\.(out|err))\Z")
+_LOG_NAME = re.compile(LOG_NAME)
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
-    """(rank or None, "stdout" or "stderr") of a log's name; ProtocolError for a name no honest node sends."""
-    match = _LOG_NAME.match(name)
-    if not match:
-        raise ProtocolError(f"a log named {name[:80]!r}")
+    """(rank or None, "stdout" or "stderr") of a log's name."""
+    match = _LOG_NAME.fullmatch(name)
+    assert match
     return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
 
 
@@ -44,7 +44,7 @@ class NodeLogs:
         self.folder = folder
         self.blocked: str | None = None
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if _LOG_NAME.match(p.name)}
+        self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if _LOG_NAME.fullmatch(p.name)}
 
     def sizes(self) -> dict[str, int]:
         return dict(self._sizes)

@@ -17,6 +17,7 @@ from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.summary import INTERRUPTED, summarise
+from fleet.protocol.messages.run import News, RankEnded
 from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -115,13 +116,17 @@ class Run:
 
     def _on_message(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
-        message = heard.data
-        if isinstance(message.get("time"), (int, float)):
-            node.clock.heard(float(message["time"]), heard.time)
-        if message.get("event") == "rank":
+        message: News = heard.data
+        if message["event"] == "failed":
+            self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]})
+            self._stop_if(f"{heard.host}: {message['message']}")
+            return
+        if "time" in message:
+            node.clock.heard(message["time"], heard.time)
+        if message["event"] == "rank":
             self._on_rank(heard.host, message)
-        elif message.get("event") == "status" and message.get("builds"):
-            what, remedy = of_locks(heard.host, [str(path) for path in message["builds"]])
+        elif message.get("builds"):
+            what, remedy = of_locks(heard.host, message["builds"])
             self.say(
                 "warning",
                 f"{heard.host}: {what}",
@@ -130,15 +135,12 @@ class Run:
                 locks=message["builds"],
                 hint=f"end this run, then: {remedy}",
             )
-        elif message.get("event") == "status":
-            state = {k: message[k] for k in STATUS_FIELDS if k in message}
+        else:
+            state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
             self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
             self._stop_if(self.gang.node_status(heard.host, message))
-        elif message.get("event") == "failed":
-            self.gang.node_status(heard.host, {"state": "lost", "reason": str(message.get("message"))})
-            self._stop_if(f"{heard.host}: {message.get('message')}")
 
-    def _on_rank(self, host: str, message: Mapping[str, Any]) -> None:
+    def _on_rank(self, host: str, message: RankEnded) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
         how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
         reason = self.gang.rank_ended(end)

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Sha256, matching
+from fleet.protocol.messages.values import Matching, Sha256
 
-Version = Annotated[str, matching(r"[0-9]+(\.[0-9]+)*")]
+Version = Annotated[str, Matching(r"[0-9]+(\.[0-9]+)*")]
 ARCHITECTURE = r"[0-9]{1,2}\.[0-9][af]?(\+PTX)?"
-Architecture = Annotated[str, matching(ARCHITECTURE)]  # a compute capability, as nvcc and torch write it
+Architecture = Annotated[str, Matching(ARCHITECTURE)]  # a compute capability, as nvcc and torch write it
 Tool = TypedDict("Tool", {"path": str, "version": Version | None})
-NoPython = TypedDict("NoPython", {"error": str})
+NoPython = TypedDict("NoPython", {"error": Annotated[str, bool]})
 Python = TypedDict("Python", {"error": None, "executable": str})
 Torch = TypedDict("Torch", {"version": str | None, "cuda": str | None, "hip": str | None})
 Gpu = TypedDict("Gpu", {"name": str, "capability": Architecture | None})
@@ -39,7 +39,7 @@ Built = TypedDict(
     "Built",
     {
         "event": Literal["built"],
-        "file": Annotated[str, matching(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl")],
+        "file": Annotated[str, Matching(r"[A-Za-z0-9_][A-Za-z0-9_.+!]*(-[A-Za-z0-9_.+!]+){4,5}\.whl")],
         "sha256": Sha256,
     },
 )

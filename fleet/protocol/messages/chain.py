@@ -5,10 +5,10 @@ Files are numbers: of the manifest's regular files, from 0.
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Failed
+from fleet.protocol.messages.values import AbsolutePath, Count, Failed, Matching
 
 Ranges = list[tuple[Count, Count]]  # from, to
-FileNumber = Annotated[str, str.isdecimal, lambda number: len(number) < 20]
+FileNumber = Annotated[str, Matching("[0-9]{1,18}")]
 Hello = TypedDict("Hello", {"event": Literal["hello"]})
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 # wants: bytes of the stream. unsure: file -> sha256 of what lies there

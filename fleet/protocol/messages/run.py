@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Failed, matching
+from fleet.protocol.messages.values import Failed, Matching
 
 Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
 Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch, on the node's clock
@@ -14,7 +14,7 @@ Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": 
 Stopped = TypedDict("Stopped", {"event": Literal["stopped"], "left": list[int]})
 # output `id` is that file's from here on; its first byte is at `offset`
 Stream = TypedDict(
-    "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, matching(LOG_NAME)], "offset": int}
+    "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, Matching(LOG_NAME)], "offset": int}
 )
 _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
@@ -30,7 +30,7 @@ class RankEnded(_Rank, total=False):
     begins: tuple[int, int] | None
 
 
-class NodeState(TypedDict, total=False):
+class RunState(TypedDict, total=False):
     """status.json. builds: locks that a rank waits for in vain. began: when this node began to end its part."""
 
     state: str
@@ -45,7 +45,7 @@ class NodeState(TypedDict, total=False):
     time: Time
 
 
-class Status(NodeState):
+class Status(RunState):
     event: Literal["status"]
 
 

@@ -1,20 +1,23 @@
 """What messages are made of."""
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 
-def matching(pattern: str, flags: int = 0) -> Callable[[Any], bool]:
+class Matching:
     """A predicate: whether a text is one of these, all of it."""
-    fullmatch = re.compile(pattern, flags).fullmatch
-    return lambda text: fullmatch(text) is not None
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = re.compile(pattern)
+
+    def __call__(self, text: str) -> bool:
+        return self.pattern.fullmatch(text) is not None
 
 
 # bytes that are no UTF-8 come as \udc80 to \udcff
-Path = Annotated[str, matching("[^\0\ud800-\udc7f\udd00-\udfff]+")]
-AbsolutePath = Annotated[str, matching("/[^\0\ud800-\udc7f\udd00-\udfff]*")]
+Path = Annotated[str, Matching("[^\0\ud800-\udc7f\udd00-\udfff]+")]
+AbsolutePath = Annotated[str, Matching("/[^\0\ud800-\udc7f\udd00-\udfff]*")]
 Count = Annotated[int, lambda number: 0 <= number < 1 << 62]
-Sha256 = Annotated[str, matching("[0-9a-f]{64}")]
+Sha256 = Annotated[str, Matching("[0-9a-f]{64}")]
 # what a program says in the end that could not do its work
 Failed = TypedDict("Failed", {"event": Literal["failed"], "message": str, "hint": str | None})

@@ -1,9 +1,8 @@
 """Wheels: what a node tells of its Python, and of an install."""
 
-import re
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Failed, matching
+from fleet.protocol.messages.values import Failed, Matching
 
 State = Literal["there", "absent", "other", "broken"]
 WheelState = TypedDict("WheelState", {"state": State, "verified": bool})
@@ -14,7 +13,7 @@ Interpreter = TypedDict(
     {
         "event": Literal["facts"],
         "executable": str,
-        "version": Annotated[str, matching(r"[0-9]{1,4}(\.[0-9]{1,4}){2}")],
+        "version": Annotated[str, Matching(r"[0-9]{1,4}(\.[0-9]{1,4}){2}")],
         "implementation": str,
         "platform": str,
         "soabi": str | None,
@@ -23,7 +22,7 @@ Interpreter = TypedDict(
         "pip": str | None,
         "managed": bool,
         "free": int,
-        "tags": list[Annotated[str, matching(r"[A-Za-z0-9][\w.]*(-[A-Za-z0-9][\w.]*){2}", re.ASCII)]],
+        "tags": list[Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9][A-Za-z0-9_.]*){2}")]],
         "states": list[WheelState],
         "unmet": list[Unmet],
     },
