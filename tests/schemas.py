@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from hypothesis import strategies as st
 
-from fleet.protocol.messages.values import Matching
+from fleet.protocol.messages.values import AbsolutePath, Count, Matching, Path
 from tests.liar import JUNK, TEXTS, places
 
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
@@ -25,10 +25,20 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     Any: JUNK,
 }
 
+NAMES = st.text(string.ascii_letters + "/. ~\udcff\u202e\x1b", min_size=1, max_size=8)
+# what a filter would seldom let through
+KNOWN: dict[Any, st.SearchStrategy[Any]] = {
+    Path: NAMES,
+    AbsolutePath: NAMES.map("/{}".format),
+    Count: st.integers(0, (1 << 62) - 1),
+}
+
 
 def fitting(kind: Any) -> st.SearchStrategy[Any]:
     """JSON values that `decode` takes as a `kind`."""
     origin, args = get_origin(kind), get_args(kind)
+    if kind in KNOWN:
+        return KNOWN[kind]
     if is_typeddict(kind):
         parts = {key: fitting(hint) for key, hint in get_type_hints(kind, include_extras=True).items()}
         needed = {key: part for key, part in parts.items() if key in kind.__required_keys__}

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-from fleet.protocol.messages.build import ARCHITECTURE
-
 # In order: the first pattern found in the name, as a word, decides. Letters behind a number are part of a word.
 CAPABILITIES: tuple[tuple[str, str], ...] = (
     # Blackwell
@@ -71,7 +69,7 @@ LAST_CUDA = {
     "7.2": (12, 9),
 }
 
-ARCH = re.compile(ARCHITECTURE)
+ARCH = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 
 
 def capability(name: str) -> str | None:

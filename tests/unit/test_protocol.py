@@ -30,6 +30,7 @@ from fleet.rules.matrix import matrix
 from tests.liar import steady
 from tests.schemas import as_json, fitting, kinds, nearly
 
+brief = settings(steady, max_examples=max(20, steady.max_examples // 10))
 MODULES = (build, chain, code, execute, facts, ports, run, wheels)
 KINDS = {f"{module.__name__.rpartition('.')[2]}.{kind.__name__}": kind for module in MODULES for kind in kinds(module)}
 A = TypedDict("A", {"event": Literal["a"], "x": int})
@@ -37,7 +38,7 @@ B = TypedDict("B", {"event": Literal["b"], "y": list[tuple[str, int]]})
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(steady, max_examples=max(10, steady.max_examples // 20))
+@brief
 @given(data=st.data())
 def test_what_fits_is_read_and_what_does_not_is_a_misfit(name: str, data: st.DataObject) -> None:
     kind = KINDS[name]
@@ -100,7 +101,7 @@ def test_a_tuple_is_what_a_list_becomes() -> None:
 HOST = Host("n1", "n1", slots=2, devices=(1,))
 
 
-@steady
+@brief
 @given(fitting(facts.Facts), st.sampled_from(["torchrun", "deepspeed", "command"]))
 def test_any_facts_are_compared(said: Any, engine: str) -> None:
     known = decode(facts.Facts, as_json(said))
@@ -108,7 +109,7 @@ def test_any_facts_are_compared(said: Any, engine: str) -> None:
     assert judge(seen) is not None and matrix(seen, 2) is not None
 
 
-@steady
+@brief
 @given(fitting(facts.Facts), st.booleans())
 def test_any_facts_are_judged_before_a_launch(said: Any, master: bool) -> None:
     hosts = (HOST, Host("n2", "n2")) if master else (Host("n2", "n2"), HOST)
@@ -120,7 +121,7 @@ def test_any_facts_are_judged_before_a_launch(said: Any, master: bool) -> None:
         plan.refine({"n1": facts_of(known["n1"]), "n2": facts_of({})})
 
 
-@steady
+@brief
 @given(fitting(build.Toolchain), fitting(build.Toolchain), st.sampled_from([(), ("8.0",), ("9.0a", "12.0+PTX")]))
 def test_any_toolchain_is_judged(said: Any, other: Any, arch: tuple[str, ...]) -> None:
     known = {name: decode(build.Toolchain, as_json(one)) for name, one in (("n1", said), ("n2", other))}
@@ -130,7 +131,7 @@ def test_any_toolchain_is_judged(said: Any, other: Any, arch: tuple[str, ...]) -
         toolchain.fleet_arch(known)
 
 
-@steady
+@brief
 @given(fitting(wheels.Interpreter), fitting(wheels.Interpreter))
 def test_any_interpreter_is_judged(said: Any, other: Any) -> None:
     known = {name: decode(wheels.Interpreter, as_json(one)) for name, one in (("n1", said), ("n2", other))}
@@ -142,7 +143,7 @@ def test_any_interpreter_is_judged(said: Any, other: Any) -> None:
     assert error is None or error.message
 
 
-@steady
+@brief
 @given(fitting(ports.Scanned), fitting(ports.Ended), st.booleans())
 def test_any_listeners_are_told(first: Any, second: Any, force: bool) -> None:
     scanned, ended = decode(ports.Scanned, as_json(first)), decode(ports.Ended, as_json(second))
@@ -152,7 +153,7 @@ def test_any_listeners_are_told(first: Any, second: Any, force: bool) -> None:
     assert report.as_json()["hosts"]["n1"]["listeners"] is not None
 
 
-@steady
+@brief
 @given(st.lists(fitting(run.RunState), max_size=4))
 def test_any_state_of_a_node_is_one(said: Any) -> None:
     state = gang.NodeState("n1", 0)

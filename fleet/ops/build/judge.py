@@ -137,11 +137,12 @@ def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None, refuse: Any) 
                 f"nvcc {nvcc['version']} does not know compute capability {one}",
                 f"CUDA {first} is the first that does: point CUDA_HOME at one, or narrow --arch or -w",
             )
-        if version > LAST_CUDA.get(plain, (99, 0)):
-            last = ".".join(map(str, LAST_CUDA[plain]))
+        last = LAST_CUDA.get(plain)
+        if last and version > last:
             refuse(
                 f"nvcc {nvcc['version']} no longer compiles for compute capability {one}",
-                f"CUDA {last} is the last that does: point CUDA_HOME at one, or narrow --arch or -w",
+                f"CUDA {'.'.join(map(str, last))} is the last that does: point CUDA_HOME at one, or narrow --arch "
+                "or -w",
             )
 
 

@@ -5,13 +5,12 @@ from typing import Annotated, Literal, TypedDict
 from fleet.protocol.messages.values import Matching, Sha256
 
 Version = Annotated[str, Matching(r"[0-9]+(\.[0-9]+)*")]
-ARCHITECTURE = r"[0-9]{1,2}\.[0-9][af]?(\+PTX)?"
-Architecture = Annotated[str, Matching(ARCHITECTURE)]  # a compute capability, as nvcc and torch write it
+Capability = Annotated[str, Matching(r"[0-9]{1,2}\.[0-9]")]
 Tool = TypedDict("Tool", {"path": str, "version": Version | None})
 NoPython = TypedDict("NoPython", {"error": Annotated[str, bool]})
 Python = TypedDict("Python", {"error": None, "executable": str})
 Torch = TypedDict("Torch", {"version": str | None, "cuda": str | None, "hip": str | None})
-Gpu = TypedDict("Gpu", {"name": str, "capability": Architecture | None})
+Gpu = TypedDict("Gpu", {"name": str, "capability": Capability | None})
 Backends = TypedDict("Backends", {"pip": bool, "setuptools": bool, "wheel": bool})
 # a fact whose step failed or took too long is missing
 Toolchain = TypedDict(
