@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import struct
 import time
 from collections import Counter
@@ -218,6 +219,33 @@ def lies(draw: Callable[[Any], Any], known: Sequence[Part]) -> Said:
     return said
 
 
+HONEST_COMMAND = Said([PREAMBLE, b"hello\n", b"\0KEYexit 0\n"], 0, PREAMBLE + b"there\n\0KEYexit 0\n")
+WORDS = [
+    b"exit 0",
+    b"exit 300",
+    b"exit 7",
+    b"exit x",
+    b"ended",
+    b"left 1 \x1b[2J{x}",
+    b"left -1 x",
+    b"left 99999999999 x",
+    b"?",
+    b"",
+]
+PRINTED = st.sampled_from([*RAW, *(b"\0KEY" + word + b"\n" for word in WORDS), b"\0KEY", b"\0K", b"y" * 5000])
+
+
+@st.composite
+def lies_of_a_command(draw: Callable[[Any], Any]) -> Said:
+    """What may come in place of HONEST_COMMAND. KEY stands for the word that the head gave."""
+    begin = st.sampled_from([PREAMBLE] * 8 + [b"", b"hello\n" + PREAMBLE, PREAMBLE * 2])
+    ends = st.sampled_from([b"", b"\0KEYexit 0\n", b"\0KEYended\n"])
+    out, err = (draw(begin) + b"".join(draw(st.lists(PRINTED, max_size=4))) + draw(ends) for _ in range(2))
+    at = draw(st.integers(0, len(out)))
+    status = draw(st.sampled_from([0, 0, 1, 97, 127, 143, 255, None]))
+    return Said([out[:at], out[at:]], status, err, draw(st.integers(0, 5)) == 0)
+
+
 def json_copy(parts: Sequence[Any]) -> list[Any]:
     return [
         (p[0], p[1], p[2] if isinstance(p[2], bytes) else json.loads(json.dumps(p[2]))) if isinstance(p, tuple) else p
@@ -265,6 +293,11 @@ class Channel:
             return None
         return b""
 
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+        err = self.recv_stderr()
+        out = self.recv(timeout)
+        return None if out is None and not err else (out or b"", err)
+
     def recv_stderr(self) -> bytes:
         said, self._said.stderr = self._said.stderr, b""
         return said
@@ -294,7 +327,7 @@ class Liar(LocalTransport):
             def __init__(self) -> None:
                 self.host = host
 
-            def start(self, command: str) -> Channel:
+            def start(self, command: str, *, with_stderr: bool = False) -> Channel:
                 return Channel(lambda sent: liar.answer(host, sent))
 
             def close(self) -> None: ...
@@ -304,6 +337,14 @@ class Liar(LocalTransport):
     def answer(self, host: Host, sent: bytes) -> Said:
         if not sent.startswith(b"fleet "):
             return Said([b"?"], 0)
+        if found := re.search(rb"^fleet begins .*?key=(\w+) ", sent):
+            said = self.lie[1] if host.name == self.whom else HONEST_COMMAND
+            return Said(
+                [chunk.replace(b"KEY", found[1]) for chunk in said.chunks],
+                said.status,
+                said.stderr.replace(b"KEY", found[1]),
+                said.silent,
+            )
         name = named(sent)
         self._counts[host.name, name] += 1
         later = f"{name} {self._counts[host.name, name]}"
@@ -340,8 +381,10 @@ class Recorder(LocalTransport):
         session = super().connect(host, cancel)
         start, keep = session.start, self.said
 
-        def started(command: str) -> Any:
-            channel = start(command)
+        def started(command: str, *, with_stderr: bool = False) -> Any:
+            channel = start(command, with_stderr=with_stderr)
+            if with_stderr:  # no program's
+                return channel
             send, recv, decoder = channel.send, channel.recv, Decoder(host.name)
             sent: list[str] = []
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import shlex
 import threading
-import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fleet.each import on_each
 from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
 from fleet.events import Output
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost, around
-from fleet.protocol.frames import EXIT, MESSAGE, OUTPUT
-from fleet.protocol.messages.execute import Cut
 from fleet.runtime import Runtime
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
-from fleet.transport.program import Program
+from fleet.transport.command import Command, Words
 
-STREAMS = ("stdout", "stderr")
+STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 SILENCE_SECONDS = 15.0
-NODE_SILENCE_SECONDS = 60.0
 END_SECONDS = 8.0  # behind the grace, what is killed has 5 s to go
 
 
@@ -42,20 +38,21 @@ class ExecOptions:
 
 @dataclass(frozen=True)
 class ExecPlan:
-    """specs: host name -> what fleet/node/run/execute.py is fed."""
+    """specs: host name -> what is to run there."""
 
     hosts: tuple[Host, ...]
     options: ExecOptions
-    specs: Mapping[str, Mapping[str, Any]]
+    specs: Mapping[str, Words]
 
     def describe(self) -> dict[str, Any]:
         """What --dry-run shows: values of variables stay out of it."""
         return {
             name: {
-                **{k: spec[k] for k in ("argv", "line", "activate") if spec.get(k) is not None},
-                "env": sorted(spec["env"]),
+                **({"argv": list(words.argv)} if words.argv is not None else {"line": words.line}),
+                **({} if words.activate is None else {"activate": words.activate}),
+                "env": sorted(words.env),
             }
-            for name, spec in self.specs.items()
+            for name, words in self.specs.items()
         }
 
     def lines(self) -> Iterator[Line]:
@@ -73,20 +70,12 @@ class ExecPlan:
 
 
 def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
-    """Pure: what each host is to run. `mark` tags the processes, so that they can be found and ended."""
+    """Pure: what each host is to run."""
     return ExecPlan(
         inventory.hosts,
         options,
         {
-            host.name: {
-                "argv": None if options.argv is None else list(options.argv),
-                "line": options.line,
-                "env": inventory.env_for(host),
-                "activate": host.activate,
-                "grace": options.grace,
-                "silence": NODE_SILENCE_SECONDS,
-                "timeout": options.timeout,
-            }
+            host.name: Words(options.argv, options.line, inventory.env_for(host), host.activate)
             for host in inventory.hosts
         },
     )
@@ -100,26 +89,19 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
 
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
-        status: int | None = None
         error: FleetError | None = None
-        deadline = None if options.timeout is None else time.monotonic() + options.timeout + options.grace + END_SECONDS
-        with Program(session, "run.execute", {**plan.specs[host.name], "mark": mark}) as program:
+        with Command(session, plan.specs[host.name], mark, options.grace) as command:
             # in a thread of its own: a signal handler waits for no node
-            undo = runtime.cancel.on_set(
-                lambda: threading.Thread(target=program.send, args=({"op": "end"},), daemon=True).start()
-            )
+            undo = runtime.cancel.on_set(lambda: threading.Thread(target=command.end, daemon=True).start())
             try:
-                for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline):
-                    if error is not None:
-                        break
-                    if frame.kind == OUTPUT:
-                        if options.keep:
-                            streams[bool(frame.stream)].add(frame.payload)
-                        runtime.emit(Output(host.name, "stderr" if frame.stream else "stdout", frame.payload))
-                    elif frame.kind == EXIT:
-                        status = frame.json()["exit_status"]
-                    elif frame.kind == MESSAGE:
-                        error = _cut_short(frame.decode(Cut), options, host.name)
+                for number, data in command.output(
+                    silence=SILENCE_SECONDS, timeout=options.timeout, patience=options.grace + END_SECONDS
+                ):
+                    if options.keep:
+                        streams[number].add(data)
+                    runtime.emit(Output(host.name, STREAMS[number], data))
+                if command.left is not None:
+                    error = _cut_short(command.left, options, host.name, asked=runtime.cancel.is_set())
             except DeadlineError:
                 error = DeadlineError(
                     f"still running after {options.timeout:g} s; whether it ended there is not known",
@@ -128,16 +110,16 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
                 )
             finally:
                 undo()
+        status = command.status
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
     results = on_each(plan.hosts, runtime, task, drain=options.grace + END_SECONDS)
     return Report("exec", results, exit_code_of(results))
 
 
-def _cut_short(said: Cut, options: ExecOptions, host: str) -> FleetError:
-    """What a node says of the end that it made of the command."""
-    left = said["left"]
-    timed = said["why"] == "timeout" and options.timeout is not None
+def _cut_short(left: Sequence[tuple[int, str]], options: ExecOptions, host: str, asked: bool) -> FleetError:
+    """What became of a command that was ended before its time. left: pid, command of what could not be."""
+    timed = options.timeout is not None and not asked
     begin = f"still running after {options.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted
     if not left:

@@ -17,6 +17,7 @@ from fleet.model import Host
 
 HELD_UP_SECONDS = 3.0
 POLL_SECONDS = 0.5
+PING_SECONDS = 2.0
 # while a program there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
 SEND_PATIENCE = 120.0
 EARLY_BYTES = 64 << 20
@@ -132,6 +133,10 @@ class Channel(Protocol):
     def recv(self, timeout: float) -> bytes | None:
         """Some bytes of stdout; b"" at end of file; None when nothing came within `timeout` seconds."""
 
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+        """Some bytes of stdout and of stderr, of a channel started `with_stderr`; both empty at the end of both; None
+        when nothing came within `timeout` seconds."""
+
     def recv_stderr(self) -> bytes:
         """What has come on stderr so far and was not read yet (non-blocking, at most 64 KiB kept)."""
 
@@ -151,9 +156,11 @@ class Session(Protocol):
     host: Host
     address: str | None
 
-    def start(self, command: str) -> Channel:
+    def start(self, command: str, *, with_stderr: bool = False) -> Channel:
         """Start a command LINE as the node's login shell reads it. Callers pass constants, or text they
-        quoted with shlex.quote; everything else goes as JSON to a program of fleet/node."""
+        quoted with shlex.quote; everything else goes as JSON to a program of fleet/node.
+
+        with_stderr: what comes on stderr is kept whole and read with recv_both."""
 
     def close(self) -> None:
         """Close the connection and all its channels; never raises."""

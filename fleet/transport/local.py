@@ -19,8 +19,9 @@ class LocalSession:
         self.host = host
         self._channels: list[ProcessChannel] = []
 
-    def start(self, command: str) -> ProcessChannel:
-        channel = ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())
+    def start(self, command: str, *, with_stderr: bool = False) -> ProcessChannel:
+        argv = ["/bin/sh", "-c", command]
+        channel = ProcessChannel(argv, self.host, patience=2.0, cwd=Path.home(), with_stderr=with_stderr)
         self._channels.append(channel)
         return channel
 

@@ -25,7 +25,9 @@ class ProcessChannel:
     patience: seconds it is given to end by itself once its stdin is closed.
     """
 
-    def __init__(self, argv: Sequence[str], host: Host, *, patience: float, cwd: Path | None = None) -> None:
+    def __init__(
+        self, argv: Sequence[str], host: Host, *, patience: float, cwd: Path | None = None, with_stderr: bool = False
+    ) -> None:
         self._host, self._patience = host, patience
         self._process = subprocess.Popen(
             argv,
@@ -41,8 +43,10 @@ class ProcessChannel:
         os.set_blocking(self._stdin.fileno(), False)
         self._early, self._stderr = bytearray(), bytearray()
         self._read_lock = threading.Lock()
+        self._open = {self._stdout.fileno(): 0, self._process.stderr.fileno(): 1}
         self._reader = threading.Thread(target=self._drain, name="fleet-stderr", daemon=True)
-        self._reader.start()
+        if not with_stderr:
+            self._reader.start()
 
     def _drain(self) -> None:
         assert self._process.stderr
@@ -106,8 +110,25 @@ class ProcessChannel:
             except (OSError, ValueError):  # closed, by another thread
                 return b""
 
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+        with self._read_lock:
+            said = [bytes(self._early), b""]
+            self._early.clear()
+            poll = select.poll()
+            for fd in self._open:
+                poll.register(fd, select.POLLIN)
+            try:
+                for fd, _ in poll.poll(timeout * 1000 if self._open and not said[0] else 0):
+                    data = os.read(fd, READ_BYTES)
+                    said[self._open[fd]] += data
+                    if not data:
+                        del self._open[fd]
+            except OSError:  # closed, by another thread
+                self._open.clear()
+            return (said[0], said[1]) if any(said) or not self._open else None
+
     def recv_stderr(self) -> bytes:
-        if self._process.poll() is not None:
+        if self._reader.is_alive() and self._process.poll() is not None:
             self._reader.join(1.0)
         data = bytes(self._stderr)
         self._stderr.clear()
@@ -129,5 +150,8 @@ class ProcessChannel:
                 break
             os.kill(self._process.pid, signum)
         ProcessChannel.wait(self, 2.0)
-        self._reader.join(min(self._patience, 0.5))
+        if self._reader.ident is not None:
+            self._reader.join(min(self._patience, 0.5))
+        elif self._process.stderr:
+            self._process.stderr.close()
         self._stdout.close()

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
 from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
-from fleet.transport.base import POLL_SECONDS, Cancel, Channel, Session, Silence
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Session, Silence
 from fleet.transport.frames import Decoder, Frame, decoded
-from fleet.transport.shell import EATEN, stdin_eaten
+from fleet.transport.shell import EATEN, foreign, lost, silent, stdin_eaten
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
-PING_SECONDS = 2.0
 
 BOOT = (
     "import sys;f=sys.stdin.buffer;h=f.readline().split();"
@@ -96,7 +95,7 @@ def pack(module: str, texts: Mapping[str, bytes]) -> bytes:
 
 @cache
 def shipped(name: str) -> bytes:
-    """A program, named below fleet.node as "run.execute", as it goes over the wire; its spec comes behind it."""
+    """A program, named below fleet.node as "run.stop", as it goes over the wire; its spec comes behind it."""
     module = f"fleet.node.{name}"
     return pack(module, closure(module))
 
@@ -168,7 +167,7 @@ class Program:
         value. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = Decoder(self.host.name)
-        silent = Silence()
+        quiet = Silence()
         pinged = time.monotonic()
         while True:
             data = self._channel.recv(POLL_SECONDS)
@@ -181,7 +180,7 @@ class Program:
                 pinged = now
                 self.ping()
             if data is None:
-                if silence is not None and silent.seconds() >= silence:
+                if silence is not None and quiet.seconds() >= silence:
                     raise self._silent(silence, decoder)
                 continue
             if data == b"":
@@ -192,9 +191,9 @@ class Program:
                 if frame.kind == EXIT:
                     return
             if decoder.started:  # before that it is nobody's word: a forced `cat` sends our own back
-                silent.word()
+                quiet.word()
             elif decoder.noisy:
-                raise self._foreign(decoder.rest)
+                raise foreign(self.host.name, decoder.rest)
 
     def _silent(self, seconds: float, decoder: Decoder) -> FleetError:
         if not decoder.started:  # a startup file that reads stdin to its end has what it waits for now
@@ -202,23 +201,8 @@ class Program:
             if self._channel.wait(PING_SECONDS) is not None:
                 return self._ended(decoder.rest, False)
             if decoder.rest:
-                return self._foreign(decoder.rest)
-        return ConnectError(
-            f"silent for {seconds:g} s",
-            host=self.host.name,
-            kind="lost",
-            hint="the host hangs, or the link to it is cut",
-        )
-
-    def _foreign(self, said: bytes) -> FleetError:
-        text = said.decode("utf-8", "replace").strip()
-        return ConnectError(
-            f"the login shell did not start fleet's program: {text[-300:]!r}",
-            host=self.host.name,
-            kind="protocol",
-            hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a "
-            "restricted shell or a broken rc file: try 'ssh HOST true'",
-        )
+                return foreign(self.host.name, decoder.rest)
+        return silent(self.host.name, seconds)
 
     def _ended(self, rest: bytes, started: bool) -> FleetError:
         """Why the stream ended before its X frame."""
@@ -235,11 +219,9 @@ class Program:
         if status == EATEN and not started:
             return stdin_eaten(self._session)
         if status is None:
-            return ConnectError(
-                "the connection was lost", host=name, kind="lost", hint="the host went down, or its sshd was stopped"
-            )
+            return lost(name)
         if not started:
-            return self._foreign(said.encode() or rest or b"exit status %d" % status)
+            return foreign(self.host.name, said.encode() or rest or b"exit status %d" % status)
         last = said.splitlines()[-1] if said else f"exit status {status}"
         return HostFailed(
             Reason.of_node(f"fleet's program '{self.name.rpartition('.')[2]}' failed there: {last[-300:]}"), host=name

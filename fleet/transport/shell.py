@@ -24,6 +24,29 @@ _ASK = (
 )
 
 
+def foreign(host: str, said: bytes) -> ConnectError:
+    """The error for a host where something else than fleet's program was started. said: what came instead."""
+    return ConnectError(
+        f"the login shell did not start fleet's program: {said.decode('utf-8', 'replace').strip()[-300:]!r}",
+        host=host,
+        kind="protocol",
+        hint="a forced command (command= in authorized_keys, ForceCommand in sshd_config), a "
+        "restricted shell or a broken rc file: try 'ssh HOST true'",
+    )
+
+
+def lost(host: str) -> ConnectError:
+    return ConnectError(
+        "the connection was lost", host=host, kind="lost", hint="the host went down, or its sshd was stopped"
+    )
+
+
+def silent(host: str, seconds: float) -> ConnectError:
+    return ConnectError(
+        f"silent for {seconds:g} s", host=host, kind="lost", hint="the host hangs, or the link to it is cut"
+    )
+
+
 def stdin_eaten(session: Session) -> ConnectError:
     """The error for a host whose login shell reads what is meant for fleet's program; with the file, where it tells."""
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodes import BOOT, PYTHON
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.errors import ConnectError, DeadlineError, HostFailed
 from fleet.events import Output
@@ -22,14 +25,16 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops import execute
 from fleet.ops.execute import ExecOptions, _cut_short
 from fleet.runtime import Runtime
+from fleet.transport import command as command_module
 from fleet.transport.base import Cancel, Completed
-from fleet.transport.frames import Decoder
+from fleet.transport.command import LEFT, Command, Words, _Stream, command_line
 from fleet.transport.line import run_line
 from fleet.transport.local import LocalTransport
-from fleet.transport.program import Program, call, packed
+from fleet.transport.program import call
 
 HOST = Host("n1", "127.0.0.1")
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
+TRUE = Words(["true"], None, {})
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
 
 
@@ -137,24 +142,35 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     """By a user who may not end it: nobody, whose command became root."""
     sudo = Path(shutil.copy(Path("/usr/bin/python3").resolve(), open_folder / "sudo"))
     sudo.chmod(0o4755)
-    spec = {"argv": [str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], "mark": "m", "grace": 0.2, "timeout": 1.0}
+    words = Words([str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], None, {})
     node = subprocess.Popen(
-        [PYTHON, "-I", "-S", "-c", BOOT],
+        ["/bin/sh", "-c", command_line()],
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         user=65534,
         group=65534,
         extra_groups=[],
         cwd="/",
+        start_new_session=True,
     )
     try:
-        assert node.stdin and node.stdout
-        node.stdin.write(packed("run.execute", spec))
+        assert node.stdin and node.stderr
+        node.stdin.write(words.script("KEY", "m", 0.2))
         node.stdin.flush()
-        said = node.stdout.read()
-        assert b'"why": "timeout"' in said and f"{sudo} -I -S -c".encode() in said
-        found = [frame.json() for frame in Decoder("n1").feed(said) if frame.kind == b"J"]
-        error = _cut_short(found[0], ExecOptions(timeout=1.0), "n1")
+        deadline = time.monotonic() + 5
+        while not alive("sleep(4521)"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        node.stdin.write(b"end\n")
+        node.stdin.flush()
+        said = b""
+        while not said.endswith(b"\0KEYended\n"):
+            said += (line := node.stderr.readline())
+            assert line
+        found = LEFT.search(said)
+        assert found and found[2].startswith(f"{sudo} -I -S -c".encode())
+        error = _cut_short([(int(found[1]), found[2].decode())], ExecOptions(timeout=1.0), "n1", asked=False)
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
         assert error.hint and "ended there" not in error.message
         assert alive("sleep(4521)")
@@ -186,12 +202,12 @@ def test_chatty_login_shell_is_skipped() -> None:
     class Chatty:
         host = HOST
 
-        def start(self, command: str) -> object:
-            return session.start("echo welcome to gpu01; echo; " + command)
+        def start(self, command: str, *, with_stderr: bool = False) -> object:
+            return session.start("echo welcome to gpu01; echo; echo oh >&2; " + command, with_stderr=with_stderr)
 
-    with Program(Chatty(), "run.execute", {"argv": ["echo", "hi"], "mark": "m"}) as program:  # type: ignore[arg-type]
-        frames = list(program.frames(deadline=time.monotonic() + 10))
-    assert frames[0].payload == b"hi\n"
+    with Command(Chatty(), Words(["echo", "hi"], None, {}), "m", 0) as command:  # type: ignore[arg-type]
+        assert list(command.output(silence=10, timeout=None, patience=0)) == [(0, b"hi\n")]
+    assert command.status == 0 and command.left is None
 
 
 @pytest.mark.parametrize(
@@ -208,18 +224,22 @@ def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, tex
     class Broken:
         host = HOST
 
-        def start(self, _command: str) -> object:
-            return session.start(command)
+        def start(self, _command: str, *, with_stderr: bool = False) -> object:
+            return session.start(command, with_stderr=with_stderr)
 
     with pytest.raises(ConnectError) as caught:
-        call(Broken(), "run.execute", {"argv": ["true"], "mark": "m"}, dict[str, object], timeout=10)  # type: ignore[arg-type]
+        call(Broken(), "run.stop", {}, dict[str, object], timeout=10)  # type: ignore[arg-type]
     assert caught.value.kind == kind and text in caught.value.message
+    if kind == "protocol":
+        with pytest.raises(ConnectError) as caught, Command(Broken(), TRUE, "m", 0) as running:  # type: ignore[arg-type]
+            list(running.output(silence=10, timeout=None, patience=0))
+        assert caught.value.kind == kind and text in caught.value.message
 
 
 def test_a_program_that_crashes_names_its_error() -> None:
     session = LocalTransport().connect(HOST, Cancel())
     with pytest.raises(HostFailed, match="KeyError"):
-        call(session, "run.execute", {}, dict[str, object], timeout=10)
+        call(session, "run.stop", {}, dict[str, object], timeout=10)
 
 
 def test_run_line() -> None:
@@ -227,3 +247,88 @@ def test_run_line() -> None:
     assert run_line(session, "cat; echo e >&2; exit 3", b"data") == Completed(3, b"data", b"e\n")
     with pytest.raises(DeadlineError):
         run_line(session, "sleep 30", timeout=0.3)
+
+
+ALL_BYTES = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
+LOGIN_SHELLS = ["sh", "bash", "dash", "zsh", "fish", "tcsh", "busybox sh"]
+
+
+@pytest.mark.parametrize("shell", LOGIN_SHELLS)
+def test_every_login_shell_reads_the_same(shell: str) -> None:
+    if not shutil.which(shell.split()[0]):
+        pytest.skip(f"no {shell} here")
+    line = command_line()
+    # what csh would take for history, and fish for an escape; and lines are not for either
+    assert not re.search(r"![^ =(]|\\['\\]|\n", line)
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Login:
+        host = HOST
+
+        def start(self, command: str, *, with_stderr: bool = False) -> object:
+            return session.start(f"exec {shell} -c {shlex.quote(command)}", with_stderr=with_stderr)
+
+    words = Words([*SHOW, *ODD, ALL_BYTES], None, {"A": "x; 'q'\n$(id)", "UID": "7"})
+    with Command(Login(), words, "m", 0) as command:  # type: ignore[arg-type]
+        said = b"".join(data for _, data in command.output(silence=20, timeout=None, patience=0))
+    assert json.loads(said) == [*ODD, ALL_BYTES] and command.status == 0
+
+
+def test_nothing_is_started_but_sh_and_the_command(tmp_path: Path) -> None:
+    """On a node without python3; what ends a command there is sh, grep and awk."""
+    for tool in ("sh", "sleep", "grep", "awk", "cat", "tr", "cut", "printf"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool, path="/usr/bin:/bin")))
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Bare:
+        host = HOST
+
+        def start(self, command: str, *, with_stderr: bool = False) -> object:
+            return session.start(f"PATH={tmp_path}; {command}", with_stderr=with_stderr)
+
+    with Command(Bare(), Words(["sh", "-c", "echo $0; exit 3"], None, {}), "m1", 0) as command:  # type: ignore[arg-type]
+        assert list(command.output(silence=10, timeout=None, patience=0)) == [(0, b"sh\n")]
+    assert command.status == 3
+    with Command(Bare(), Words(["sh", "-c", "sleep 4611 & sleep 4611"], None, {}), "m2", 0.5) as command:  # type: ignore[arg-type]
+        list(command.output(silence=10, timeout=0.5, patience=10))
+    assert command.left == [] and command.status is None and not alive("sleep 4611")
+
+
+def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a cut link nothing but its silence tells that it is gone."""
+    monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 2)
+    monkeypatch.setattr(command_module, "PING_SECONDS", 60.0)
+    line = "setsid sleep 4621 & exec sleep 4621"
+    begun = time.monotonic()
+    result = run(ExecOptions(line=line)).results[0]
+    assert result.exit_status == 143 and 1 < time.monotonic() - begun < 10
+    wait_gone("sleep 4621")
+
+
+def test_a_head_that_talks_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 2)
+    monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
+    assert run(ExecOptions(line="sleep 4; exit 5")).results[0].exit_status == 5
+
+
+def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
+    assert run(ExecOptions(line="trap : TERM; kill 0; exit 9")).results[0].exit_status == 9
+    assert run(ExecOptions(line="kill -KILL 0")).results[0].exit_status == 137
+
+
+def test_what_the_command_prints_is_never_taken_for_word_of_its_end() -> None:
+    lines = "env; printf '\\000K'; printf '\\000Kabc exit 7\\n'; printf '\\000FLEET1\\n'; printf '\\000'"
+    result = run(ExecOptions(line=lines)).results[0]
+    assert bytes(result.stdout).endswith(b"\0K\0Kabc exit 7\n\0FLEET1\n\0") and result.exit_status == 0
+
+
+@given(st.lists(st.sampled_from([b"\0", b"\0K", b"\0KEY", b"KEY", b"ab", b"\n", b"exit", b"\0KEX"])), st.integers(1, 9))
+def test_pieces_of_any_size_are_put_together(parts: list[bytes], size: int) -> None:
+    key, told = b"\0KEY!", list[bytes]()
+    stream, whole = _Stream(key), b"".join(parts)
+    data = b"noise\0FLEET1\n" + whole + key + b"\n" + whole + key + b"exit 0\n" + b"behind it"
+    got = b""
+    for at in range(0, len(data), size):
+        if not stream.ended:
+            got += b"".join(stream.feed(data[at : at + size], told.append))
+    assert got == whole * 2 and told == [b"", b"exit 0"] and stream.ended

@@ -15,9 +15,8 @@ import pytest
 
 from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.model import Host, Inventory
-from fleet.ops import broadcast, check, execute, kill_port, sync
+from fleet.ops import broadcast, check, kill_port, sync
 from fleet.ops.check import CheckOptions
-from fleet.ops.execute import ExecOptions
 from fleet.ops.launch import janitor, logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
@@ -130,14 +129,6 @@ def test_a_message_takes_no_more_memory_than_this_machine_has() -> None:
 def test_a_shell_that_never_stops_talking() -> None:
     with pytest.raises(ProtocolError, match="more than"):
         run_line(Node(*[b"y" * (1 << 20)] * (OUTPUT_LIMIT // (1 << 20) + 2)), "true")
-
-
-def test_exec_takes_any_stream_for_one_of_two() -> None:
-    inventory = Inventory((HOST,))
-    options = ExecOptions(("true",))
-    talker = Node(PREAMBLE + frame(b"O", b"x", 7) + frame(b"X", b'{"exit_status": 3}'))
-    report = execute.run(execute.plan(inventory, options), Runtime(talker))
-    assert report.exit_code == 3 and report.results[0].stderr == b"x"
 
 
 @pytest.mark.parametrize("path", [".env", "link/secret", "../secret", "/etc/hostname", "folder"])

@@ -100,8 +100,8 @@ def test_the_checker_finds_what_is_too_new(text: str) -> None:
 
 
 def test_there_is_something_to_check() -> None:
-    assert {"wire.py", "execute.py"} <= {path.name for path in NODE}
-    assert {"run.execute", "delivery.code_sync"} <= set(programs()) and len(programs()) == 13
+    assert {"wire.py", "supervise.py"} <= {path.name for path in NODE}
+    assert {"run.supervise", "delivery.code_sync"} <= set(programs()) and len(programs()) == 12
 
 
 @pytest.mark.parametrize("path", NODE, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -166,24 +166,24 @@ def test_an_installed_fleet_is_never_picked_up(tmp_path: Path) -> None:
     first = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-import fleet.node.run.execute
+import fleet.node.run.stop
 def main():
     try:
         import fleet.other
     except ImportError as error:
         print(error, flush=True)
 """
-    done = start(pack("first", {**closure("fleet.node.run.execute"), "first": first.encode()}), cwd=tmp_path)
+    done = start(pack("first", {**closure("fleet.node.run.stop"), "first": first.encode()}), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, b"fleet.other was not sent\n"), done.stderr.decode()
 
 
 def test_a_traceback_names_file_and_line() -> None:
-    done = start(shipped("run.execute") + b'{"mark": "m"}\n')
-    lines = (PACKAGE / "node/run/execute.py").read_text().splitlines()
-    number = next(n for n, line in enumerate(lines, 1) if 'spec["line"]' in line)
+    done = start(shipped("run.stop") + b'{"mark": "m"}\n')
+    lines = (PACKAGE / "node/run/stop.py").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if 'spec["run"]' in line)
     said = done.stderr.decode()
-    assert done.returncode == 1 and f'File "fleet/node/run/execute.py", line {number}, in argv_of' in said
-    assert lines[number - 1].strip() in said and said.endswith("KeyError: 'line'\n")
+    assert done.returncode == 1 and f'File "fleet/node/run/stop.py", line {number}, in stop' in said
+    assert lines[number - 1].strip() in said and said.endswith("KeyError: 'run'\n")
 
 
 def test_what_is_no_module_cannot_be_sent() -> None:

@@ -23,7 +23,11 @@ def test_the_wheel_holds_every_file_of_fleet_and_nothing_else(installed: Install
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         metadata = archive.read(next(n for n in archive.namelist() if n.endswith("/METADATA"))).decode()
     assert wanted() ^ names == set()
-    assert "fleet/node/run/execute.py" in names and "fleet/ops/setup_ssh/node.sh" in names
+    assert (
+        "fleet/node/run/supervise.py" in names
+        and "fleet/transport/command.sh" in names
+        and "fleet/ops/setup_ssh/node.sh" in names
+    )
     assert "\nRequires-Python: >=3.10\n" in metadata and "\nKeywords: " in metadata
     assert "\nClassifier: Programming Language :: Python :: 3.10\n" in metadata
 

@@ -42,18 +42,29 @@ _ALWAYS = (
 class OpensshChannel(ProcessChannel):
     """A command on a host: an `ssh` that hands its streams to the host's connection."""
 
-    def __init__(self, argv: list[str], host: Host, master: Master) -> None:
+    def __init__(self, argv: list[str], host: Host, master: Master, with_stderr: bool) -> None:
         self._master = master
         try:
-            super().__init__(argv, host, patience=0.0)
+            super().__init__(argv, host, patience=0.0, with_stderr=with_stderr)
         except OSError as error:
             raise os_error(error, "ssh") from error
 
     def recv(self, timeout: float) -> bytes | None:
         data = super().recv(timeout)
-        if data == b"" and self._master.broken and self.wait(1.0) is None:
-            raise self._lost()
+        if data == b"":
+            self._look()
         return data
+
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+        said = super().recv_both(timeout)
+        if said == (b"", b""):
+            self._look()
+        return said
+
+    def _look(self) -> None:
+        """Raise where the end of what it says is the connection's."""
+        if self._master.broken and self.wait(1.0) is None:
+            raise self._lost()
 
     def wait(self, timeout: float) -> int | None:
         status = super().wait(timeout)
@@ -70,7 +81,7 @@ class OpensshSession:
         self._master, self._argv = master, argv
         self._channels: list[OpensshChannel] = []
 
-    def start(self, command: str) -> OpensshChannel:
+    def start(self, command: str, *, with_stderr: bool = False) -> OpensshChannel:
         if self._master.broken:
             raise ConnectError(
                 "the connection was lost",
@@ -78,7 +89,7 @@ class OpensshSession:
                 kind="lost",
                 hint="the host went down, or its sshd was stopped",
             )
-        channel = OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master)
+        channel = OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master, with_stderr)
         self._channels.append(channel)
         return channel
 

@@ -109,6 +109,26 @@ class SshChannel:
             raise self._lost()
         return data
 
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+        bell = self._channel.bell
+        assert bell is not None
+        if self._early or bell.wait(timeout):
+            bell.quiet()
+            ended = self._channel.eof_received or self._channel.closed
+            early, pipes = bytes(self._early), (self._channel.in_buffer, self._channel.in_stderr_buffer)
+            self._early.clear()
+            try:
+                out, err = (self._channel.taken(pipe, READ_BYTES) for pipe in pipes)
+            except Exception as error:
+                raise self._lost() from error
+            if ended or any(map(len, pipes)):
+                bell.set()
+            if early or out or err:
+                return early + out, err
+            if ended:
+                return self.recv(0) or b"", b""
+        return None
+
     def recv_stderr(self) -> bytes:
         with self._channel.lock:
             data = bytes(self._channel.stderr_tail)
@@ -138,17 +158,19 @@ class SshSession:
         self._timeout = timeout
         self._more = more
 
-    def start(self, command: str) -> SshChannel:
+    def start(self, command: str, *, with_stderr: bool = False) -> SshChannel:
         try:
-            return self._start(command)
+            return self._start(command, with_stderr)
         except FleetError as error:
             error.host = self.host.name
             raise
 
-    def _start(self, command: str, again: bool = True) -> SshChannel:
+    def _start(self, command: str, with_stderr: bool, again: bool = True) -> SshChannel:
         # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
         deadline = Deadline.after(self._timeout, Cancel())
         link, channel = self._open(deadline)
+        if with_stderr:
+            channel.keep_stderr()
         link.post(lambda: channel.ask(command), deadline, "the start of a command")
         in_time = deadline.wait(channel.event)
         if channel.event_ready:
@@ -157,7 +179,7 @@ class SshSession:
             raise link.failure(in_time, self._timeout, "the start of a command")
         if again:  # Dropbear closes a channel at once that is opened while the command of a closed one still ends
             time.sleep(SETTLE_SECONDS)
-            return self._start(command, again=False)
+            return self._start(command, with_stderr, again=False)
         raise ConnectError(
             "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
         )

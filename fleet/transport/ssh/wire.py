@@ -55,9 +55,18 @@ _SIGNALS = {
 }
 
 
+class Bell(threading.Event):
+    """Rung by each of two buffers that got something or ended. They would quieten it, too, as soon as one is empty."""
+
+    def clear(self) -> None: ...
+
+    def quiet(self) -> None:
+        super().clear()
+
+
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
-    """A channel that keeps only the tail of stderr, so that nobody reading it never blocks stdout; that understands
-    exit-signal (status 128+n); and that says nothing more once it has said CHANNEL_CLOSE.
+    """A channel that keeps only the tail of stderr, unless told, so that nobody reading it never blocks stdout; that
+    understands exit-signal (status 128+n); and that says nothing more once it has said CHANNEL_CLOSE.
 
     paramiko's own may send data from one thread behind the close from another. sshd answers that by dropping the
     whole connection, and with it all 63 other hosts behind a gateway.
@@ -66,6 +75,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     def __init__(self, chanid: int) -> None:
         super().__init__(chanid)
         self.stderr_tail = bytearray()
+        self.bell: Bell | None = None
         self.refused: tuple[int, str] | None = None
         self.abandoned = False
         self._sending = threading.Lock()
@@ -87,6 +97,19 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
                 raise OSError("the channel is closed")
             self.transport._send_user_message(m)
         return size
+
+    def keep_stderr(self) -> None:
+        """Before anything comes: all of it, for `taken`; the bell rings for both outputs."""
+        self.bell = Bell()
+        self.in_buffer.set_event(self.bell)
+        self.in_stderr_buffer.set_event(self.bell)
+
+    def taken(self, pipe: Any, nbytes: int) -> bytes:
+        """What is in one of the two buffers."""
+        data: bytes = pipe.read(nbytes, 0) if len(pipe) else b""
+        with self._sending:
+            self._acknowledge(len(data))
+        return data
 
     def recv(self, nbytes: int) -> bytes:
         try:
@@ -110,6 +133,9 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     def _feed_extended(self, m: Message) -> None:
         m.get_int()
         data = m.get_binary()
+        if self.bell is not None:
+            self.in_stderr_buffer.feed(data)
+            return
         with self.lock:
             self.stderr_tail += data
             del self.stderr_tail[:-STDERR_BYTES]

@@ -11,8 +11,8 @@ import pytest
 from fleet import fanout
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
+from fleet.transport.command import Command, Words
 from fleet.transport.line import run_line
-from fleet.transport.program import call
 from fleet.transport.ssh.channel import SshSession
 from tests.lab.private_sshd import Head, Sshd
 from tests.lab.transport_tools import transport, wait_until
@@ -25,9 +25,18 @@ def test_status_and_streams(session: SshSession) -> None:
     assert run_line(session, "kill -TERM $$").status == 143
 
 
-def test_programs_run(session: SshSession) -> None:
+def test_commands_run(session: SshSession) -> None:
     argv = ["printf", "%s", "it's 72\" $(id)\n*"]
-    assert call(session, "run.execute", {"argv": argv, "env": {}, "mark": "m"}, dict[str, object], timeout=20) == {}
+    with Command(session, Words(argv, None, {}), "m", 0) as command:
+        said = list(command.output(silence=20, timeout=20, patience=5))
+    assert b"".join(data for _, data in said) == argv[2].encode() and command.status == 0
+    with Command(
+        session, Words(None, "head -c 9000000 /dev/zero >&2; head -c 9000000 /dev/zero", {}), "m", 0
+    ) as command:
+        sizes = [0, 0]
+        for number, data in command.output(silence=20, timeout=60, patience=5):
+            sizes[number] += len(data)
+    assert sizes == [9000000, 9000000]
 
 
 def test_a_stderr_flood_never_blocks_stdout(session: SshSession) -> None:

@@ -1,0 +1,220 @@
+"""One command on a host, for which nothing but its sh is started: see command.sh, which outlives it there, ends it when
+the head says so, falls silent or is gone, and tells how it ended.
+
+What it tells stands amid the command's own output, behind a word that the command cannot know.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from shlex import quote
+
+from fleet.errors import ConnectError, DeadlineError, HostFailed, ProtocolError
+from fleet.protocol.frames import PREAMBLE
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
+from fleet.transport.frames import NOISE_LIMIT
+from fleet.transport.shell import EATEN, foreign, lost, silent, stdin_eaten
+
+NODE_SILENCE_SECONDS = 60
+# what bash does not let anybody set
+READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+LEFT_MOST = 20
+STATUS = re.compile(rb"exit (\d{1,3})")
+LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)
+
+
+@cache
+def command_line() -> str:
+    """What starts it on every host."""
+    text = (files("fleet") / "transport/command.sh").read_text("ascii")
+    return f"exec sh -c {quote(' '.join(line for line in text.splitlines() if line[:1] != '#'))} fleet"
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is to run: an argv, or a line for the user's shell. activate: shell code in front of it."""
+
+    argv: Sequence[str] | None
+    line: str | None
+    env: Mapping[str, str]
+    activate: str | None = None
+
+    def script(self, key: str, mark: str, grace: float) -> bytes:
+        """What the node is sent: one line of shell, and one that shows when the login shell took the first."""
+        words = (
+            [*map(_word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", _word(self.line or "")]
+        )
+        if self.activate:
+            # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+            words = ["bash", "-c", _word(self.activate + '\nexec "$@"'), "bash", *words]
+        if held := sorted(READONLY & set(self.env)):
+            words = ["env", *(_word(f"{name}={self.env[name]}") for name in held), *words]
+        given = [f"{name}={_word(value)}" for name, value in self.env.items() if name not in READONLY]
+        text = (
+            f"key={key} mark={mark} grace={round(grace * 10)} silence={NODE_SILENCE_SECONDS}; "
+            f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$mark'])}; }}; set -- {' '.join(words)}"
+        )
+        if '"$nl"' in text:  # for them alone it takes a process
+            text = 'nl=$(printf "\\nx"); nl=${nl%x}; ' + text
+        return os.fsencode(f"fleet begins {text}\nfleet\n")
+
+
+def _word(text: str) -> str:
+    """A word as sh reads it, on one line."""
+    return "'" + text.replace("'", "'\\''").replace("\n", "'\"$nl\"'") + "'"
+
+
+class _Stream:
+    """One output of a node: what the command prints, and what command.sh tells."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._buffer = key, b""
+        self.started = self.ended = False
+
+    @property
+    def rest(self) -> bytes:
+        return self._buffer
+
+    def feed(self, data: bytes, tell: Callable[[bytes], None]) -> Iterator[bytes]:
+        """What the command printed; `tell` hears each message between."""
+        data = self._buffer + data
+        if not self.started:
+            _, begun, rest = data.partition(PREAMBLE)
+            if not begun:
+                self._buffer = data
+                return
+            self.started, data = True, rest
+        while (at := data.find(self._key)) >= 0 and (end := data.find(b"\n", at)) >= 0:
+            if at:
+                yield data[:at]
+            message, data = data[at + len(self._key) : end], data[end + 1 :]
+            tell(message)
+            if message.startswith(b"exit "):  # what comes behind it is not the command's, but of what it left behind
+                self.ended = True
+                return
+        if at < 0:  # the beginning of the word may be the end of what came
+            at = data.rfind(b"\0", -len(self._key))
+            if at < 0 or not self._key.startswith(data[at:]):
+                at = len(data)
+        if at:
+            yield data[:at]
+        self._buffer = data[at:]
+
+
+class Command:
+    """A running command. A context manager; leaving it ends the command on the node.
+
+    mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL.
+
+    When output() is through: `status` as a shell says it, 128+n for signal n; None where it was cut short. `left`: pid
+    and command line of each process that could not be ended then; None where it ended by itself."""
+
+    def __init__(self, session: Session, words: Words, mark: str, grace: float) -> None:
+        self.host = session.host.name
+        self.status: int | None = None
+        self.left: list[tuple[int, str]] | None = None
+        self._session, self._told, self._deaf = session, list[tuple[int, str]](), False
+        key = "K" + uuid.uuid4().hex
+        self._streams = (_Stream(b"\0" + key.encode()), _Stream(b"\0" + key.encode()))
+        self._sending = threading.Lock()
+        self._channel = session.start(command_line(), with_stderr=True)
+        self._send(words.script(key, mark, grace))
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._channel.close()
+
+    def _send(self, data: bytes) -> None:
+        # It may have ended already: then reading tells why. What could not be sent once is not tried again.
+        with self._sending:
+            try:
+                if not self._deaf:
+                    self._channel.send(data)
+            except ConnectError:
+                self._deaf = True
+
+    def end(self) -> None:
+        """Have it ended there. From any thread."""
+        self._send(b"end\n")
+
+    def output(self, *, silence: float, timeout: float | None, patience: float) -> Iterator[tuple[int, bytes]]:
+        """(0 stdout or 1 stderr, bytes) as they come, until it has ended.
+
+        silence: seconds without any byte after which the host counts as lost. timeout: seconds that it may run,
+        patience: those that its end may take then. Raises ConnectError (lost, protocol), DeadlineError, HostFailed.
+        """
+        begun = pinged = time.monotonic()
+        quiet, late = Silence(), False
+        while self.left is None:
+            said = self._channel.recv_both(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout / 4))
+            now = time.monotonic()
+            if timeout is not None and now - begun >= timeout and not late:
+                late = True
+                self.end()
+            elif timeout is not None and now - begun >= timeout + patience:
+                raise DeadlineError("ran out of its time", host=self.host)
+            elif now - pinged >= PING_SECONDS:
+                pinged = now
+                self._send(b"ping\n")
+            if said is None:
+                if quiet.seconds() >= silence:
+                    self._silent(silence)
+                continue
+            if not any(said):
+                return self._ended()
+            for number, (stream, data) in enumerate(zip(self._streams, said, strict=True)):
+                for piece in stream.feed(data, self._hear) if data and not stream.ended else ():
+                    yield number, piece
+                if len(stream.rest) > NOISE_LIMIT:
+                    raise foreign(self.host, stream.rest)
+            if self._streams[0].ended and self._streams[1].ended:
+                return
+            if self._streams[0].started:  # before that it is nobody's word: a forced `cat` sends our own back
+                quiet.word()
+
+    def _hear(self, message: bytes) -> None:
+        """What command.sh tells."""
+        if (exit := STATUS.fullmatch(message)) and int(exit[1]) <= 255:
+            self.status = int(exit[1])
+        elif message == b"ended":
+            self.left = self._told
+        elif found := LEFT.fullmatch(message):
+            self._told = [*self._told, (int(found[1]), found[2].decode("utf-8", "replace").strip())][:LEFT_MOST]
+        elif message:
+            raise ProtocolError(f"{message[:60]!r} where it tells of the command", self.host)
+
+    def _silent(self, seconds: float) -> None:
+        """Nothing comes any more."""
+        if not self._streams[0].started:  # a startup file that reads stdin to its end has what it waits for now
+            self._channel.send_eof()
+            if self._channel.wait(PING_SECONDS) is not None:
+                self._ended()
+            if rest := self._streams[0].rest:
+                raise foreign(self.host, rest)
+        raise silent(self.host, seconds)
+
+    def _ended(self) -> None:
+        """Both outputs have ended. Raises what explains it, unless the command was told to have ended."""
+        out, err = self._streams
+        if out.ended:  # a startup file has closed stderr
+            return
+        status = self._channel.wait(2.0)
+        if status is None:
+            raise lost(self.host)
+        if status == EATEN and not out.started:
+            raise stdin_eaten(self._session)
+        if not out.started:
+            raise foreign(self.host, err.rest or out.rest or b"exit status %d" % status)
+        if status < 128:
+            raise HostFailed(f"the shell around the command ended with {status} before it", host=self.host)
+        self.status = status  # by a signal that the command sent to whoever it could reach
