@@ -77,7 +77,7 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     """--sync: the head's current folder to every node's workdir; raises the first host's error, nothing starts."""
     from fleet.ops import sync
 
-    where = {n.node.host.name: n.workdir for n in plan.nodes}
+    where = {n.host.name: n.workdir for n in plan.nodes}
     report = sync.run(
         sync.SyncPlan(
             plan.hosts,

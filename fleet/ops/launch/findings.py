@@ -17,7 +17,7 @@ DEADLINE_SECONDS = 20.0  # of its steps on a node
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
     """facts: host name -> what fleet/node/facts/probe.py tells. complete: all nodes answered; if not, that they could
     not meet says nothing."""
-    nodes = {node.node.host.name: node for node in plan.nodes}
+    nodes = {node.host.name: node for node in plan.nodes}
     return refusing(
         judge({name: view(facts[name], want(plan, nodes[name], complete)) for name in nodes if name in facts})
     )
@@ -25,8 +25,8 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 
 def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
-    host, job, chosen = node.node.host, plan.job, engine(plan.job.engine)
+    host, job, chosen = node.host, plan.job, engine(plan.job.engine)
     by_slots = job.nproc_per_node is None and plan.options.nproc == "slots"
-    ranks = None if by_slots else node.node.local_world_size
-    part = Part(node.node.node_rank, ranks, chosen.program, met)
+    ranks = None if by_slots else node.local_world_size
+    part = Part(node.node_rank, ranks, chosen.program, met)
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.modules, DEADLINE_SECONDS, part)

@@ -38,16 +38,10 @@ def _of(host: str, text: str) -> Reason:
 class Run:
     """A started run. `attach` later makes one for a run that somebody else started."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: RunFolder,
-        sessions: Mapping[str, Session],
-        runtime: Runtime,
-    ) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, sessions: Mapping[str, Session], runtime: Runtime) -> None:
         self.plan, self.folder, self.runtime = plan, folder, runtime
         options = plan.options
-        self.gang = Gang({n.node.host.name: n.node.node_rank for n in plan.nodes}, restarts=plan.job.max_restarts > 0)
+        self.gang = Gang({n.host.name: n.node_rank for n in plan.nodes}, restarts=plan.job.max_restarts > 0)
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in plan.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
@@ -192,7 +186,7 @@ class Run:
                 follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason)
 
     def _has_no_rank_left(self, host: str) -> bool:
-        return not self.gang.restarts and not self.gang.unaccounted(host, self.plan.node(host).node.ranks)
+        return not self.gang.restarts and not self.gang.unaccounted(host, self.plan.node(host).ranks)
 
     def _watch_silence(self) -> None:
         for host, follower in self._followers.items():

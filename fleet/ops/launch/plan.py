@@ -35,10 +35,9 @@ class Known:
 
 
 @dataclass(frozen=True)
-class NodePlan:
+class NodePlan(Node):
     """What one node runs. env: literal values; their names may be shown, their values never."""
 
-    node: Node
     start: Start
     env: Mapping[str, str]
     env_expand: Mapping[str, str]
@@ -46,12 +45,12 @@ class NodePlan:
 
     def describe(self) -> dict[str, Any]:
         return {
-            "node_rank": self.node.node_rank,
-            "ranks": list(self.node.ranks),
+            "node_rank": self.node_rank,
+            "ranks": list(self.ranks),
             "argv": [str(word) for word in self.start.argv],
             "command": list(self.start.command),
             "workdir": self.workdir,
-            "activate": self.node.host.activate,
+            "activate": self.host.activate,
             "env": sorted({*self.env, *self.env_expand}),
         }
 
@@ -70,10 +69,10 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        return tuple(n.node.host for n in self.nodes)
+        return tuple(n.host for n in self.nodes)
 
     def node(self, host: str) -> NodePlan:
-        return next(n for n in self.nodes if n.node.host.name == host)
+        return next(n for n in self.nodes if n.host.name == host)
 
     def describe(self) -> dict[str, Any]:
         """The plan as JSON: names of variables, never their values."""
@@ -86,7 +85,7 @@ class Plan:
             "lease": self.options.lease,
             "grace": self.options.grace,
             "node_timeout": self.options.node_timeout,
-            "hosts": {n.node.host.name: n.describe() for n in self.nodes},
+            "hosts": {n.host.name: n.describe() for n in self.nodes},
         }
 
     def lines(self) -> Iterator[Line]:
@@ -153,7 +152,8 @@ def plan(
         for name in set(start.env) & ({*job.env, *job.env_expand}):
             raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {_instead(name)}")
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
-        plans.append(NodePlan(node, start, env, dict(job.env_expand), workdir_of(host, job, options)))
+        part = (host, node.node_rank, node.local_world_size, node.first_rank)
+        plans.append(NodePlan(*part, start, env, job.env_expand, workdir_of(host, job, options)))
     return Plan(inventory, run_id, job, options, world, tuple(plans), facts)
 
 

@@ -87,12 +87,12 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
     node = plan.node(host.name)
     others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
     return {
-        "node_rank": node.node.node_rank,
+        "node_rank": node.node_rank,
         "master": {
             "address": master[0],
             "port": master[1],
             "token": token,
-            "is_me": node.node.node_rank == 0,
+            "is_me": node.node_rank == 0,
             "peers": len(others),
         },
         "script": plan.job.script,
@@ -103,7 +103,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "program": engine(plan.job.engine).program,
         "modules": list(engine(plan.job.engine).modules),
         "deadline": DEADLINE_SECONDS,
-        "peer_addresses": others[:1] if node.node.node_rank == 0 else [],
+        "peer_addresses": others[:1] if node.node_rank == 0 else [],
     }
 
 

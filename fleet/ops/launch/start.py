@@ -88,18 +88,18 @@ class Sessions:
 def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
     """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
     remote = files("fleet") / "node/run"
-    facts = plan.facts.get(node.node.host.name)
+    facts = plan.facts.get(node.host.name)
     code = facts.code if facts is not None and plan.options.preflight else None
     return {
         "run": plan.run_id,
-        "host": node.node.host.name,
-        "node_rank": node.node.node_rank,
+        "host": node.host.name,
+        "node_rank": node.node_rank,
         "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
         "cwd": node.workdir,
-        "activate": node.node.host.activate,
-        "ranks": list(node.node.ranks),
+        "activate": node.host.activate,
+        "ranks": list(node.ranks),
         "lease": plan.options.lease,
         "grace": plan.options.grace,
         "node_timeout": plan.options.node_timeout,

@@ -31,9 +31,7 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
     failure = None if interrupted else own_link(gang) or gang.first(collateral)
-    missing = {
-        n.node.host.name: ranks for n in plan.nodes if (ranks := gang.unaccounted(n.node.host.name, n.node.ranks))
-    }
+    missing = {n.host.name: ranks for n in plan.nodes if (ranks := gang.unaccounted(n.host.name, n.ranks))}
     if failure is None and not interrupted and missing and not plan.job.max_restarts:
         host = next(iter(missing))
         failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
@@ -80,8 +78,8 @@ def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], tail: Tail) -> list[di
     """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, dict[str, Any]] = {}
     for node in plan.nodes:
-        host = node.node.host.name
-        for rank in node.node.ranks:
+        host = node.host.name
+        for rank in node.ranks:
             name = f"rank{rank}.err"
             trace = last_of(tail(host, rank))
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
