@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.lab.setup_ssh_tools import Head, forget_all
 from tests.lab.virtual_lab import LabFactory, VirtualLab, labs
 
 
@@ -25,3 +27,20 @@ def lab(lab_factory: LabFactory) -> VirtualLab:
 def ready_lab(lab: VirtualLab) -> VirtualLab:
     """The session's lab with `setup-ssh` done."""
     return lab.enrol()
+
+
+@pytest.fixture(scope="module")
+def hosts(lab_factory: LabFactory) -> VirtualLab:
+    """Three of a module's own, whose ~/.ssh its tests change."""
+    return lab_factory(3)
+
+
+@pytest.fixture
+def head(hosts: VirtualLab, tmp_path: Path) -> Head:
+    """A head and these hosts as if fleet had never been there."""
+    forget_all(hosts)
+    home = tmp_path / "home"
+    home.mkdir()
+    head = Head(hosts, home, tmp_path / "fleet.yaml")
+    head.write_inventory({name: {} for name in hosts.names})
+    return head

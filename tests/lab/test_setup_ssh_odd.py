@@ -7,32 +7,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.lab.setup_ssh_tools import Head, fingerprint, forget_all, logged
-from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
+from tests.lab.setup_ssh_tools import Head, fingerprint, logged
+from tests.lab.virtual_lab import FLEET, VirtualLab
 
 THEIRS = (
     b'# keys of the team\n\ncommand="echo hi",no-pty ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQCxyz a b\n'
     b"\xff\xfe not utf-8\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPATzJKM0OFNKaZLZ3SvWoHxagl5ZZLLS1lM8nzZW last"
 )
-
-
-@pytest.fixture(scope="module")
-def hosts(lab_factory: LabFactory) -> VirtualLab:
-    return lab_factory(3)
-
-
-@pytest.fixture
-def head(hosts: VirtualLab, tmp_path: Path) -> Head:
-    forget_all(hosts)
-    home = tmp_path / "home"
-    home.mkdir()
-    head = Head(hosts, home, tmp_path / "fleet.yaml")
-    head.write_inventory({name: {} for name in hosts.names})
-    return head
 
 
 def write(lab: VirtualLab, host: str, name: str, data: bytes, mode: str = "600") -> None:

@@ -14,23 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab.private_sshd import hung_agent
-from tests.lab.setup_ssh_tools import Head, forget_all
-from tests.lab.virtual_lab import FLEET, LabFactory, VirtualLab
-
-
-@pytest.fixture(scope="module")
-def hosts(lab_factory: LabFactory) -> VirtualLab:
-    return lab_factory(3)
-
-
-@pytest.fixture
-def head(hosts: VirtualLab, tmp_path: Path) -> Head:
-    forget_all(hosts)
-    home = tmp_path / "home"
-    home.mkdir()
-    head = Head(hosts, home, tmp_path / "fleet.yaml")
-    head.write_inventory({name: {} for name in hosts.names})
-    return head
+from tests.lab.setup_ssh_tools import Head
+from tests.lab.virtual_lab import FLEET
 
 
 # -- the head's agent -------------------------------------------------------------------------------------

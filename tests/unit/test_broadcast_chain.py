@@ -261,6 +261,18 @@ def test_the_word_of_one_that_sends_to_nobody_any_more_counts_for_nothing() -> N
     assert story.judge.broken("a", 2, True, "x", True) == []
 
 
+def test_one_that_accuses_another_again_is_the_one_to_be_last() -> None:
+    story = Story("a", "b", "c")
+    assert verdicts(story, "a", 2, True, "x", True)[0].action == "first"
+    story.chain.to_front("b")
+    story.chain.set_aside("b")
+    story.chain.rejoin("b")
+    story.chain.to_end("c")
+    assert story.order == "abc"
+    [verdict] = verdicts(story, "a", story.chain.links["a"].epoch, True, "x", True)
+    assert (verdict.name, verdict.action, verdict.kind) == ("a", "last", "protocol")
+
+
 def test_a_wall_between_two_is_gone_around_and_at_the_end_named() -> None:
     story = Story("a", "b", "c")
     assert story.judge.broken("a", 2, False, "timed out") == "redial"

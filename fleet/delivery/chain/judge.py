@@ -103,6 +103,9 @@ class Judge:
             return []
         hop.failures += 1
         if nonsense:
+            if (sender, hop.name) in self._faults and self._movable(sender):
+                return [self._move(sender, f"it accuses host {hop.name} again, which the source served", "protocol")]
+            self._faults[sender, hop.name] = None
             return [self._sure(hop, f"it does not keep to fleet's protocol: {why}", BROKEN, "protocol")]
         if hop.failures <= (REDIALS if connected else 1):
             return "redial"

@@ -4,13 +4,11 @@
 SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
 
-import errno
 import signal
 import threading
-import time
 
-from fleet.node.base.errors import Trouble
-from fleet.node.base.locks import try_lock
+from fleet.node.base.errors import Trouble, told
+from fleet.node.base.locks import wait_for
 from fleet.node.base.processes import end_marked
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
 
@@ -38,30 +36,24 @@ def begin_marked(on_stop=None):
 
 
 def locked(fd, kind, seconds, waiting=None):
-    """Whether we got this lock (place.py) in that time; waiting() is called once if it is not to be had at once."""
-    until = time.monotonic() + seconds
-    while not try_lock(fd, kind):
-        if time.monotonic() >= until:
-            return False
-        if waiting is not None:
-            waiting()
-            waiting = None
-        if stopped.wait(0.2):
-            raise Trouble("interrupted", None)
-    return True
+    """Whether we got this lock in that time; waiting() is called once if it is not to be had at once."""
+    once = [] if waiting is None else [waiting]
+
+    def meanwhile():
+        while once:
+            once.pop()()
+        return stopped.wait(0.2)
+
+    got = wait_for(fd, kind, seconds, meanwhile)
+    if not got and stopped.is_set():
+        raise Trouble("interrupted", None)
+    return got
 
 
 def refusal_of(error):
-    """The answer to a Trouble, or to an OSError, shutil.Error (one too, without errno) among them."""
-    if isinstance(error, Trouble):
-        return {"event": "failed", "message": error.args[0], "hint": error.args[1]}
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "%s: " % error.filename if error.filename else ""
-    return {
-        "event": "failed",
-        "message": what + (error.strerror or str(error)[:300]),
-        "hint": "free some space there" if full else None,
-    }
+    """The answer to a Trouble or an OSError."""
+    message, hint = told(error)
+    return {"event": "failed", "message": message, "hint": hint}
 
 
 def finish_marked(spec, answer, status=0):

@@ -7,3 +7,23 @@ class Refused(Exception):
 
 class Trouble(Exception):
     """message, hint"""
+
+
+def told(error, where=None, again=""):
+    """(message, hint) for what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
+    without errno), or a fault. where: what it was about if the error does not say; again: what to do once there is
+    space."""
+    if isinstance(error, (Refused, Trouble)):
+        return error.args[:2]
+    import errno
+
+    from fleet.node.base.beneath import shown
+
+    name = getattr(error, "filename", None) or where
+    name = shown(name) if isinstance(name, bytes) else name
+    if not isinstance(error, OSError):
+        reason = "%s: %s" % (type(error).__name__, error)
+    else:
+        reason = error.strerror or str(error)[:300]
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return "%s: %s" % (name, reason) if name else reason, "free some space there" + again if full else None

@@ -9,11 +9,11 @@ import time
 from fleet.node.base.errors import Refused
 
 
-def wait_for(fd, kind, seconds):
-    """Whether we got this lock in that time."""
+def wait_for(fd, kind, seconds, meanwhile=None):
+    """Whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true."""
     until = time.monotonic() + seconds
     while not try_lock(fd, kind):
-        if time.monotonic() >= until:
+        if time.monotonic() >= until or meanwhile is not None and meanwhile():
             return False
         time.sleep(0.05)
     return True
@@ -22,21 +22,22 @@ def wait_for(fd, kind, seconds):
 def take_lock(meta, spec):
     """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
     fd = os.open(os.path.join(meta, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    until = time.monotonic() + spec.get("wait", 0)
-    while not try_lock(fd, fcntl.LOCK_EX):
-        holder = holder_of(fd)
-        if holder.get("sync") == spec["sync"]:
-            return None, holder.get("host")
-        if time.monotonic() >= until:
-            raise Refused(
-                "another sync to the same folder is under way, from %s" % holder.get("head", "?"),
-                "wait for it to end, then run this again",
-                "busy",
-            )
-        time.sleep(0.1)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)
-    return fd, None
+
+    def is_ours():
+        return holder_of(fd).get("sync") == spec["sync"]
+
+    if wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0), is_ours):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)
+        return fd, None
+    holder = holder_of(fd)
+    if holder.get("sync") == spec["sync"]:
+        return None, holder.get("host")
+    raise Refused(
+        "another sync to the same folder is under way, from %s" % holder.get("head", "?"),
+        "wait for it to end, then run this again",
+        "busy",
+    )
 
 
 def try_lock(fd, kind):

@@ -24,21 +24,17 @@ UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a fold
 where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
 """
 
-import errno
-import hashlib
 import os
-import sys
-import threading
-import time
 
-from fleet.node.base.beneath import Beneath, reach, shown
-from fleet.node.base.errors import Refused
+from fleet.node.base.beneath import Beneath, reach
+from fleet.node.base.errors import Refused, told
 from fleet.node.base.files import file_digest, lstat, remove_tree
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
-from fleet.node.base.wire import control_lines, decode, encode, in_parts, send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start, start_heartbeat
 from fleet.node.delivery.commit import Switch, Writable, check_own, compare, count_lost, delete_stale, flush
 from fleet.node.delivery.disk_space import check_space
+from fleet.node.delivery.head import Head
 from fleet.node.delivery.parcels import Parcels, keep_only
 from fleet.node.delivery.sync_state import (
     NOTHING,
@@ -49,75 +45,6 @@ from fleet.node.delivery.sync_state import (
     unpack,
     wait_for_runs,
 )
-
-
-class Head:
-    """The head's side of the conversation, and the end of this program when that side is silent for too long."""
-
-    def __init__(self, patience):
-        self.patience = patience
-        self.heard = None
-        self.lines = control_lines()
-        threading.Thread(target=self.watch, daemon=True).start()
-
-    def watch(self):
-        while True:
-            time.sleep(min(1.0, self.patience / 4))
-            heard = self.heard
-            if heard is not None and time.monotonic() - heard > self.patience:
-                # what it does not read may fill the pipe: these words then go with this program
-                last = threading.Thread(target=self.part, daemon=True)
-                last.start()
-                last.join(1.0)
-                os._exit(1)
-
-    def part(self):
-        try:
-            send_json(
-                {
-                    "event": "failed",
-                    "message": "the head said nothing for %g s" % self.patience,
-                    "hint": "run the sync again; nothing was switched in",
-                }
-            )
-            send_exit(1)
-        except OSError:
-            pass
-
-    def say(self, question):
-        """Something that it has to answer."""
-        self.heard = time.monotonic()
-        send_json(question)
-
-    def hear(self, *ops):
-        """The next control line called one of ops; None when it is gone."""
-        self.heard = time.monotonic()
-        for message in self.lines:
-            self.heard = time.monotonic()
-            if message.get("op") in ops:
-                self.heard = None
-                return message
-        return None
-
-    def payload(self, message):
-        """The bytes that follow a control line, as they were sent."""
-        data = self.read(message["size"])
-        if hashlib.sha256(data).hexdigest() != message["sha256"]:
-            raise Refused("something arrived damaged", "run the sync again; nothing was switched in")
-        return data
-
-    def read(self, size):
-        """The bytes that follow a control line."""
-        parts = []
-        while size:
-            self.heard = time.monotonic()
-            part = sys.stdin.buffer.read1(min(size, 65536))
-            if not part:
-                raise EOFError
-            parts.append(part)
-            size -= len(part)
-        self.heard = None
-        return b"".join(parts)
 
 
 def make_dest(path):
@@ -262,14 +189,8 @@ def main():
     except Refused as refused:
         answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1], "busy": len(refused.args) > 2}
     except OSError as error:
-        name = error.filename
-        name = shown(name) if isinstance(name, bytes) else name
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        answer = {
-            "event": "failed",
-            "message": "%s: %s" % (name or spec["dest"], error.strerror),
-            "hint": "free some space there" if full else None,
-        }
+        message, hint = told(error, spec["dest"])
+        answer = {"event": "failed", "message": message, "hint": hint}
     if answer is not None:
         send_json(answer)
         send_exit(1 if answer["event"] == "failed" else 0)

@@ -25,7 +25,7 @@ from fleet.node.base.processes import end_marked, signal_marked
 from fleet.node.base.wire import send_json
 from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
-from fleet.node.python.undo import sweep
+from fleet.node.python.leftovers import sweep
 
 PIP = (
     "-m",

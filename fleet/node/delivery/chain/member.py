@@ -39,7 +39,7 @@ from fleet.node.base.beneath import chmod
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest, remove_tree, waiting_link
 from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start, start_heartbeat
-from fleet.node.delivery.chain.conversation import Mixed, Watch, fail, read_manifest, worker
+from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.part_file import BLOCK, verified_prefix
 from fleet.node.delivery.chain.receive import Receiver
 from fleet.node.delivery.chain.send import Sender
@@ -47,6 +47,7 @@ from fleet.node.delivery.chain.source import run_source
 from fleet.node.delivery.chain.store import Store, writable
 from fleet.node.delivery.chain.target import Target
 from fleet.node.delivery.disk_space import check_space
+from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.unfinished import forget_delivery
 
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
@@ -193,10 +194,11 @@ def run_node(spec):
     send_json({"event": "hello"})
     store = receiver = sender = None
     unsure = {}
-    for message in Watch(spec["patience"]).lines():
+    head = Head(spec["patience"])
+    for message in head.lines():
         op = message.get("op")
         if op == "manifest":
-            store = Store(targets, read_manifest(message), False)
+            store = Store(targets, unpack(head.payload(message)), False)
             unsure = take_stock(store, message.get("allocated") or {}, spec["via"] == "chain")
             address, port = None, None
             if spec["via"] == "chain":

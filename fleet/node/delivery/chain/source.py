@@ -3,11 +3,12 @@
 import time
 
 from fleet.node.base.files import file_digest
-from fleet.node.base.wire import control_lines, send_json
-from fleet.node.delivery.chain.conversation import read_manifest, worker
+from fleet.node.base.wire import send_json
+from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.send import Limit, Sender
 from fleet.node.delivery.chain.store import Store
 from fleet.node.delivery.chain.target import Target
+from fleet.node.delivery.head import Head, unpack
 
 DIGEST_BATCH_SECONDS = 0.2
 
@@ -44,10 +45,11 @@ def run_source(spec):
             send_json({"event": "changed", "files": [index]})
 
     store = sender = None
-    for message in control_lines():
+    head = Head(spec["patience"])
+    for message in head.lines():
         op = message.get("op")
         if op == "manifest":
-            store = Store(targets, read_manifest(message), True, changed)
+            store = Store(targets, unpack(head.payload(message)), True, changed)
             sender = Sender(store, spec["tls"], Limit(spec["limit"]) if spec["limit"] else None)
             worker(report_sent, sender, spec["every"])
         elif op == "digest":

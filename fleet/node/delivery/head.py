@@ -1,0 +1,81 @@
+"""The head's side of a delivery's conversation, and the end of this program when that side is silent for too long."""
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+import zlib
+
+from fleet.node.base.errors import Refused
+from fleet.node.base.wire import control_lines, send_exit, send_json
+
+
+class Head:
+    """What says nothing, not even ping, for `patience` seconds while it is waited for is gone: the program ends, and
+    its locks with it. waits: since when it is waited for, None while it need not say anything."""
+
+    def __init__(self, patience):
+        self.patience, self.waits = patience, None
+        self.control = control_lines()
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def watch(self):
+        while True:
+            time.sleep(min(1.0, self.patience / 4))
+            waits = self.waits
+            if waits is not None and time.monotonic() - waits > self.patience:
+                # what it does not read may fill the pipe: these words then go with this program
+                last = threading.Thread(target=self.part, daemon=True)
+                last.start()
+                last.join(1.0)
+                os._exit(1)
+
+    def part(self):
+        message = "the head said nothing for %g s" % self.patience
+        try:
+            send_json({"event": "failed", "message": message, "hint": "run the sync again"})
+            send_exit(1)
+        except OSError:
+            pass
+
+    def say(self, question):
+        """Something that it has to answer."""
+        self.waits = time.monotonic()
+        send_json(question)
+
+    def lines(self):
+        """The control lines, until it is gone."""
+        while True:
+            self.waits = time.monotonic()
+            message = next(self.control, None)
+            self.waits = None
+            if message is None:
+                return
+            yield message
+
+    def hear(self, *ops):
+        """The next control line called one of ops; None when it is gone."""
+        return next((message for message in self.lines() if message.get("op") in ops), None)
+
+    def payload(self, message):
+        """The bytes that follow a control line, as they were sent."""
+        parts, size = [], message["size"]
+        while size:
+            self.waits = time.monotonic()
+            part = sys.stdin.buffer.read1(min(size, 65536))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        self.waits = None
+        data = b"".join(parts)
+        if hashlib.sha256(data).hexdigest() != message["sha256"]:
+            raise Refused("something arrived damaged", "run the sync again")
+        return data
+
+
+def unpack(packed):
+    """A manifest as it came."""
+    return json.loads(zlib.decompress(packed).decode())
