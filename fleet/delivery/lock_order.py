@@ -15,7 +15,7 @@ CONNECT_SECONDS = 3.0  # of the first host; behind that nobody waits for it
 LOCK_SECONDS = 5.0  # of all others, while the first host's is held
 
 
-class Turns:
+class LockOrder:
     """The first host's lock before any other, and no word about files there before all others are locked, too: of two
     syncs to the same hosts the one that has the first host has all of them, whole. The other one waits, or is refused
     on all of them."""
@@ -46,8 +46,8 @@ class Turns:
 
     def locked(self, name: str) -> None:
         """A host's lock is held."""
+        self.leave(name)
         with self._changed:
-            self._leave(name)
             if name == self._first:
                 self._wait(lambda: not self._others, LOCK_SECONDS)
 
@@ -60,15 +60,17 @@ class Turns:
                     error = event.result.error
                     if event.result.host == self._first and error is not None and error.kind == "busy":
                         self._refusal = event.result
-                    self._leave(event.result.host)
+                self.leave(event.result.host)
             emit(event)
 
         return seen
 
-    def _leave(self, name: str) -> None:
-        self._others.discard(name)
-        self._open = self._open or name == self._first
-        self._changed.notify_all()
+    def leave(self, name: str) -> None:
+        """A host's lock is held, or it has none to take."""
+        with self._changed:
+            self._others.discard(name)
+            self._open = self._open or name == self._first
+            self._changed.notify_all()
 
     def _wait(self, until: Callable[[], bool], seconds: float | None) -> None:
         end = None if seconds is None else time.monotonic() + seconds

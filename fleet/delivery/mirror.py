@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fleet.delivery import rsync
 from fleet.delivery.conversation import Conversation, Delivery
-from fleet.delivery.lock_order import Turns
+from fleet.delivery.lock_order import LockOrder
 from fleet.delivery.other_sources import KIND, question, refusal
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.tree import Tree, hard_links, scan
@@ -109,7 +109,7 @@ def _mirror(
     digests, parcels = Digests(tree), Parcels(tree)
     sync_id = uuid.uuid4().hex
     runs: set[str] = set()
-    turns = Turns(hosts if min(len(hosts), runtime.fanout) > 1 else (), runtime.cancel)
+    turns = LockOrder(hosts if min(len(hosts), runtime.fanout) > 1 else (), runtime.cancel)
 
     def waiting(run: str) -> None:
         if run not in runs:  # one word for all its hosts

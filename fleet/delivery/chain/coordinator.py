@@ -24,7 +24,7 @@ GOODBYE_SECONDS = 3.0
 
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    reach, limited: see steering.Steering.
+    reach, limited: see steering.Steering. locked: told of each host that holds its lock, or has none to take.
 
     All methods may be called from any thread.
     """
@@ -37,16 +37,16 @@ class Coordinator:
         reach: Callable[[Member], list[list[Any]]],
         star: Callable[[Member], None] | None = None,
         limited: bool = False,
+        locked: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
         self.over = threading.Event()
-        self.first_locked = threading.Event()
         self.sent = 0
         self.source = Source()
         for member in members:
             member.work = manifest.size
-        self._view, self._star, self._reach, self._limited = emit, star, reach, limited
+        self._view, self._star, self._reach, self._limited, self._locked = emit, star, reach, limited, locked
         self._lock = threading.RLock()
         self._steering: Steering | None = None
         # one for each event that says something to the head
@@ -94,17 +94,12 @@ class Coordinator:
         """A host's conversation is over, or never began."""
         with self._lock:
             member = self.members[name]
-            self._first_is_through(name)
+            self._locked(name)
             if member.state not in ("done", "shared", "out"):
                 self._out(member, error or HostFailed("it ended early", host=name, kind="protocol"))
             elif self._steering is not None and not self.over.is_set():
                 self._steering.remove(name)
             self._maybe_go()
-
-    def _first_is_through(self, name: str) -> None:
-        # its lock decides between two broadcasts to the same hosts: one waits, neither deadlocks
-        if name == next(iter(self.members)):
-            self.first_locked.set()
 
     def _out(self, member: Member, error: FleetError) -> None:
         member.fail(error)
@@ -130,7 +125,7 @@ class Coordinator:
         """An event that says nothing to the head."""
 
     def _hello(self, member: Member, message: chain.Hello) -> None:
-        self._first_is_through(member.host.name)
+        self._locked(member.host.name)
         if member.outbox is not None and not member.greeted:
             member.greeted = True
             member.quiet.word()
@@ -162,7 +157,7 @@ class Coordinator:
             kind=message.get("kind", "sync"),
         )
         self._out(member, error)
-        self._first_is_through(member.host.name)
+        self._locked(member.host.name)
         self._maybe_go()
 
     def _at(self, member: Member, message: chain.At) -> None:
@@ -317,7 +312,7 @@ class Coordinator:
                 ),
             )
             member.cancel.set()
-            self._first_is_through(member.host.name)
+            self._locked(member.host.name)
             self._maybe_go()
 
     def _maybe_over(self) -> None:
@@ -330,7 +325,8 @@ class Coordinator:
             if self.over.is_set():
                 return
             self.over.set()
-            self.first_locked.set()
+            for name in self.members:
+                self._locked(name)
             for member in self.members.values():
                 member.tell(op="end")
             self.source.tell(op="end")

@@ -12,7 +12,7 @@ CHANGED = "changed in the source while it was read"
 
 
 class Source:
-    """The head's own relay. digests: file number -> sha256. changed: files given up."""
+    """The head's own member. digests: file number -> sha256. changed: files given up."""
 
     def __init__(self) -> None:
         self.outbox: Outbox | None = None

@@ -22,6 +22,7 @@ from fleet.delivery.chain.member import Member, converse
 from fleet.delivery.chain.order import SOURCE
 from fleet.delivery.chain.star import send
 from fleet.delivery.chain.tunnel import Tunnels
+from fleet.delivery.lock_order import LockOrder
 from fleet.delivery.manifest import Manifest, scan
 from fleet.each import failed, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
@@ -129,6 +130,7 @@ class _Transfer:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
         self._sessions: dict[str, Session] = {}
         self.tunnels = Tunnels(self._sessions)
+        self._lock_order = LockOrder(plan.hosts if len(members) > 1 else (), runtime.cancel)
         self.coordinator = Coordinator(
             members,
             manifest,
@@ -136,6 +138,7 @@ class _Transfer:
             self.tunnels.addresses,
             self.star if plan.via == "rsync" else None,
             plan.limit is not None,
+            self._lock_order.leave,
         )
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
@@ -161,9 +164,7 @@ class _Transfer:
             member.reached = session.address
             undo = self._runtime.cancel.on_set(member.cancel.set)
             try:
-                if member is not next(iter(coordinator.members.values())):
-                    while not (coordinator.first_locked.wait(0.2) or self._runtime.cancel.is_set()):
-                        pass
+                self._lock_order.begin(host.name)
                 spec = {
                     **self._spec,
                     "role": "node",

@@ -9,15 +9,13 @@ class Trouble(Exception):
     """message, hint"""
 
 
-def told(error, where=None, again=""):
+def told(error, shown=str, where=None, again=""):
     """(message, hint) for what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
-    without errno), or a fault. where: what it was about if the error does not say; again: what to do once there is
-    space."""
+    without errno), or a fault. shown: what people call a path in it; where: what it was about if the error does not
+    say; again: what to do once there is space."""
     if isinstance(error, (Refused, Trouble)):
         return error.args[:2]
     import errno
-
-    from fleet.node.base.beneath import shown
 
     name = getattr(error, "filename", None) or where
     name = shown(name) if isinstance(name, bytes) else name

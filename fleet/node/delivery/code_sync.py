@@ -11,7 +11,7 @@ Conversation (J frames out, control lines in):
        delivered would be lost
     or {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
     -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
-    <- {"op": "parcel", "size": n, "sha256"} and n bytes, see mirror_parcels.py; any number of these
+    <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
     <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "entries", "changed"}
@@ -26,7 +26,7 @@ where DEST is a mount point or the parent is not ours); only that is ever delete
 
 import os
 
-from fleet.node.base.beneath import Beneath, reach
+from fleet.node.base.beneath import Beneath, reach, shown
 from fleet.node.base.errors import Refused, told
 from fleet.node.base.files import file_digest, lstat, remove_tree
 from fleet.node.base.locks import take_lock
@@ -189,7 +189,7 @@ def main():
     except Refused as refused:
         answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1], "busy": len(refused.args) > 2}
     except OSError as error:
-        message, hint = told(error, spec["dest"])
+        message, hint = told(error, shown, spec["dest"])
         answer = {"event": "failed", "message": message, "hint": hint}
     if answer is not None:
         send_json(answer)

@@ -1,4 +1,4 @@
-"""The room that a destination has, and how little of it files take: what mirror and relay share, behind beneath."""
+"""The room that a destination has, and how little of it files take: what code and data share."""
 
 import os
 

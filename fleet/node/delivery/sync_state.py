@@ -1,6 +1,6 @@
 """What code syncs have put on this node, for those who start runs from it: preflight and supervise.
 
-In the state folder of a sync (place.py) lie
+In the state folder of a sync (base/state_folder.py) lie
     state      JSON {"digest": of the manifest, "also": [entry]: what of older ones is still there, "source": {"host",
                "path"}: the folder that it came from}, a line break, and the manifest as the head packed it: zlib JSON
                [[path, ...]]

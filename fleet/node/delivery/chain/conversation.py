@@ -2,6 +2,7 @@
 
 import os
 
+from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, told
 from fleet.node.base.wire import send_exit, send_json
 from fleet.node.delivery.chain.link import start_thread
@@ -13,7 +14,7 @@ class Mixed(Refused):
 
 def fail(error):
     """Report what ends this program, and end it."""
-    message, hint = told(error, again=", then run this again: it goes on where it ended")
+    message, hint = told(error, shown, again=", then run this again: it goes on where it ended")
     try:
         kind = "mixed" if isinstance(error, Mixed) else "sync"
         send_json({"event": "failed", "message": message, "hint": hint, "kind": kind})

@@ -82,7 +82,7 @@ class Link:
             if not more:
                 raise OSError(errno.ECONNRESET, "the other end closed the connection")
             if len(data) + len(more) > limit:
-                raise Nonsense("it says more than any relay")
+                raise Nonsense("it says more than any member")
             data += more
         return bytes(data)
 
@@ -106,7 +106,7 @@ class Lost(Exception):
 
 
 class Nonsense(Lost):
-    """The other end says what no relay says."""
+    """The other end says what no member says."""
 
 
 class lost:
