@@ -6,11 +6,11 @@ case $spec in "fleet begins "*) ;; *) exit 97 ;; esac;
 eval "${spec#fleet begins }";
 exec 3>&2 4<&0 2>/dev/null;
 say() { printf "\000%s%s\n" "$key" "$*"; };
-# kin: pid:birth of what lives and is the command's, by its mark, its session or whoever started it. It is never forgotten:
-# what is known may get rid of all three.
+# known: pid:birth of what lives and is the command's, by its mark, its session or whoever started it. It is not
+# forgotten: what is known may get rid of all three.
 scan() {
-kin=$({ grep -ls "FLEET_EXEC_ID=$mark" /proc/[0-9]*/environ; cat /proc/[0-9]*/stat; } |
-awk -v top=$$ -v self="$self" -v known="$kin" '
+all=$({ grep -ls "FLEET_EXEC_ID=$mark" /proc/[0-9]*/environ; cat /proc/[0-9]*/stat; } |
+awk -v top=$$ -v self="$self" -v known="$known" '
 /^.proc/ { split($0, part, "/"); marked[part[3]] = 1; next }
 { row = row $0; if (row ~ /[)] [A-Za-z] [0-9]+ [0-9]/) { pid = row + 0; sub(/.*[)] /, "", row); split(row, f, " "); row = "";
 if (f[1] ~ /[ZX]/) next; parent[pid] = f[2]; session[pid] = f[4]; born[pid] = f[20] } }
@@ -21,7 +21,7 @@ own[top] = 1;
 do { grew = 0; for (p in parent) { if (p in kin) continue; if (parent[p] in kin) { if (p in own) continue; grew = kin[p] = 1 } } } while (grew);
 for (p in kin) { if (p in own) continue; if (p in parent) print p ":" born[p] } }
 ');
-pids=; for one in $kin; do pids="$pids ${one%:*}"; done; [ "$pids" ];
+known= pids=; for one in $all; do known="$known $one" pids="$pids ${one%:*}"; done; [ "$pids" ];
 };
 # TERM, `grace` tenths of a second, KILL
 finish() {

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,11 @@ HOST = Host("n1", "127.0.0.1")
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
 TRUE = Words(["true"], None, {})
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
+
+
+def new_mark() -> str:
+    """Other tests run at the same time: nobody is to be taken for another's."""
+    return f"exec-{uuid.uuid4().hex}"
 
 
 def run(options: ExecOptions, host: Host = HOST, **kw: object) -> Report:
@@ -156,12 +162,13 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     )
     try:
         assert node.stdin and node.stderr
-        node.stdin.write(words.script("KEY", "m", 0.2))
+        node.stdin.write(words.script("KEY", new_mark(), 0.2))
         node.stdin.flush()
         deadline = time.monotonic() + 5
         while not alive("sleep(4521)"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        time.sleep(1.0)  # it is root's in every way by then
         node.stdin.write(b"end\n")
         node.stdin.flush()
         said = b""
@@ -205,7 +212,7 @@ def test_chatty_login_shell_is_skipped() -> None:
         def start(self, command: str, *, with_stderr: bool = False) -> object:
             return session.start("echo welcome to gpu01; echo; echo oh >&2; " + command, with_stderr=with_stderr)
 
-    with Command(Chatty(), Words(["echo", "hi"], None, {}), "m", 0) as command:  # type: ignore[arg-type]
+    with Command(Chatty(), Words(["echo", "hi"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
         assert list(command.output(silence=10, timeout=None, patience=0)) == [(0, b"hi\n")]
     assert command.status == 0 and command.left is None
 
@@ -231,7 +238,7 @@ def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, tex
         call(Broken(), "run.stop", {}, dict[str, object], timeout=10)  # type: ignore[arg-type]
     assert caught.value.kind == kind and text in caught.value.message
     if kind == "protocol":
-        with pytest.raises(ConnectError) as caught, Command(Broken(), TRUE, "m", 0) as running:  # type: ignore[arg-type]
+        with pytest.raises(ConnectError) as caught, Command(Broken(), TRUE, new_mark(), 0) as running:  # type: ignore[arg-type]
             list(running.output(silence=10, timeout=None, patience=0))
         assert caught.value.kind == kind and text in caught.value.message
 
@@ -269,7 +276,7 @@ def test_every_login_shell_reads_the_same(shell: str) -> None:
             return session.start(f"exec {shell} -c {shlex.quote(command)}", with_stderr=with_stderr)
 
     words = Words([*SHOW, *ODD, ALL_BYTES], None, {"A": "x; 'q'\n$(id)", "UID": "7"})
-    with Command(Login(), words, "m", 0) as command:  # type: ignore[arg-type]
+    with Command(Login(), words, new_mark(), 0) as command:  # type: ignore[arg-type]
         said = b"".join(data for _, data in command.output(silence=20, timeout=None, patience=0))
     assert json.loads(said) == [*ODD, ALL_BYTES] and command.status == 0
 
@@ -286,10 +293,10 @@ def test_nothing_is_started_but_sh_and_the_command(tmp_path: Path) -> None:
         def start(self, command: str, *, with_stderr: bool = False) -> object:
             return session.start(f"PATH={tmp_path}; {command}", with_stderr=with_stderr)
 
-    with Command(Bare(), Words(["sh", "-c", "echo $0; exit 3"], None, {}), "m1", 0) as command:  # type: ignore[arg-type]
+    with Command(Bare(), Words(["sh", "-c", "echo $0; exit 3"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
         assert list(command.output(silence=10, timeout=None, patience=0)) == [(0, b"sh\n")]
     assert command.status == 3
-    with Command(Bare(), Words(["sh", "-c", "sleep 4611 & sleep 4611"], None, {}), "m2", 0.5) as command:  # type: ignore[arg-type]
+    with Command(Bare(), Words(["sh", "-c", "sleep 4611 & sleep 4611"], None, {}), new_mark(), 0.5) as command:  # type: ignore[arg-type]
         list(command.output(silence=10, timeout=0.5, patience=10))
     assert command.left == [] and command.status is None and not alive("sleep 4611")
 

@@ -27,7 +27,7 @@ def test_status_and_streams(session: SshSession) -> None:
 
 def test_commands_run(session: SshSession) -> None:
     argv = ["printf", "%s", "it's 72\" $(id)\n*"]
-    with Command(session, Words(argv, None, {}), "m", 0) as command:
+    with Command(session, Words(argv, None, {}), "exec-lab", 0) as command:
         said = list(command.output(silence=20, timeout=20, patience=5))
     assert b"".join(data for _, data in said) == argv[2].encode() and command.status == 0
     with Command(
