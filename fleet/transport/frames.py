@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HEADER = struct.Struct(frames.HEADER)
-MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NOISE_LIMIT = 64 * 1024
 # JSON takes far more memory than its text
 ITEM_LIMIT = 500_000

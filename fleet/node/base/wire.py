@@ -2,13 +2,6 @@
 
 Interpreter start is most of what a short command costs a node, so this imports only what is compiled into the
 interpreter: json, threading, signal and subprocess would treble it.
-
-node -> head: PREAMBLE once (what a chatty .bashrc printed before it is skipped), then frames:
-1 byte type, uint32 stream, uint32 length, payload.
-    O  output bytes of a stream        J  a JSON object
-    H  heartbeat, empty                X  JSON {"exit_status": n}, the last frame
-head -> node: line 1 the spec, a JSON object; then control lines, each a JSON object with "op":
-    {"op": "ping"}, or what the program defines. End of file means the head is gone.
 """
 
 import _thread
@@ -16,6 +9,8 @@ import os
 import sys
 import time
 from struct import pack
+
+from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, MESSAGE, PREAMBLE
 
 try:
     from _json import make_scanner
@@ -36,8 +31,6 @@ try:
             raise ValueError("not JSON: %r" % text[:80]) from None
 except (ImportError, AttributeError, TypeError):
     from json import loads
-PREAMBLE = b"\0FLEET1\n"
-HEARTBEAT_SECONDS = 1.0
 _lock = _thread.allocate_lock()
 _out = 1
 
@@ -51,11 +44,11 @@ def write_all(fd, data):
 def frame(kind, payload=b"", stream=0):
     """Send one frame; safe from several threads. Raises OSError (EPIPE) when the head is gone."""
     with _lock:
-        write_all(_out, pack(">cII", kind, stream, len(payload)) + payload)
+        write_all(_out, pack(HEADER, kind, stream, len(payload)) + payload)
 
 
 def send_exit(status):
-    frame(b"X", b'{"exit_status": %d}' % status)
+    frame(EXIT, b'{"exit_status": %d}' % status)
 
 
 def start():
@@ -71,7 +64,7 @@ def start_heartbeat(seconds=HEARTBEAT_SECONDS):
         try:
             while True:
                 time.sleep(seconds)
-                frame(b"H")
+                frame(HEARTBEAT)
         except OSError:
             pass
 
@@ -93,7 +86,7 @@ def control_lines():
 def send_json(message):
     from json import dumps
 
-    frame(b"J", dumps(message).encode("utf-8", "surrogateescape"))
+    frame(MESSAGE, dumps(message).encode("utf-8", "surrogateescape"))
 
 
 def in_parts(items, size=500):

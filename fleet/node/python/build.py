@@ -22,6 +22,7 @@ from fleet.node.base.locks import holder_of
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
+from fleet.protocol.frames import OUTPUT
 
 
 def room(spec):
@@ -62,7 +63,7 @@ def pump(child):
             data = os.read(fd, 65536)
             open_ = bool(data)
             if data:
-                frame(b"O", data, 0)
+                frame(OUTPUT, data, 0)
         elif child.poll() is not None:
             break
     return True
@@ -143,7 +144,7 @@ def bring(path):
     )
     with open(path, "rb") as f:
         for block in iter(lambda: f.read(1 << 17), b""):
-            frame(b"O", block, 1)
+            frame(OUTPUT, block, 1)
 
 
 def main():

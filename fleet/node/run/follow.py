@@ -18,6 +18,7 @@ import time
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.ending import bury
 from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
+from fleet.protocol.frames import OUTPUT
 
 CHUNK = 65536
 CHUNKS_A_TURN = 16
@@ -40,7 +41,7 @@ class Stream:
         for _ in range(CHUNKS_A_TURN):
             data = os.pread(self.fd, CHUNK, self.offset)
             if data:
-                frame(b"O", data, self.number)
+                frame(OUTPUT, data, self.number)
                 self.offset += len(data)
                 sent = True
             if len(data) < CHUNK:

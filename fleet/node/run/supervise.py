@@ -49,6 +49,7 @@ from fleet.node.run.run_folder import (
     write_final,
     write_json,
 )
+from fleet.protocol.frames import MESSAGE
 
 TICK, ENDING_TICK = 0.05, 0.02
 
@@ -289,7 +290,7 @@ def answer():
     # one message, not up to end of file: an engine that hangs on its way into a dead mount holds the other end
     said = os.read(reader, 65536)
     if said:
-        frame(b"J", said)
+        frame(MESSAGE, said)
     else:
         send_json(Failed("the supervisor died before it could start the run").answer)
 
