@@ -85,20 +85,15 @@ def refuse_command(argv: Sequence[str], shell: str | None) -> None:
 class Verbs(ABC, Generic[R, L]):
     """The verbs. Names and meanings of parameters are those of the command line, times are seconds."""
 
-    inventory: Inventory
-    everyone: Inventory
+    @property
+    @abstractmethod
+    def _fleet(self) -> Fleet: ...
 
     @abstractmethod
     def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> R: ...
 
     @abstractmethod
     def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> L: ...
-
-    @abstractmethod
-    def _now(self, work: Callable[[Runtime], T]) -> T: ...
-
-    @abstractmethod
-    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport: ...
 
     def exec(
         self,
@@ -116,27 +111,27 @@ class Verbs(ABC, Generic[R, L]):
 
         refuse_command(argv, shell)
         options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep)
-        return self._do(execute.plan(self.inventory, options), execute.run)
+        return self._do(execute.plan(self._fleet.inventory, options), execute.run)
 
     def sync(self, source: str | os.PathLike[str] = ".", to: str | None = None, *, force: bool = False) -> R:
         """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over what another
         folder's sync delivered there, without asking."""
         from fleet.ops import sync
 
-        return self._do(sync.plan(self.inventory, Path(source), to, force), sync.run)
+        return self._do(sync.plan(self._fleet.inventory, Path(source), to, force), sync.run)
 
     def sync_data(self, *data: str, limit: str | None = None, via: Literal["chain", "rsync"] = "chain") -> R:
         """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second."""
         from fleet.ops import broadcast
 
-        return self._do(broadcast.plan(self.inventory, data, limit=limit, via=via), broadcast.run)
+        return self._do(broadcast.plan(self._fleet.inventory, data, limit=limit, via=via), broadcast.run)
 
     def sync_wheels(self, source: str | os.PathLike[str], *, refresh: bool = False, import_timeout: float = 120.0) -> R:
         """Install wheels (a folder, one wheel, a requirements file) into every host's Python, offline, all or none.
         refresh: resolve requirements again."""
         from fleet.ops import wheels
 
-        plan = wheels.plan(self.inventory, Path(source), import_seconds=import_timeout, refresh=refresh)
+        plan = wheels.plan(self._fleet.inventory, Path(source), import_seconds=import_timeout, refresh=refresh)
         return self._do(plan, wheels.run)
 
     def check(self, *, timeout: float = 20.0, engine: str = DEFAULT) -> R:
@@ -144,7 +139,7 @@ class Verbs(ABC, Generic[R, L]):
         each host's facts as `views`. Its exit_code: 123 when something would keep a run from starting."""
         from fleet.ops import check
 
-        return self._do(check.plan(self.inventory, check.CheckOptions(timeout, engine)), check.run)
+        return self._do(check.plan(self._fleet.inventory, check.CheckOptions(timeout, engine)), check.run)
 
     def kill_port(
         self,
@@ -161,8 +156,8 @@ class Verbs(ABC, Generic[R, L]):
         def run(plan: KillPlan, runtime: Runtime) -> Report:
             return kill_port.run(plan, runtime) if plan.targets and agree(plan) else kill_port.report(plan, {})
 
-        found = self._now(lambda runtime: kill_port.look(self.inventory, ports, runtime))
-        return self._do(kill_port.plan(self.inventory, sorted(ports), found, grace=grace, force=force), run)
+        found = self._fleet.run(lambda runtime: kill_port.look(self._fleet.inventory, ports, runtime))
+        return self._do(kill_port.plan(self._fleet.inventory, sorted(ports), found, grace=grace, force=force), run)
 
     def setup_ssh(
         self,
@@ -192,10 +187,10 @@ class Verbs(ABC, Generic[R, L]):
             gateways = () if undo else (each.name for each in plan.all if each.gateway)
             passwords = Passwords(default=password)
             if password_file:
-                passwords = read_password_file(os.fspath(password_file), [*self.inventory.names, *gateways])
-            transport = self._connect(passwords.take)
+                passwords = read_password_file(os.fspath(password_file), [*self._fleet.inventory.names, *gateways])
+            transport = self._fleet._connect(passwords.take)
             try:
-                prompts = (self._connect, passwords, confirm, ask_password)
+                prompts = (self._fleet._connect, passwords, confirm, ask_password)
                 given = setup_ssh.SetupRuntime(
                     transport, runtime.fanout, runtime.emit, runtime.cancel, runtime.ask, *prompts
                 )
@@ -205,9 +200,9 @@ class Verbs(ABC, Generic[R, L]):
 
         plan: SetupPlan | UndoPlan
         if undo:
-            plan = undoing.UndoPlan(self.inventory, self.everyone, home)
+            plan = undoing.UndoPlan(self._fleet.inventory, self._fleet.everyone, home)
         else:
-            plan = setup_ssh.plan(self.inventory, self.everyone, options, home)
+            plan = setup_ssh.plan(self._fleet.inventory, self._fleet.everyone, options, home)
         return self._do(plan, run)
 
     def build(
@@ -241,7 +236,7 @@ class Verbs(ABC, Generic[R, L]):
             Path(builds_dir),
             import_timeout,
         )
-        return self._do(build.plan(self.inventory, options), build.run)
+        return self._do(build.plan(self._fleet.inventory, options), build.run)
 
     def launch(
         self,
@@ -303,7 +298,9 @@ class Verbs(ABC, Generic[R, L]):
             str(Path.cwd()),
             force,
         )
-        return self._begin(launch.plan(self.inventory, job, options, launch.new_run_id(script, name)), launch.run)
+        return self._begin(
+            launch.plan(self._fleet.inventory, job, options, launch.new_run_id(script, name)), launch.run
+        )
 
 
 @dataclass(frozen=True)
@@ -317,6 +314,10 @@ class Fleet(Verbs[Report, "Run"]):
     connect_timeout: float = 10.0
     emit: Emit = silent
     ask: Callable[[str], bool | None] = lambda question: None
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -354,9 +355,6 @@ class Fleet(Verbs[Report, "Run"]):
     def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> Run:
         return Run(self, plan, lambda runtime: run(plan, runtime))
 
-    def _now(self, work: Callable[[Runtime], T]) -> T:
-        return self.run(work)
-
     def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
         more = {"password_for": password_for} if password_for else {}
         # a gateway may be a host of the inventory that is not selected
@@ -388,22 +386,20 @@ class Planned:
         return self.fleet.run(self.work, emit)
 
 
+@dataclass(frozen=True)
 class Plans(Verbs[Planned, Planned]):
     """The verbs of a fleet, planned and not done."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self.inventory, self.everyone = fleet, fleet.inventory, fleet.everyone
+    of: Fleet
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self.of
 
     def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
-        return Planned(self._fleet, plan, lambda runtime: run(plan, runtime))
+        return Planned(self.of, plan, lambda runtime: run(plan, runtime))
 
     _begin = _do
-
-    def _now(self, work: Callable[[Runtime], T]) -> T:
-        return self._fleet._now(work)
-
-    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
-        return self._fleet._connect(password_for)
 
 
 class _Task(Generic[T]):

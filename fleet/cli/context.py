@@ -99,13 +99,21 @@ def leave_if_stuck() -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a question at once, instead of being noted."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def handling(handlers: Mapping[signal.Signals, Callable[[int, Any], object]]) -> Iterator[None]:
+    """Signals are handled so, for as long as it lasts."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends a question at once, instead of being noted."""
+    with handling({signal.SIGINT: signal.default_int_handler}):
+        yield
 
 
 def ask(question: str) -> bool | None:
@@ -130,12 +138,8 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
         terminal.note("interrupted: stopping; once more to leave at once")
         threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()
 
-    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handler)):
         yield
-    finally:
-        for signum, old in before.items():
-            signal.signal(signum, old)
 
 
 def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:

@@ -14,7 +14,7 @@ import click
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import detailed, load_inventory, the_fleet
+from fleet.cli.context import detailed, handling, load_inventory, the_fleet
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Named, Seconds, common_options, settings_of
@@ -190,11 +190,8 @@ def _signals(cancel: Cancel) -> Iterator[None]:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
         os._exit(128 + signum)
 
-    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
-    try:
+        handlers[signal.SIGHUP] = hang_up
+    with handling(handlers):
         yield
-    finally:
-        for signum, old in before.items():
-            signal.signal(signum, old)

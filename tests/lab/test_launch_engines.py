@@ -100,14 +100,14 @@ def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
 
 def test_an_engine_of_another_package(ready: VirtualLab, tmp_path: Path) -> None:
     """Installed beside fleet, on the head alone."""
-    put(ready, loud_py='import os; print(os.environ["LOUD"], os.environ["RANK"], os.environ["WORLD_SIZE"])')
-    env = {"PYTHONPATH": str(install(tmp_path / "site", "loudlaunch", ENGINE, loud="Loud"))}
+    put(ready, quiet_py='import os; print(os.environ["RANK"], os.environ["WORLD_SIZE"])')
+    env = {"PYTHONPATH": str(install(tmp_path / "site", "quietlaunch", ENGINE, quiet="Quiet"))}
     where = ["-i", str(uneven(ready, tmp_path, [1, 2, 1, 1])), "-w", ",".join(ready.names[:2])]
-    assert "|loud]" in ready.fleet("launch", "--help", env=env).stdout
-    done = ready.fleet(*where, "launch", "--engine", "loud", "loud.py", cwd=tmp_path, env=env, timeout=120)
+    assert "|quiet]" in ready.fleet("launch", "--help", env=env).stdout
+    done = ready.fleet(*where, "launch", "--engine", "quiet", "quiet.py", cwd=tmp_path, env=env, timeout=120)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.glob("runs/*-*")
     said = sorted(path.read_text() for path in run.glob("*/rank*.out"))
-    assert said == [f"{run.name} {rank} 3\n" for rank in range(3)]
-    refused = ready.fleet(*where, "launch", "--engine", "loud", "loud.py", cwd=tmp_path)
-    assert refused.returncode == 2 and "'loud' is not one of" in refused.stderr
+    assert said == [f"{rank} 3\n" for rank in range(3)]
+    refused = ready.fleet(*where, "launch", "--engine", "quiet", "quiet.py", cwd=tmp_path)
+    assert refused.returncode == 2 and "'quiet' is not one of" in refused.stderr

@@ -15,7 +15,7 @@ HOSTS = "hosts: {a: {}, b: {}}\n"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    install(tmp_path / "site", "loudlaunch", ENGINE, loud="Loud", torchrun="Loud")
+    install(tmp_path / "site", "quietlaunch", ENGINE, quiet="Quiet", torchrun="Quiet")
     install(tmp_path / "site", "brokenlaunch", "import nothere\n", broken="Broken")
     return install(tmp_path / "site", "oddlaunch", "class Odd: ...\n", odd="Odd", gone="Gone")
 
@@ -32,13 +32,13 @@ def test_they_stand_among_the_choices(site: Path) -> None:
     for verb in ("launch", "check"):
         code, said = fleet(site, verb, "--help")
         listed = "".join(said.split())
-        assert code == 0 and "[torchrun|deepspeed|command|broken|gone|loud|odd]" in listed
-    assert "did you mean loud" in fleet(site, "launch", "--engine", "loudd", "x.py")[1]
+        assert code == 0 and "[torchrun|deepspeed|command|broken|gone|odd|quiet]" in listed
+    assert "did you mean quiet" in fleet(site, "launch", "--engine", "quiett", "x.py")[1]
 
 
 def test_one_is_planned_with(site: Path) -> None:
-    code, said = fleet(site, "launch", "--engine", "loud", "--dry-run", "train.py", "--lr", "1")
-    assert code == 0 and "engine loud" in said and "LOUD" in said, said
+    code, said = fleet(site, "launch", "--engine", "quiet", "--dry-run", "train.py", "--lr", "1")
+    assert code == 0 and "engine quiet" in said and "MASTER_PORT" in said, said
     # fleet's own name stays its own
     assert "torch.distributed.run" in fleet(site, "launch", "--dry-run", "train.py")[1], (
         "fleet's own name stays its own"
