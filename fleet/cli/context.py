@@ -23,6 +23,7 @@ from fleet.cli.output import clean, clean_lines, talk, write_failures, write_jso
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
 from fleet.model import Inventory, Report
+from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 
@@ -42,7 +43,7 @@ def load_everyone() -> Inventory:
         path = find_inventory(settings_of().inventory, Path.cwd(), os.environ)
         meta["fleet.inventory"] = found = load(path)
         if settings_of().verbose and not settings_of().json:
-            talk(clean(f"inventory {path}, {len(found.hosts)} host{'s' * (len(found.hosts) != 1)}"))
+            talk(clean(f"inventory {path}, {counted(len(found.hosts), 'host')}"))
     everyone = meta["fleet.inventory"]
     assert isinstance(everyone, Inventory)
     return everyone

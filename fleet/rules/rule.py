@@ -10,7 +10,7 @@ Severity = Literal["error", "warning", "info"]
 Kind = Literal["equal", "minimum", "maximum", "clear", "said", "somewhere", "distinct", "digest", "partly", "contents"]
 View = Mapping[str, Any]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
+MiB, GiB = 1 << 20, 1 << 30
 
 
 class Missing:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fleet.cli.main import run
+from fleet.engines.base import Start, World
+from fleet.engines.command import AnyCommand
 from fleet.errors import ConnectError, FleetError, PreflightError
 from fleet.events import silent
-from fleet.model import Host, Inventory, Job
+from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import candidate_ports
 from fleet.ops.launch.plan import plan as make_plan
@@ -72,3 +75,21 @@ def test_a_refusal_says_of_every_host_what_was_wrong_there() -> None:
     error = refusal([Finding("x", "error", ("a",), "no script", "r")], {"b": ConnectError("is off", host="b")})
     assert isinstance(error, ConnectError) and "nothing was started" in error.message
     assert {name: e and e.kind for name, e in error.hosts.items()} == {"a": "preflight", "b": "unreachable", "c": None}
+
+
+def test_a_launch_plans_once_and_refines_that_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    start = AnyCommand.start
+
+    def counted(self: AnyCommand, job: Job, world: World, node: Node, python: str) -> Start:
+        made.append(world.master_addr)
+        return start(self, job, world, node, python)
+
+    monkeypatch.setattr(AnyCommand, "start", counted)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job").write_text("#!/bin/sh\n")
+    (tmp_path / "job").chmod(0o755)
+    (tmp_path / "fleet.yaml").write_text("hosts: {n1: {}}\n")
+    assert run(["--transport", "local", "-q", "launch", "--engine", "command", "./job"]) == 0
+    assert len(made) == 2
