@@ -89,7 +89,8 @@ class ProcessChannel:
             if mine:
                 self._read_lock.release()
 
-    def _lost(self, why: str = "the connection was lost, or the process there has ended") -> ConnectError:
+    def _lost(self, why: str | None = None) -> ConnectError:
+        why = why or "the connection was lost, or the process there has ended"
         return ConnectError(
             why, host=self._host.name, kind="lost", hint="the host went down or hangs, or its sshd was stopped"
         )

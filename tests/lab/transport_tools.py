@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
+from fleet.transport import TRANSPORTS
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.ssh.transport import SshTransport
 from tests.lab.private_sshd import Head
 
 # generous where a real sshd has to answer on a busy machine, short where it is waited out
@@ -21,15 +22,41 @@ TIMEOUT = 10.0
 WAIT = 1.5
 
 
-def transport(head: Head, timeout: float = TIMEOUT, **more: object) -> SshTransport:
-    return SshTransport(ConnectOptions(timeout), home=head.home, **more)  # type: ignore[arg-type]
+# the transport that the running test is about; the fixture `kind` sets it
+KIND = ["ssh"]
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def over(*kinds: str) -> Callable[[F], F]:
+    """Decorator: this test is about these transports, not about its module's KINDS."""
+
+    def mark(test: F) -> F:
+        test.kinds = kinds  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def transport(head: Head, timeout: float = TIMEOUT, **more: object) -> Any:
+    """One of the kind that the test is about, with this head's home; the fixture `kind` closes it."""
+    if KIND[0] != "local":
+        more["home"] = head.home
+    made = TRANSPORTS.get(KIND[0])(ConnectOptions(timeout), **more)
+    MADE.append(made)
+    return made
+
+
+MADE: list[Any] = []
 
 
 def failure(head: Head, host: Host, timeout: float = TIMEOUT, **more: object) -> ConnectError:
     """The error of connecting, which must name the host, have a hint and come in time."""
     begin = time.monotonic()
+    made = transport(head, timeout, **more)
     with pytest.raises(ConnectError) as caught:
-        transport(head, timeout, **more).connect(host, Cancel())
+        made.connect(host, Cancel())
+    made.close()
+    MADE.remove(made)
     assert time.monotonic() - begin < timeout + 1
     error = caught.value
     assert error.host == host.name

@@ -42,10 +42,10 @@ def popen(argv: Sequence[str], **options: int) -> subprocess.Popen[bytes]:
 
 class Master:
     """Ends with abort(). control: its socket. said: what it said so far, of a long life only the end. refusals:
-    what the host said when it was asked for a way to another one."""
+    what the host said when it was asked for a way to another one. via: the gateway's."""
 
-    def __init__(self, argv: Sequence[str], control: Path) -> None:
-        self.control = control
+    def __init__(self, argv: Sequence[str], control: Path, via: Master | None) -> None:
+        self.control, self.via = control, via
         self.said = ""
         self.refusals: list[str] = []
         self._settled = threading.Event()

@@ -124,14 +124,15 @@ class Said:
             code = 2 if refusals[-1].startswith("connect failed") else 1
             return refused_by_gateway(code, refusals[-1].rpartition(": ")[2], name, self._at)
         if "Remote protocol version" not in self._text:
-            if re.search(r"invalid characters|Invalid SSH identification|banner line", self._text):
+            early = "MaxStartups" in self._text
+            if not early and re.search(r"invalid characters|Invalid SSH identification|banner line", self._text):
                 line = re.search(r"banner line 0: (.*?)\r?$", self._text, re.MULTILINE)
                 return ConnectError(
                     self._said(f"answers, but not as an SSH server does: {line[1][:200] if line else ''!r}"),
                     kind="banner",
                     hint="is this the port of sshd? or it turns this machine away for a while",
                 )
-            if re.search(r"exchange_identification|banner exchange", self._text):
+            if early or re.search(r"exchange_identification|banner exchange", self._text):
                 return ClosedEarly(
                     self._said("closed the connection before its SSH banner"),
                     kind="banner",

@@ -17,14 +17,15 @@ from fleet.transport.openssh.said import Said
 from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.gates import ClosedEarly, Gateways
+from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways
 from fleet.transport.ssh.known_hosts import KnownHosts
 from fleet.transport.ssh.route import Routed, route_key
 
 EARLY_RETRIES = 4
 NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
 # What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
-# command's, no port of this machine opened once a host, no connection that outlives its user.
+# command's, no port of this machine opened once a host, no connection that outlives its user, or waits for a
+# host that has died.
 _ALWAYS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
@@ -36,6 +37,8 @@ _ALWAYS = (
     "RemoteCommand=none",
     "PermitLocalCommand=no",
     "VisualHostKey=no",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=3",
 )
 
 
@@ -48,6 +51,17 @@ class OpensshChannel(ProcessChannel):
             super().__init__(argv, host, patience=0.0, with_stderr=with_stderr)
         except OSError as error:
             raise os_error(error, "ssh") from error
+
+    def _lost(self, why: str | None = None) -> ConnectError:
+        via = self._master.via
+        if via is None or not via.ended(0.2):
+            return super()._lost(why)
+        return ConnectError(
+            "the connection to its gateway was lost",
+            host=self._host.name,
+            kind="gateway",
+            hint="the gateway went down, or its sshd was stopped",
+        )
 
     def recv(self, timeout: float) -> bytes | None:
         data = super().recv(timeout)
@@ -63,7 +77,7 @@ class OpensshChannel(ProcessChannel):
 
     def _look(self) -> None:
         """Raise where the end of what it says is the connection's."""
-        if self._master.broken and self.wait(1.0) is None:
+        if super().wait(0.5) == 255 and self._master.ended(0.2):
             raise self._lost()
 
     def wait(self, timeout: float) -> int | None:
@@ -112,6 +126,7 @@ class OpensshTransport(Routed):
         self._known_hosts = KnownHosts()
         self._lock = threading.Lock()
         self._made: Folder | None = None
+        self._gates = Gates()
         self._gateways: Gateways[Master] = Gateways()
 
     @property
@@ -124,8 +139,10 @@ class OpensshTransport(Routed):
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
         try:
             endpoint = self.resolve(host, cancel)
-            deadline = Deadline.after(self.options.connect_timeout, cancel)
-            master, words = self._connect(host, endpoint, self.hops(endpoint), deadline)
+            route = self.hops(endpoint)
+            with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
+                deadline = Deadline.after(self.options.connect_timeout, cancel)
+                master, words = self._connect(host, endpoint, route, deadline)
         except FleetError as error:
             error.host = host.name
             raise
@@ -150,7 +167,7 @@ class OpensshTransport(Routed):
             words = [*self._words(host, endpoint, without), *(_through(gateway) if gateway else ())]
             control = self._folder.socket()
             main = ["-N", "-M", "-S", str(control), "-o", "LogLevel=DEBUG1"]
-            master = Master(["ssh", *main, *words, "--", host.name], control)
+            master = Master(["ssh", *main, *words, "--", host.name], control, gateway)
             try:
                 settled = master.settle(deadline)
                 if settled:

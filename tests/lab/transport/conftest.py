@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.transport.base import Cancel
-from fleet.transport.ssh.channel import SshSession
+from fleet.transport.base import Cancel, Session
+from tests.lab import transport_tools
 from tests.lab.private_sshd import Head, Sshd, free_port
 from tests.lab.transport_tools import transport
 
@@ -16,6 +16,20 @@ from tests.lab.transport_tools import transport
 @pytest.fixture(autouse=True)
 def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One suite: each test runs over the transports of its module's KINDS, or of its own @over."""
+    kinds = getattr(metafunc.function, "kinds", getattr(metafunc.module, "KINDS", ("ssh",)))
+    metafunc.parametrize("kind", kinds, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(transport_tools, "KIND", [request.param])
+    yield request.param
+    while transport_tools.MADE:
+        transport_tools.MADE.pop().close()
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +47,7 @@ def head(tmp_path: Path, sshd: Sshd) -> Head:
 
 
 @pytest.fixture()
-def session(head: Head, sshd: Sshd) -> Iterator[SshSession]:
+def session(head: Head, sshd: Sshd) -> Iterator[Session]:
     made = transport(head, 10).connect(sshd.host(), Cancel())
     yield made
     made.close()

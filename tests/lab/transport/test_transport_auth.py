@@ -187,9 +187,9 @@ def test_a_server_that_freezes_while_it_authenticates(head: Head) -> None:
     assert time.monotonic() - begin < 6
 
 
-@pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
-def test_key_types(head: Head, kind: str) -> None:
-    make_key(head.home / "k", kind)
+@pytest.mark.parametrize("key_type", ["rsa", "ecdsa", "ed25519"])
+def test_key_types(head: Head, key_type: str) -> None:
+    make_key(head.home / "k", key_type)
     policy = Policy("publickey", accept_keys=True)
     connect(head, policy, identity_file=str(head.home / "k"))
     assert policy.seen == ["publickey"]

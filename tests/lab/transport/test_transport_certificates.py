@@ -72,13 +72,13 @@ def refusal(head: Head, sshd: Sshd) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
-def test_a_certificate_beside_its_key(head: Head, strict: Sshd, authority: Path, kind: str) -> None:
+@pytest.mark.parametrize("key_type", ["ed25519", "rsa", "ecdsa"])
+def test_a_certificate_beside_its_key(head: Head, strict: Sshd, authority: Path, key_type: str) -> None:
     for file in head.ssh.glob("id_*"):
         file.unlink()
-    make_key(head.ssh / f"id_{kind}", kind)
+    make_key(head.ssh / f"id_{key_type}", key_type)
     assert "publickey (id_" in refusal(head, strict)
-    certify(authority, head.ssh / f"id_{kind}.pub")
+    certify(authority, head.ssh / f"id_{key_type}.pub")
     get_in(head, strict)
 
 

@@ -15,7 +15,9 @@ from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.line import run_line
 from tests.lab.private_sshd import Head, Sshd, free_port, listener
-from tests.lab.transport_tools import WAIT, failure, open_files, transport, transport_threads, wait_until
+from tests.lab.transport_tools import WAIT, failure, open_files, over, transport, transport_threads, wait_until
+
+KINDS = ("ssh", "openssh")
 
 
 def test_sixty_four_at_one_sshd_with_default_limits(head: Head, sshd: Sshd) -> None:
@@ -32,6 +34,7 @@ def test_sixty_four_at_one_sshd_with_default_limits(head: Head, sshd: Sshd) -> N
     assert results == {i: b"%d\n" % i for i in range(64)}
 
 
+@over("ssh")
 def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
     made = transport(head, 1)
     with listener() as port:
@@ -73,7 +76,7 @@ def test_sixty_four_behind_one_bastion(tmp_path: Path, farm: list[Sshd]) -> None
     wait_until(lambda: not transport_threads())
 
 
-def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd]) -> None:
+def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd], kind: str) -> None:
     head = Head(tmp_path / "h")
     bastion, node = farm[:2]
     head.trusted_by(bastion)
@@ -96,7 +99,8 @@ def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd]) -> 
     assert failure(head, node.host(proxy_jump="-oProxyCommand=id")).kind == "gateway"
     with listener() as silent:
         error = failure(head, Host("x", "127.0.0.1", port=silent, proxy_jump=hop), 3.0)
-    assert error.kind == "banner"
+    # to OpenSSH's client, a host that the gateway has not reached is as silent
+    assert error.kind == ("timeout" if kind == "openssh" else "banner")
 
 
 def test_a_gateway_with_a_swapped_key_gets_nothing(tmp_path: Path, head: Head, sshd: Sshd) -> None:
@@ -147,7 +151,8 @@ def test_a_gateway_that_dies_is_named_and_comes_back(tmp_path: Path, farm: list[
         made = transport(head, 5)
         host = node.host(proxy_jump=f"127.0.0.1:{bastion.port}")
         session = made.connect(host, Cancel())
-        channel = session.start("sleep 60")
+        channel = session.start("echo up; sleep 60")
+        assert channel.recv(5) == b"up\n"
         for pid in bastion.children():
             os.kill(pid, 9)
         with pytest.raises(ConnectError) as caught:
@@ -163,6 +168,7 @@ def test_a_gateway_that_dies_is_named_and_comes_back(tmp_path: Path, farm: list[
         bastion.stop()
 
 
+@over("ssh")
 def test_a_gateway_that_freezes_is_told_from_a_host_behind_it(tmp_path: Path, farm: list[Sshd]) -> None:
     head = Head(tmp_path / "h")
     bastion, node = Sshd(tmp_path / "b"), farm[1]
@@ -200,6 +206,7 @@ def test_cancel_while_a_gateway_is_connecting(head: Head, sshd: Sshd) -> None:
     assert all(isinstance(r, Interrupted) for r in results)
 
 
+@over("ssh")
 def test_host_keys_are_fetched_through_gateways(tmp_path: Path, farm: list[Sshd]) -> None:
     head = Head(tmp_path / "h")
     bastion, node = farm[:2]

@@ -9,13 +9,15 @@ import pytest
 
 from fleet.transport.base import Cancel
 from tests.lab.private_sshd import Head, Sshd
-from tests.lab.transport_tools import failure, transport
+from tests.lab.transport_tools import failure, over, transport
+
+KINDS = ("ssh", "openssh")
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
-def test_the_key_type_on_file_is_asked_for(tmp_path: Path, sshd: Sshd, kind: str) -> None:
+@pytest.mark.parametrize("key_type", ["ed25519", "rsa", "ecdsa"])
+def test_the_key_type_on_file_is_asked_for(tmp_path: Path, sshd: Sshd, key_type: str) -> None:
     head = Head(tmp_path / "h")
-    head.knows(sshd, kind)
+    head.knows(sshd, key_type)
     sshd.allow(head.public)
     transport(head, 10).connect(sshd.host(), Cancel()).close()
 
@@ -26,7 +28,7 @@ def test_hashed_known_hosts(head: Head, sshd: Sshd) -> None:
     transport(head, 10).connect(sshd.host(), Cancel()).close()
 
 
-def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head: Head) -> None:
+def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head: Head, kind: str) -> None:
     old = Sshd(tmp_path / "old")
     head.trusted_by(old)
     try:
@@ -40,7 +42,7 @@ def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head:
         error = failure(
             head,
             new.host("gpu7"),
-            password_for=lambda h: asked.append(h.name) or "secret",
+            **({"password_for": lambda h: asked.append(h.name) or "secret"} if kind == "ssh" else {}),
         )
         assert error.kind == "host-key"
         for server in (old, new):
@@ -61,6 +63,7 @@ def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head:
         new.stop()
 
 
+@over("ssh")
 def test_unknown_key_and_enrolment(tmp_path: Path, sshd: Sshd) -> None:
     head = Head(tmp_path / "h")
     sshd.allow(head.public)
@@ -79,15 +82,38 @@ def test_unknown_key_and_enrolment(tmp_path: Path, sshd: Sshd) -> None:
     made.connect(sshd.host(), Cancel()).close()
 
 
+def fingerprint(sshd: Sshd, key_type: str) -> str:
+    said = subprocess.run(
+        ["ssh-keygen", "-lf", sshd.folder / f"host_{key_type}.pub"], capture_output=True, text=True, check=True
+    )
+    return said.stdout.split()[1]
+
+
 def test_a_pin_is_enough_and_finds_its_key_type(tmp_path: Path, sshd: Sshd) -> None:
     head = Head(tmp_path / "h")
     sshd.allow(head.public)
     made = transport(head, 10)
-    pins = {k: made.host_key(sshd.host(), Cancel(), k).fingerprint for k in ("ssh-ed25519", "ssh-rsa")}
+    pins = {key_type: fingerprint(sshd, key_type) for key_type in ("ed25519", "rsa")}
     for pin in pins.values():
         made.connect(sshd.host(host_key=pin), Cancel()).close()
     wrong = "SHA256:" + "A" * 43
-    error = failure(head, sshd.host(host_key=wrong))
-    assert error.kind == "host-key"
-    assert wrong in error.message
-    assert pins["ssh-ed25519"] in error.message
+    for on_file in ("", f"[127.0.0.1]:{sshd.port} {sshd.public_key()}\n"):  # the pin also holds for a key on file
+        head.known_hosts.write_text(on_file)
+        error = failure(head, sshd.host(host_key=wrong))
+        assert error.kind == "host-key"
+        assert wrong in error.message
+        assert pins["ed25519"] in error.message
+
+
+def test_a_pin_does_not_overrule_what_is_on_file(tmp_path: Path, sshd: Sshd) -> None:
+    head = Head(tmp_path / "h")
+    sshd.allow(head.public)
+    head.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {' '.join(head.public.read_text().split()[:2])}\n")
+    error = failure(head, sshd.host(host_key=fingerprint(sshd, "ed25519")))
+    assert (error.kind, "known_hosts:1" in error.message) == ("host-key", True)
+
+
+def test_an_unknown_key_is_told(tmp_path: Path, sshd: Sshd) -> None:
+    error = failure(Head(tmp_path / "h"), sshd.host())
+    assert (error.kind, "fleet setup-ssh" in str(error.hint)) == ("unknown-host-key", True)
+    assert fingerprint(sshd, "ed25519") in error.message

@@ -27,7 +27,7 @@ def openssl_key(file: Path, *how: str, passphrase: str = "") -> None:
     Path(f"{file}.pub").write_bytes(public + b" me\n")
 
 
-KINDS = {
+KEYS = {
     "ed25519": ["-algorithm", "ed25519"],
     "rsa": ["-algorithm", "rsa", "-pkeyopt", "rsa_keygen_bits:2048"],
     "p256": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
@@ -35,16 +35,16 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_pkcs8_key_logs_in(kind: str, tmp_path: Path, head: Head, sshd: Sshd) -> None:
-    openssl_key(tmp_path / "k", *KINDS[kind])
+@pytest.mark.parametrize("key_type", KEYS)
+def test_a_pkcs8_key_logs_in(key_type: str, tmp_path: Path, head: Head, sshd: Sshd) -> None:
+    openssl_key(tmp_path / "k", *KEYS[key_type])
     assert (tmp_path / "k").read_text().startswith("-----BEGIN PRIVATE KEY-----")
     sshd.allow(tmp_path / "k.pub")
     transport(head).connect(sshd.host(identity_file=str(tmp_path / "k")), Cancel()).close()
 
 
 def test_a_pkcs8_key_with_a_passphrase_or_of_another_kind_is_named(tmp_path: Path, head: Head, sshd: Sshd) -> None:
-    openssl_key(tmp_path / "locked", *KINDS["ed25519"], passphrase="secret")
+    openssl_key(tmp_path / "locked", *KEYS["ed25519"], passphrase="secret")
     assert "it has a passphrase" in failure(head, sshd.host(identity_file=str(tmp_path / "locked"))).message
     openssl_key(tmp_path / "ed448", "-algorithm", "ed25519")
     (tmp_path / "ed448").write_bytes(
@@ -134,7 +134,7 @@ def test_one_try_is_enough_for_the_right_key_and_named_for_the_wrong_one(tmp_pat
 
 
 def test_a_key_that_others_can_read_is_not_offered(tmp_path: Path, head: Head, sshd: Sshd) -> None:
-    openssl_key(tmp_path / "k", *KINDS["ed25519"])
+    openssl_key(tmp_path / "k", *KEYS["ed25519"])
     sshd.allow(tmp_path / "k.pub")
     (tmp_path / "k").chmod(0o640)
     assert (

@@ -1,0 +1,154 @@
+"""What only OpenSSH's own client does, and what `ssh` processes must not do: outlive their fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import ConnectError
+from fleet.model import Host
+from fleet.transport.base import Cancel
+from fleet.transport.line import run_line
+from tests.lab.private_sshd import Head, Sshd, make_key
+from tests.lab.transport_tools import failure, transport, wait_until
+
+KINDS = ("openssh",)
+
+
+def runs(head: Head, host: Host) -> bool:
+    session = transport(head).connect(host, Cancel())
+    with contextlib.closing(session):
+        return run_line(session, "echo in").stdout == b"in\n"
+
+
+def test_a_host_that_takes_nothing_but_a_certificate(tmp_path: Path, head: Head) -> None:
+    make_key(tmp_path / "ca")
+    settings = [f"TrustedUserCAKeys {tmp_path}/ca.pub", "AuthorizedKeysFile none"]
+    server = Sshd(tmp_path / "s", settings=settings)
+    try:
+        head.knows(server)
+        assert failure(head, server.host()).kind == "auth"
+        subprocess.run(["ssh-keygen", "-q", "-s", tmp_path / "ca", "-I", "me", "-n", "root", head.public], check=True)
+        assert runs(head, server.host())
+    finally:
+        server.stop()
+
+
+@pytest.fixture()
+def walled(head: Head, sshd: Sshd) -> Head:
+    """Its config leads to "node" through a command; the command reaches what the name stands for."""
+    code = "import os, socket, sys, threading; s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+    code += "def up():\n while d := os.read(0, 65536): s.sendall(d)\n s.shutdown(1)\n"
+    code += "threading.Thread(target=up, daemon=True).start()\nwhile d := s.recv(65536): os.write(1, d)\n"
+    (head.home / "lead.py").write_text(code)
+    (head.ssh / "config").write_text(
+        f"Host node\n HostKeyAlias there\n ProxyCommand {sys.executable} {head.home}/lead.py 127.0.0.1 {sshd.port}\n"
+        'Host nowhere\n ProxyCommand sh -c "echo no way there >&2; exit 1"\n'
+    )
+    with head.known_hosts.open("a") as file:
+        file.write(f"there {sshd.public_key()}\n")
+    return head
+
+
+def test_a_host_behind_a_proxy_command(walled: Head) -> None:
+    assert runs(walled, Host("node", "node", user="root"))
+    error = failure(walled, Host("nowhere", "nowhere"))
+    assert error.kind == "gateway" and "no way there" in error.message
+    assert error.where == f"{walled.ssh}/config:5"
+
+
+def test_a_match_exec_and_the_users_own_multiplexing(head: Head, sshd: Sshd) -> None:
+    (head.ssh / "config").write_text(
+        f'Match exec "test %n = node"\n HostName 127.0.0.1\n Port {sshd.port}\n User root\n'
+        f"Host *\n ControlMaster auto\n ControlPath {head.home}/%C\n ControlPersist 600\n LocalForward 9 127.0.0.1:9\n"
+        " RemoteCommand false\n RequestTTY force\n StrictHostKeyChecking no\n"
+    )
+    assert runs(head, Host("node", "node"))
+    assert not [path for path in head.home.iterdir() if path.is_socket()]
+    # no word of the user's config makes it trust whoever answers
+    head.known_hosts.write_text("")
+    assert failure(head, Host("node", "node")).kind == "unknown-host-key"
+
+
+def test_names_and_paths_reach_no_shell(tmp_path: Path, head: Head, sshd: Sshd) -> None:
+    key = tmp_path / "it's 100% $(touch RAN) `touch RAN` key"
+    key.write_bytes((head.ssh / "id_ed25519").read_bytes())
+    key.chmod(0o600)
+    gateway = sshd.host("gate", identity_file=str(key))
+    inside = sshd.host("inside", identity_file=str(key), proxy_jump="gate")
+    session = transport(head, hosts=[gateway, inside]).connect(inside, Cancel())
+    assert run_line(session, "echo $SSH_CONNECTION").stdout.split()[2] == b"127.0.0.1"
+    session.close()
+    assert not list(Path.cwd().glob("RAN")) and not list(head.home.rglob("RAN"))
+
+
+def test_a_machine_without_ssh(head: Head, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = failure(head, sshd.host())
+    assert error.kind == "config" and "openssh-client" in str(error.hint)
+
+
+def test_a_config_that_ssh_refuses(head: Head, sshd: Sshd) -> None:
+    (head.ssh / "config").write_text("Host *\n Ciphers nonsense\n")
+    with pytest.raises(ConnectError) as caught:
+        transport(head).connect(sshd.host(), Cancel())
+    assert (caught.value.kind, caught.value.where) == ("config", f"{head.ssh}/config:2")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fleet.model import Host
+from fleet.transport.base import Cancel
+from fleet.transport.openssh.transport import OpensshTransport
+made = OpensshTransport(home=Path(sys.argv[1]))
+channel = made.connect(Host("node", "127.0.0.1", port=int(sys.argv[2])), Cancel()).start("echo up; sleep 600")
+print(channel.recv(10), made._folder.path, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture()
+def held(head: Head, sshd: Sshd) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that holds a connection with a command, and the folder of its sockets."""
+    argv = [sys.executable, "-c", HOLD, str(head.home), str(sshd.port)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        said, _, folder = process.stdout.readline().strip().rpartition(" ")
+        assert said == "b'up\\n'"
+        yield process, Path(folder)
+        process.kill()
+
+
+def of(folder: Path) -> list[str]:
+    """The processes that have the folder in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] * (os.fsencode(folder) in path.read_bytes())
+    return found
+
+
+def test_a_killed_head_leaves_no_connection(held: tuple[subprocess.Popen[str], Path]) -> None:
+    process, folder = held
+    assert len(of(folder)) == 3 and folder.stat().st_mode & 0o777 == 0o700
+    process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not of(folder) and not list(folder.parent.glob(f"{folder.name}*")))
+
+
+def test_a_closed_transport_leaves_no_connection(head: Head, sshd: Sshd) -> None:
+    made = transport(head)
+    session = made.connect(sshd.host(), Cancel())
+    session.start("sleep 600")
+    folder = made._folder.path
+    assert of(folder)
+    session.close()
+    made.close()
+    assert not folder.exists() and not of(folder)
