@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_launch import (  # noqa: F401 (fixtures)
+
+from tests.lab.test_launch import (  # noqa: F401 (fixtures)
     Launch,
     background,
     events,
@@ -21,7 +22,6 @@ from test_launch import (  # noqa: F401 (fixtures)
     summary,
     until,
 )
-
 from tests.lab.virtual_lab import VirtualLab
 
 Background = Callable[..., subprocess.Popen[bytes]]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Running, answer, until
 
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.build import Tool
+from tests.node.nodes import Running, answer, until
 
 SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_modules=['tinyext'])\n"
 

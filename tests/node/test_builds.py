@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodes import Running, answer, final, folder_of, read_json, supervise_spec, until
-from test_preflight import facts, free_port
 
 from fleet.rules.hints import hint_for
+from tests.node.nodes import Running, answer, final, folder_of, read_json, supervise_spec, until
+from tests.node.test_preflight import facts, free_port
 
 # what torch's and DeepSpeed's builds do first, in the words of torch
 BUILD = """

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Running, answer, final, marked, ranks_argv, supervise_spec
-from test_preflight import facts, free_port, spec
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
@@ -25,6 +23,8 @@ from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
 from tests.changed import changed
+from tests.node.nodes import Running, answer, final, marked, ranks_argv, supervise_spec
+from tests.node.test_preflight import facts, free_port, spec
 
 OLD = {"a.py": "old", "b.py": "old", "gone.py": "old", "pkg/c.py": "old"}
 NEW = {"a.py": "newer", "b.py": "newer", "new/d.py": "newer", "pkg/c.py": "newer"}

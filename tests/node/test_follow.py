@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 # 100,000 lines with \r, bytes that are no UTF-8, and a last line without its newline
 WRITER = r"""

@@ -9,7 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from test_mirror import mirror, node_with, ok, snapshot
+
+from tests.node.test_mirror import mirror, node_with, ok, snapshot
 
 KILLED_IN_THE_SWITCH = """
 import os

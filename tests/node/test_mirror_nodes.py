@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_mirror import mirror, node_with, ok
 
 from fleet.delivery import conversation
 from fleet.delivery import mirror as code
@@ -18,6 +17,7 @@ from fleet.ops import sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.node.test_mirror import mirror, node_with, ok
 
 LARGE = code.SMALL_BYTES + 1  # goes by rsync
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from test_mirror import mirror, ok, snapshot
 
 from fleet.delivery import mirror as code
 from fleet.delivery import parcels
 from fleet.delivery.rsync import stage
 from fleet.delivery.tree import scan
 from fleet.errors import FleetError, HostFailed, UsageError
+from tests.node.test_mirror import mirror, ok, snapshot
 
 
 @pytest.fixture

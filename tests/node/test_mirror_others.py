@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from nodes import Running
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
+from tests.node.nodes import Running
 
 Tree = dict[str, str]
 

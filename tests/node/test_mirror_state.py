@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_delivered import NEW, OLD, code, content, fill, mirror, state_of
 
 from fleet.node.delivery.sync_state import read_state
 from fleet.node.run.engine import Beginning
+from tests.node.test_delivered import NEW, OLD, code, content, fill, mirror, state_of
 
 ENTRY = ["a.py", "f", 0o644, 3, 7, ""]
 

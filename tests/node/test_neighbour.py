@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_mirror import mirror, snapshot
-from test_relay import Fleet
 
 from fleet.model import Host, Inventory, Report
+from tests.node.test_mirror import mirror, snapshot
+from tests.node.test_relay import Fleet
 
 pytestmark = pytest.mark.usefixtures("own_home")
 NEIGHBOUR = 12345

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_preflight import facts, free_port
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.node.test_preflight import facts, free_port
 
 pytestmark = pytest.mark.usefixtures("own_home")
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import alive, answer, until
 
 from fleet.node.ports.listeners import parse_listeners
 from fleet.transport.program import BOOT, packed
+from tests.node.nodes import alive, answer, until
 
 LISTEN = """
 import os, signal, socket, sys, time

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Running, alive, answer, until
+
+from tests.node.nodes import Running, alive, answer, until
 
 TOKEN = "ab" * 16
 

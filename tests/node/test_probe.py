@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Running, alive, answer, until
 
 from fleet.model import Host
 from fleet.node.base.gather import gather
@@ -24,6 +23,7 @@ from fleet.protocol.messages.facts import Probed
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
+from tests.node.nodes import Running, alive, answer, until
 
 
 def probe(home: Path, **spec: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import PYTHON, alive, read_json, until
 
 import fleet
+from tests.node.nodes import PYTHON, alive, read_json, until
 
 RANK = Path(fleet.__file__).parent / "node/run/rank.py"
 

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import until
-from test_mirror import snapshot
-from test_preflight import facts, free_port
 
 from fleet.errors import UsageError
 from fleet.events import Event, Notice, Progress
@@ -23,6 +20,9 @@ from fleet.ops import broadcast
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.node.nodes import until
+from tests.node.test_mirror import snapshot
+from tests.node.test_preflight import facts, free_port
 
 pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20

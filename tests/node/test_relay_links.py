@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import Running
 
 from fleet.delivery.chain.certificate import make_certificate
+from tests.node.nodes import Running
 
 DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of the journal
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_mirror import dest, mirror, node_with, ok, source  # noqa: F401 (fixtures)
-from test_relay import Fleet
 
 from fleet.delivery import mirror as code
 from fleet.errors import HostFailed
+from tests.node.test_mirror import dest, mirror, node_with, ok, source  # noqa: F401 (fixtures)
+from tests.node.test_relay import Fleet
 
 pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20

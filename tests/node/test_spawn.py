@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from nodes import PYTHON
+from tests.node.nodes import PYTHON
 
 SPAWN = Path(__file__).parents[2] / "fleet/node/run/spawn.py"
 RANK = """

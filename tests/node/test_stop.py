@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from nodes import answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+from tests.node.nodes import answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 
 def start(home: Path, run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:

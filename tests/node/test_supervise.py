@@ -10,9 +10,20 @@ import time
 from pathlib import Path
 
 import pytest
-from nodes import Running, alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 from fleet.node.run.engine import prune_runs
+from tests.node.nodes import (
+    Running,
+    alive,
+    answer,
+    final,
+    folder_of,
+    marked,
+    ranks_argv,
+    read_json,
+    supervise_spec,
+    until,
+)
 
 STUBBORN = "trap '' TERM; echo $$ > $PIDS/stubborn; sleep 1000 & while :; do sleep 0.2; done"
 

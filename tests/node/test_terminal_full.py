@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from nodes import with_variable
+
+from tests.node.nodes import with_variable
 
 FLEET = [sys.executable, "-c", "from fleet.cli.main import main; main()", "--transport", "local"]
 FOREVER = "while :; do echo a line that nobody reads; done"

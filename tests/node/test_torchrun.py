@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nodes import answer, final, folder_of, marked, read_json, supervise_spec, until
+from tests.node.nodes import answer, final, folder_of, marked, read_json, supervise_spec, until
 
 SCRIPT = """
 import os, signal, sys, time

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from installs import says, site, states, sync
-from nodes import until
 
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.node.installs import says, site, states, sync
+from tests.node.nodes import until
 from tests.wheelmaker import make_wheel
 
 

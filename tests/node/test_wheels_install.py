@@ -11,8 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from installs import error, says, site, states, sync
-from nodes import alive, until
 
 from fleet.errors import Interrupted
 from fleet.events import Notice
@@ -22,6 +20,8 @@ from fleet.ops.wheels.carry import digest_of_set
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.node.installs import error, says, site, states, sync
+from tests.node.nodes import alive, until
 from tests.wheelmaker import make_env, make_wheel
 
 HUGE = base64.b64encode(os.urandom(1 << 20)).decode()
