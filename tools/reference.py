@@ -95,7 +95,8 @@ def rules() -> str:
     """What `fleet check` and preflight find, by the name that stands behind a finding."""
     rows = []
     for rule in RULES:
-        alone = f"error where {rule.needs} is needed, else warning" if rule.needs else rule.severity
+        where = "in a launch" if rule.needs == "launch" else f"where {rule.needs} is needed"
+        alone = f"error {where}, else warning" if rule.needs else rule.severity
         severities = [str(severity) for _, severity in rule.levels] or [alone]
         rows.append((f"`{rule.id}`", " or ".join(severities), rule.what, rule.remedy))
     return table(("rule", "severity", "about", "remedy"), *rows)

@@ -19,8 +19,8 @@ Values = Mapping[str, Any]
 
 def judge(views: Mapping[str, View]) -> list[Finding]:
     """All findings about these hosts (name -> view), in order of severity, then of the rules."""
-    modules = {name for view in views.values() for name in view["want"].modules}
-    found = [finding for rule in RULES for finding in _apply(_for(rule, modules), views, modules)]
+    needed = {name for view in views.values() for name in view["want"].needs}
+    found = [finding for rule in RULES for finding in _apply(_for(rule, needed), views, needed)]
     # one cause, one finding: a different minor version is a different patch release too
     reported = {finding.id for finding in found}
     signs = {rule.id for rule in RULES if rule.covered_by in reported}
@@ -52,20 +52,17 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
-def _for(rule: Rule, modules: Collection[str]) -> Rule:
+def _for(rule: Rule, needed: Collection[str]) -> Rule:
     """The rule as severe as it is for what is to run."""
-    if rule.needs is None:
-        return rule
-    needed = modules and rule.needs in ("python", *modules)
-    return replace(rule, severity="error" if needed else "warning")
+    return replace(rule, severity="error" if rule.needs in needed else "warning") if rule.needs else rule
 
 
-def _apply(rule: Rule, views: Mapping[str, View], modules: Collection[str]) -> Iterable[Finding]:
+def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> Iterable[Finding]:
     values = {}
     for name, view in views.items():
         applies = lookup(view, rule.when) if rule.when else True
         value = rule.of(view)
-        if value is None and rule.kind == "equal" and rule.needs in modules:
+        if value is None and rule.kind == "equal" and rule.needs in needed:
             continue  # that it is missing is said of that host alone
         # anything else, MISSING among it, cannot be judged
         fits = Mapping if rule.kind == "contents" else str | int | float | Said | None

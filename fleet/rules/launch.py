@@ -72,13 +72,17 @@ def data(view: View) -> Said | None:
     )
 
 
-def files(view: View) -> Said | None:
-    part = view["want"].part
-    if part is None or code(view) or stuck("files")(view):
+def workdir(view: View) -> Said | None:
+    found = lookup(view, "disks.workdir")
+    if not isinstance(found, Mapping) or found["exists"] or code(view):
         return None
-    workdir, script = lookup(view, "disks.workdir"), view.get("script") or {}
-    if isinstance(workdir, Mapping) and not workdir["exists"]:
-        return Said(Reason("the folder {path} does not exist", path=workdir["path"]))
+    return Said(Reason("the folder {path} does not exist", path=found["path"]))
+
+
+def script(view: View) -> Said | None:
+    part, script = view["want"].part, view.get("script") or {}
+    if part is None or code(view) or workdir(view) or stuck("files")(view):
+        return None
     if not script.get("exists"):
         return Said(Reason("the script {path} does not exist", path=script.get("path")))
     if part.program and not script.get("executable"):
@@ -138,7 +142,8 @@ RULES = (
     Rule("build-lock-unsure", left_locks(False), "said", "locks of builds", "remove them", "warning", run=True),
     Rule("code-mixed", code, "said", "the code", "run 'fleet sync' again", run=True),
     Rule("data-mixed", data, "said", "the data", "run 'fleet sync --data' again", run=True),
-    Rule("files-missing", files, "said", "the script", SYNC, run=True),
+    Rule("workdir-missing", workdir, "said", "the workdir", SYNC, needs="launch"),
+    Rule("script-missing", script, "said", "the script", SYNC, run=True),
     Rule(
         "ranks-share-gpus",
         crowded,

@@ -67,9 +67,9 @@ class Rule:
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
     none. "contents": {name: value} is the same everywhere.
     what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.
-    needs: "python", or a module of it: an error if what is to run needs it, else a warning. covered_by: the rule of
-    which it is only another sign. run: about a run and no host, so that a launch tells its warnings too.
-    A host that lacks the fact because its step timed out is not judged.
+    needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
+    covered_by: the rule of which it is only another sign. run: about a run and no host, so that a launch tells its
+    warnings too. A host that lacks the fact because its step timed out is not judged.
     """
 
     id: str
@@ -122,3 +122,8 @@ class Want:
     modules: tuple[str, ...] = ()
     deadline: float = 20.0
     part: Part | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What must be there, as Rule.needs has it."""
+        return (*(("python", *self.modules) if self.modules else ()), *(("launch",) if self.part else ()))
