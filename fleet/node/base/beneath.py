@@ -21,11 +21,11 @@ LINKS = 40  # as the kernel's limit
 HOLD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def inside_of(fd, name):
+def inside_of(fd: int, name: bytes) -> bytes:
     return b"/proc/self/fd/%d/%s" % (fd, name)
 
 
-def shown(path):
+def shown(path: bytes) -> str:
     """What people call a path that at() gave, and any other."""
     words = path.split(b"/", 5)
     if len(words) < 5 or (words[1], words[3]) != (b"proc", b"fd"):
@@ -34,7 +34,7 @@ def shown(path):
     return decode(os.path.join(folder, *words[5:]) if words[5:] not in ([], [b"."]) else folder)
 
 
-def own_uid(folder):
+def own_uid(folder: bytes) -> int:
     """Our user as what we make in `folder` shows it: NFS squashes root, mounts map users."""
     probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
     fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -45,7 +45,7 @@ def own_uid(folder):
         os.unlink(probe)
 
 
-def check_folder(path, st):
+def check_folder(path: bytes, st: "os.stat_result") -> None:
     """Refuse a folder in which somebody else than us and root can put another thing in the place of ours. A group that
     may write is one that the folder is shared with."""
     if st.st_uid not in (0, os.geteuid()):
@@ -65,7 +65,7 @@ def check_folder(path, st):
         )
 
 
-def reach(path, make=False):
+def reach(path: bytes, make: bool = False) -> int:
     """A descriptor of the folder at an absolute path. Links on the way are followed where they are ours or root's."""
     names, links = path.split(b"/")[::-1], 0
     fd = os.open(b"/", HOLD)
@@ -89,14 +89,14 @@ def reach(path, make=False):
     return fd
 
 
-def make_folder(path):
+def make_folder(path: bytes) -> None:
     try:
         os.mkdir(path)
     except FileExistsError:
         pass  # just now, by another
 
 
-def follow(path, links, further):
+def follow(path: bytes, links: int, further: bool) -> bytes:
     """Where a link on the way to a destination leads. further: the way does not end there."""
     st = os.lstat(path)
     if not stat.S_ISLNK(st.st_mode):
@@ -111,7 +111,7 @@ def follow(path, links, further):
     return os.readlink(path)
 
 
-def chmod(path, mode):
+def chmod(path: bytes, mode: int) -> None:
     """Of a file or folder, never of what a link leads to."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -125,31 +125,31 @@ def chmod(path, mode):
 class Beneath(threading.local):
     """The folders below `top`, a descriptor. Paths in it are relative, with b"" for the top itself."""
 
-    def __init__(self, top):
+    def __init__(self, top: int) -> None:
         self.top = top
-        self.held = collections.OrderedDict()
+        self.held: collections.OrderedDict[bytes, int] = collections.OrderedDict()
 
-    def check(self):
+    def check(self) -> "Beneath":
         """Itself; once is enough, in one thread."""
         check_folder(inside_of(self.top, b"."), os.fstat(self.top))
         return self
 
     @property
-    def name(self):
+    def name(self) -> bytes:
         """Where it is now."""
         return os.readlink(b"/proc/self/fd/%d" % self.top)
 
     @property
-    def path(self):
+    def path(self) -> bytes:
         """A path of it that other processes of ours can use, as long as this one lives."""
         return b"/proc/%d/fd/%d" % (os.getpid(), self.top)
 
-    def at(self, inside):
+    def at(self, inside: bytes) -> bytes:
         """A path of what `inside` names, to be used at once. OSError: a folder on the way is none, or a link."""
         around, _, name = inside.rpartition(b"/")
         return b"/proc/self/fd/%d/%s" % (self.folder(around), name or b".")
 
-    def folder(self, inside):
+    def folder(self, inside: bytes) -> int:
         """The descriptor of a folder."""
         if inside in self.held:
             self.held.move_to_end(inside)
@@ -164,7 +164,7 @@ class Beneath(threading.local):
             fd = self.hold(inside, inside_of(fd, name))
         return fd
 
-    def hold(self, inside, path):
+    def hold(self, inside: bytes, path: bytes) -> int:
         fd = os.open(path, HOLD)
         try:
             check_folder(inside_of(fd, b"."), os.fstat(fd))
@@ -176,7 +176,7 @@ class Beneath(threading.local):
             os.close(self.held.popitem(last=False)[1])
         return fd
 
-    def forget(self, inside):
+    def forget(self, inside: bytes) -> None:
         """What was there is no more."""
         for held in [held for held in self.held if held == inside or held.startswith(inside + b"/")]:
             os.close(self.held.pop(held))

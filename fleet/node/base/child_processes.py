@@ -12,17 +12,21 @@ from fleet.node.base.locks import wait_for
 from fleet.node.base.processes import end_marked
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 stopped = threading.Event()
 
 
-def begin_marked(on_stop=None):
+def begin_marked(on_stop: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, Any]":
     """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     spec = start()
     start_heartbeat()
 
-    def listen():
+    def listen() -> None:
         for _message in control_lines():
             pass
         stopped.set()
@@ -35,11 +39,11 @@ def begin_marked(on_stop=None):
     return spec
 
 
-def locked(fd, kind, seconds, waiting=None):
+def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | None" = None) -> bool:
     """Whether we got this lock in that time; waiting() is called once if it is not to be had at once."""
     once = [] if waiting is None else [waiting]
 
-    def meanwhile():
+    def meanwhile() -> bool:
         while once:
             once.pop()()
         return stopped.wait(0.2)
@@ -50,13 +54,13 @@ def locked(fd, kind, seconds, waiting=None):
     return got
 
 
-def refusal_of(error):
+def refusal_of(error: "Trouble | OSError") -> "dict[str, Any]":
     """The answer to a Trouble or an OSError."""
     message, hint = told(error)
     return {"event": "failed", "message": message, "hint": hint}
 
 
-def finish_marked(spec, answer, status=0):
+def finish_marked(spec: "dict[str, Any]", answer: "dict[str, Any] | None", status: int = 0) -> None:
     """The last words, and the end of whatever was started."""
     try:
         if answer:

@@ -6,14 +6,14 @@ import os
 from fleet.node.base.errors import Refused
 
 
-def lstat(path):
+def lstat(path: bytes) -> "os.stat_result | None":
     try:
         return os.lstat(path)
     except OSError:
         return None
 
 
-def waiting_link(meta, target):
+def waiting_link(meta: bytes, target: bytes) -> bytes:
     """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in nobody's
     way."""
     path = os.path.join(meta, b"link.new")
@@ -23,13 +23,13 @@ def waiting_link(meta, target):
     return path
 
 
-def check_inside(path):
+def check_inside(path: str) -> None:
     parts = path.split("/")
     if path.startswith("/") or "" in parts or "." in parts or ".." in parts:
         raise Refused("the path %r leads out of the destination" % path, None)
 
 
-def file_digest(path, flags=0):
+def file_digest(path: "bytes | str", flags: int = 0) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as f:
         while True:
@@ -39,7 +39,7 @@ def file_digest(path, flags=0):
             digest.update(block)
 
 
-def remove_tree(folder):
+def remove_tree(folder: bytes) -> None:
     try:
         os.rmdir(folder)  # empty, most of the time
     except FileNotFoundError:

@@ -7,12 +7,16 @@ import time
 
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
-def gather(todo, seconds):
+
+def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float) -> "dict[str, Any]":
     """Run all steps at once; facts of those that answered within `seconds`, the names of the others."""
-    answers = {}
+    answers: dict[str, tuple[dict[str, Any], str | None]] = {}
 
-    def work(name, function):
+    def work(name: str, function: "Callable[[], dict[str, Any]]") -> None:
         try:
             answers[name] = function(), None
         except Exception as error:  # one odd /proc or /sys must not cost the other facts
@@ -28,7 +32,8 @@ def gather(todo, seconds):
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     answered = dict(answers)
-    facts = {"timed_out": [name for name, _ in todo if name not in answered], "failed": {}}
+    late = [name for name, _ in todo if name not in answered]
+    facts: dict[str, Any] = {"timed_out": late, "failed": {}}
     for name, _ in todo:
         found, error = answered.get(name, ({}, None))
         if error:
@@ -41,14 +46,14 @@ def gather(todo, seconds):
     return facts
 
 
-def leave():
+def leave() -> None:
     """End, and with us every child: what hangs in a wedged mount ignores anything less than this."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
-def begin(heed=None):
+def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, Any]":
     """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
     each of which `heed` gets to see, ends it."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -60,7 +65,7 @@ def begin(heed=None):
         pass  # already the leader of its session, as under sshd
     start_heartbeat()
 
-    def listen():
+    def listen() -> None:
         for message in control_lines():
             if heed is not None and isinstance(message, dict):
                 heed(message)
@@ -72,7 +77,7 @@ def begin(heed=None):
     return spec
 
 
-def finish(message):
+def finish(message: "dict[str, Any]") -> None:
     """The one answer of such a program, and its end; a head that is gone needs none."""
     try:
         send_json(message)

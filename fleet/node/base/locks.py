@@ -8,8 +8,12 @@ import time
 
 from fleet.node.base.errors import Refused
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
-def wait_for(fd, kind, seconds, meanwhile=None):
+
+def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] | None" = None) -> bool:
     """Whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true."""
     until = time.monotonic() + seconds
     while not try_lock(fd, kind):
@@ -19,12 +23,12 @@ def wait_for(fd, kind, seconds, meanwhile=None):
     return True
 
 
-def take_lock(meta, spec):
+def take_lock(meta: bytes, spec: "dict[str, Any]") -> "tuple[int | None, str | None]":
     """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
     fd = os.open(os.path.join(meta, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
 
-    def is_ours():
-        return holder_of(fd).get("sync") == spec["sync"]
+    def is_ours() -> bool:
+        return bool(holder_of(fd).get("sync") == spec["sync"])
 
     if wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0), is_ours):
         os.ftruncate(fd, 0)
@@ -40,7 +44,7 @@ def take_lock(meta, spec):
     )
 
 
-def try_lock(fd, kind):
+def try_lock(fd: int, kind: int) -> bool:
     try:
         fcntl.lockf(fd, kind | fcntl.LOCK_NB)
         return True
@@ -50,7 +54,7 @@ def try_lock(fd, kind):
         return False
 
 
-def holder_of(fd):
+def holder_of(fd: int) -> "dict[str, str]":
     """Who took the lock last, alone: {"sync", "host", "head"}, or {}."""
     try:
         holder = json.loads(os.pread(fd, 4096, 0).decode())

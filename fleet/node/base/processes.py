@@ -5,7 +5,7 @@ import os
 import time
 
 
-def read_file(path, limit=1 << 20):
+def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
     """Bytes of a /proc-like file, b"" when it is gone or forbidden."""
     try:
         with open(path, "rb") as f:
@@ -14,11 +14,11 @@ def read_file(path, limit=1 << 20):
         return b""
 
 
-def pids():
+def pids() -> "list[int]":
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def start_time(pid):
+def start_time(pid: int) -> "int | None":
     """Clock ticks since boot at which pid started, or None when it is gone (or a zombie)."""
     stat = read_file("/proc/%d/stat" % pid)
     if not stat:
@@ -29,7 +29,7 @@ def start_time(pid):
     return int(fields[19])
 
 
-def pids_with_env(name, value):
+def pids_with_env(name: str, value: str) -> "list[tuple[int, int]]":
     """[(pid, start_time)] of live processes whose environment holds NAME=VALUE, this one excepted.
 
     The environment is the one a process was exec'ed with, inherited by all its descendants, whatever
@@ -45,7 +45,7 @@ def pids_with_env(name, value):
     return found
 
 
-def signal_marked(name, value, signum):
+def signal_marked(name: str, value: str, signum: int) -> int:
     """Send signum to every process with NAME=VALUE in its environment; returns how many there were."""
     found = pids_with_env(name, value)
     for pid, born in found:
@@ -57,7 +57,7 @@ def signal_marked(name, value, signum):
     return len(found)
 
 
-def end_marked(name, value, grace, poll=0.05, hard=10.0):
+def end_marked(name: str, value: str, grace: float, poll: float = 0.05, hard: float = 10.0) -> "list[int]":
     """SIGTERM, wait up to `grace` seconds, SIGKILL until none is left; returns the pids that would not die."""
     deadline = time.monotonic() + grace
     if grace > 0:

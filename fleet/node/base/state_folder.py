@@ -6,8 +6,12 @@ import stat
 from fleet.node.base.beneath import HOLD, own_uid, shown
 from fleet.node.base.errors import Refused
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fleet.node.base.beneath import Beneath
 
-def state_folder(around, name, suffix, target=None):
+
+def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:
     """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: .NAME+suffix in
     it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
     be written. A path that holds it open. Refused when somebody else made it: below /tmp anybody may have, to put

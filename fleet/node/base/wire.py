@@ -1,66 +1,51 @@
-"""What every program of the node half begins with: the frames to the head and the control lines from it.
+"""What every program of the node half begins with: the frames to the head and the control lines from it."""
 
-Interpreter start is most of what a short command costs a node, so this imports only what is compiled into the
-interpreter: json, threading, signal and subprocess would treble it.
-"""
-
-import _thread
+import json
 import os
 import sys
+import threading
 import time
 from struct import pack
 
 from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, MESSAGE, PREAMBLE
 
-try:
-    from _json import make_scanner
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, TypeVar
 
-    class _Strict:
-        """What json.JSONDecoder() is to its own C scanner."""
+    T = TypeVar("T")
 
-        strict, object_hook, object_pairs_hook, array_hook = True, None, None, None
-        parse_float, parse_int, parse_constant, memo = float, int, None, {}
-
-    _scan = make_scanner(_Strict)
-
-    def loads(text):
-        """A JSON object at the start of text; ValueError for anything else."""
-        try:
-            return _scan(text, 0)[0]
-        except StopIteration:
-            raise ValueError("not JSON: %r" % text[:80]) from None
-except (ImportError, AttributeError, TypeError):
-    from json import loads
-_lock = _thread.allocate_lock()
+_lock = threading.Lock()
 _out = 1
 
 
-def write_all(fd, data):
+def write_all(fd: int, data: "bytes | memoryview") -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def frame(kind, payload=b"", stream=0):
+def frame(kind: bytes, payload: bytes = b"", stream: int = 0) -> None:
     """Send one frame; safe from several threads. Raises OSError (EPIPE) when the head is gone."""
     with _lock:
         write_all(_out, pack(HEADER, kind, stream, len(payload)) + payload)
 
 
-def send_exit(status):
+def send_exit(status: int) -> None:
     frame(EXIT, b'{"exit_status": %d}' % status)
 
 
-def start():
+def start() -> "dict[str, Any]":
     """Send the preamble, return the spec (a dict)."""
     write_all(_out, PREAMBLE)
-    return loads(sys.stdin.buffer.readline().decode("utf-8"))
+    spec: dict[str, Any] = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    return spec
 
 
-def start_heartbeat(seconds=HEARTBEAT_SECONDS):
+def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
     """A thread that tells the head we live; it ends quietly when the head is gone."""
 
-    def beat():
+    def beat() -> None:
         try:
             while True:
                 time.sleep(seconds)
@@ -68,37 +53,35 @@ def start_heartbeat(seconds=HEARTBEAT_SECONDS):
         except OSError:
             pass
 
-    _thread.start_new_thread(beat, ())
+    threading.Thread(target=beat, daemon=True).start()
 
 
-def control_lines():
+def control_lines() -> "Iterator[dict[str, Any]]":
     """Control messages (dicts) until the head closes; blocking."""
     while True:
         line = sys.stdin.buffer.readline()
         if not line:
             return
         try:
-            yield loads(line.decode("utf-8"))
+            yield json.loads(line.decode("utf-8"))
         except ValueError:
             continue
 
 
-def send_json(message):
-    from json import dumps
-
-    frame(MESSAGE, dumps(message).encode("utf-8", "surrogateescape"))
+def send_json(message: "dict[str, Any]") -> None:
+    frame(MESSAGE, json.dumps(message).encode("utf-8", "surrogateescape"))
 
 
-def in_parts(items, size=500):
+def in_parts(items: "list[T]", size: int = 500) -> "list[list[T]]":
     """A list as lists that fit into a message each, one at least."""
     return [items[at : at + size] for at in range(0, len(items), size)] or [[]]
 
 
-def encode(text):
+def encode(text: str) -> bytes:
     """A word of the head's as the bytes that exec and files take, also where it is no valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def decode(data):
+def decode(data: bytes) -> str:
     """What encode() made of a word, or the name of a file, as it goes to the head."""
     return data.decode("utf-8", "surrogateescape")

@@ -46,8 +46,12 @@ from fleet.node.delivery.sync_state import (
     wait_for_runs,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def make_dest(path):
+
+def make_dest(path: bytes) -> "Beneath":
     """Hold DEST open."""
     if path == b"/":
         raise Refused("'/' cannot be a destination", "name a folder with --to")
@@ -64,7 +68,7 @@ def make_dest(path):
     return dest
 
 
-def verify(stage, paths, digests):
+def verify(stage: bytes, paths: "dict[str, Any]", digests: "dict[str, str]") -> None:
     for path in paths:
         staged = os.path.join(stage, encode(path))
         if lstat(staged) is None or file_digest(staged) != digests.get(path):
@@ -74,7 +78,7 @@ def verify(stage, paths, digests):
             )
 
 
-def check_room(dest, wanted, allocated, stage):
+def check_room(dest: "Beneath", wanted: "list[Any]", allocated: "dict[str, int]", stage: bytes) -> None:
     """Refused where they have no room. What rsync left in the stage gives way: it writes a file anew beside it."""
     sizes = [min(entry[3], allocated.get(entry[0], entry[3])) for entry in wanted]
     needs = [(dest.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(wanted))]
@@ -86,14 +90,14 @@ def check_room(dest, wanted, allocated, stage):
         check_space(needs, hint)
 
 
-def find_rsync():
+def find_rsync() -> "str | None":
     for folder in os.environ.get("PATH", os.defpath).split(":"):
         if os.access(os.path.join(folder, "rsync"), os.X_OK):
             return os.path.join(folder, "rsync")
     return None
 
 
-def receive(head, parcels):
+def receive(head: "Head", parcels: "Parcels") -> "dict[str, Any] | None":
     """Unpack files as they come; the message that ends that, None when the head is gone."""
     while True:
         message = head.hear("parcel", "switch")
@@ -102,7 +106,7 @@ def receive(head, parcels):
         parcels.unpack(head.payload(message))
 
 
-def mirror(spec):
+def mirror(spec: "dict[str, Any]") -> "dict[str, Any] | None":
     path = os.path.expanduser(spec["dest"])
     if path.startswith("~"):
         raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
@@ -115,7 +119,7 @@ def mirror(spec):
     head = Head(spec["patience"])
     stage = os.path.join(meta, b"stage")
     state = read_state(meta) or NOTHING
-    known = {}
+    known: dict[str, list[Any]] = {}
     for entry in state["also"] + state["entries"]:
         known.setdefault(entry[0], []).append(entry)
     head.say({"event": "hello", "dest": decode(dest.name), "known": state["digest"], "rsync": find_rsync()})
@@ -155,7 +159,8 @@ def mirror(spec):
     if message is None:
         return None
     verify(stage, parcels.left, message["digests"])
-    deleted, kept = 0, []
+    deleted = 0
+    kept: list[str] = []
     if changed or digest != state["digest"]:
         wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
         check_own(dest, changed, known)
@@ -181,7 +186,7 @@ def mirror(spec):
     }
 
 
-def main():
+def main() -> None:
     spec = start()
     start_heartbeat()
     try:

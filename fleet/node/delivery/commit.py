@@ -8,10 +8,16 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside, lstat, waiting_link
 from fleet.node.base.wire import decode, encode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator
+
+    from fleet.node.base.beneath import Beneath
+
 FEW = 50  # files that are brought to the disk one by one: an fsync takes 0.3 ms to 10 ms
 
 
-def matches(entry, st):
+def matches(entry: "list[Any]", st: "os.stat_result") -> bool:
     """Whether what is on disk is this entry, judged as rsync does: kind, size and mtime."""
     _path, kind, _mode, size, mtime_ns, _link = entry
     if kind == "f":
@@ -21,7 +27,7 @@ def matches(entry, st):
     return stat.S_ISLNK(st.st_mode)
 
 
-def check_place(entry, st, known):
+def check_place(entry: "list[Any]", st: "os.stat_result | None", known: "dict[str, Any]") -> None:
     """Refuse what would go through a symlink on the node, or replace something of the node's own. st: what is there."""
     path, kind = entry[0], entry[1]
     check_inside(path)
@@ -33,12 +39,12 @@ def check_place(entry, st, known):
     raise Refused("%s is a %s on the node, and not so in the source" % (path, what), "move it away there first")
 
 
-def delivered(path, st, known):
+def delivered(path: str, st: "os.stat_result", known: "dict[str, Any]") -> bool:
     """Whether what is at path is a version that came by a sync: {path: [entry]}, several after interrupted ones."""
     return any(matches(entry, st) for entry in known.get(path, ()))
 
 
-def look(dest, path):
+def look(dest: "Beneath", path: str) -> "os.stat_result | None":
     """lstat; None where nothing is there, or only through a link that the node put on the way."""
     try:
         return os.lstat(dest.at(encode(path)))
@@ -46,11 +52,11 @@ def look(dest, path):
         return None
 
 
-def check_own(dest, changed, known):
+def check_own(dest: "Beneath", changed: "list[Any]", known: "dict[str, Any]") -> None:
     """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own;
     and folders that are not safe to take anything away from."""
 
-    def unreadable(error):
+    def unreadable(error: "Any") -> None:
         raise error
 
     for path in known:
@@ -74,7 +80,7 @@ def check_own(dest, changed, known):
                     )
 
 
-def compare(dest, entries, known):
+def compare(dest: "Beneath", entries: "list[Any]", known: "dict[str, Any]") -> "tuple[list[Any], list[Any]]":
     """(entries of files that the head is to send, all entries that are not there as in the source)."""
     needed, changed = [], []
     regular, at, of = stat.S_IFREG, dest.at, os.lstat
@@ -109,11 +115,12 @@ def compare(dest, entries, known):
 class Writable:
     """Makes folders that are read-only writable while a switch changes what is in them."""
 
-    def __init__(self, dest):
+    def __init__(self, dest: "Beneath") -> None:
         self.dest = dest
-        self.seen, self.modes = set(), {}
+        self.seen: set[str] = set()
+        self.modes: dict[str, int] = {}
 
-    def open(self, path):
+    def open(self, path: str) -> None:
         """The folder that path is in."""
         inside = path.rpartition("/")[0]
         if inside in self.seen:
@@ -125,7 +132,7 @@ class Writable:
             chmod(folder, mode | 0o300)
             self.modes[inside] = mode
 
-    def close(self, modes):
+    def close(self, modes: "dict[str, int]") -> None:
         """Give every folder its mode: the one in `modes`, or that of before. What is inside comes first."""
         modes = {**self.modes, **modes}
         for inside in sorted(modes, reverse=True):
@@ -134,7 +141,7 @@ class Writable:
                 chmod(self.dest.at(encode(inside)), modes[inside])
 
 
-def find_stale(dest, known, entries):
+def find_stale(dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]") -> "Iterator[Any]":
     """(path, what is there) of what was delivered and is no more in the source, the deepest first."""
     folder = {e[0]: e[1] == "d" for e in entries}
     stale = [path for path, versions in known.items() if any(folder.get(path) != (e[1] == "d") for e in versions)]
@@ -147,7 +154,9 @@ def find_stale(dest, known, entries):
         yield path, st
 
 
-def count_lost(dest, known, entries, needed):
+def count_lost(
+    dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]", needed: "list[Any]"
+) -> "tuple[int, int]":
     """(how many files and links that were delivered would be deleted, how many files would be replaced)."""
     deleted = sum(
         delivered(path, st, known) and not stat.S_ISDIR(st.st_mode) for path, st in find_stale(dest, known, entries)
@@ -155,7 +164,9 @@ def count_lost(dest, known, entries, needed):
     return deleted, sum(look(dest, entry[0]) is not None for entry in needed)
 
 
-def delete_stale(dest, known, entries, writable):
+def delete_stale(
+    dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]", writable: "Writable"
+) -> "tuple[int, list[str]]":
     """Remove what was delivered and is no more in the source, unless the node changed it. -> deleted, kept"""
     deleted, kept = 0, []
     for path, st in find_stale(dest, known, entries):
@@ -179,13 +190,15 @@ def delete_stale(dest, known, entries, writable):
 class Switch:
     """Every single step is atomic, their sum is guarded by the lock. parcels, stage: where the needed files lie."""
 
-    def __init__(self, dest, parcels, stage, staged, writable):
+    def __init__(
+        self, dest: "Beneath", parcels: bytes, stage: bytes, staged: "dict[str, Any]", writable: "Writable"
+    ) -> None:
         self.dest, self.parcels, self.stage, self.staged = dest, parcels, stage, staged
         self.writable = writable
-        self.moved = set()
+        self.moved: set[str] = set()
 
-    def run(self, changed, needed):
-        needed = {entry[0] for entry in needed}
+    def run(self, changed: "list[Any]", needed: "list[Any]") -> None:
+        staged = {entry[0] for entry in needed}
         modes = {}
         for path, kind, mode, _size, _mtime, link in changed:
             if kind == "d":
@@ -193,13 +206,13 @@ class Switch:
                 modes[path] = mode
             elif kind == "l":
                 self.link(encode(link), path)
-            elif path in needed:
+            elif path in staged:
                 self.place(path, mode)
             else:
                 chmod(self.dest.at(encode(path)), mode)
         self.writable.close(modes)
 
-    def make(self, path):
+    def make(self, path: str) -> None:
         """A folder that is new comes with all its new files in one step."""
         st = look(self.dest, path)
         if st is None or not stat.S_ISDIR(st.st_mode):
@@ -214,7 +227,7 @@ class Switch:
             return
         self.moved.add(path)
 
-    def place(self, path, mode):
+    def place(self, path: str, mode: int) -> None:
         if path in self.staged:
             staged = os.path.join(self.stage, encode(path))
             chmod(staged, mode)
@@ -222,15 +235,15 @@ class Switch:
         elif path.rpartition("/")[0] not in self.moved:
             self.enter(os.path.join(self.parcels, encode(path)), path)
 
-    def link(self, target, path):
+    def link(self, target: bytes, path: str) -> None:
         self.enter(waiting_link(os.path.dirname(self.stage), target), path)
 
-    def enter(self, new, path):
+    def enter(self, new: bytes, path: str) -> None:
         self.writable.open(path)
         os.rename(new, self.dest.at(encode(path)))
 
 
-def flush(dest, needed):
+def flush(dest: "Beneath", needed: "list[Any]") -> None:
     """Bring the files that were put in place to the disk, before the state vouches for them."""
     try:
         if len(needed) <= FEW:

@@ -6,9 +6,10 @@ from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused
 
 
-def check_space(needs, hint):
+def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
     """needs: [(folder, bytes, files)]. Sums up what goes to one file system; Refused names the numbers."""
-    sums, where = {}, {}
+    sums: dict[int, tuple[int, int]] = {}
+    where: dict[int, bytes] = {}
     for folder, count, files in needs:
         device = os.stat(folder).st_dev
         before = sums.get(device, (0, 0))
@@ -29,7 +30,7 @@ def check_space(needs, hint):
 BLOCK_OF_ZEROS = bytes(4096)
 
 
-def write_sparse(fd, data, at):
+def write_sparse(fd: int, data: memoryview, at: int) -> None:
     """Write at an offset, where the file holds nothing yet: blocks of zeros stay holes."""
     view = memoryview(data)
     begin = end = 0
@@ -44,7 +45,7 @@ def write_sparse(fd, data, at):
         os.ftruncate(fd, at + end)
 
 
-def write_at(fd, view, at):
+def write_at(fd: int, view: memoryview, at: int) -> None:
     while view:
         count = os.pwrite(fd, view, at)
         view, at = view[count:], at + count

@@ -11,17 +11,22 @@ import zlib
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import control_lines, send_exit, send_json
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator
+
 
 class Head:
     """What says nothing, not even ping, for `patience` seconds while it is waited for is gone: the program ends, and
     its locks with it. waits: since when it is waited for, None while it need not say anything."""
 
-    def __init__(self, patience):
-        self.patience, self.waits = patience, None
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.waits: float | None = None
         self.control = control_lines()
         threading.Thread(target=self.watch, daemon=True).start()
 
-    def watch(self):
+    def watch(self) -> None:
         while True:
             time.sleep(min(1.0, self.patience / 4))
             waits = self.waits
@@ -32,7 +37,7 @@ class Head:
                 last.join(1.0)
                 os._exit(1)
 
-    def part(self):
+    def part(self) -> None:
         message = "the head said nothing for %g s" % self.patience
         try:
             send_json({"event": "failed", "message": message, "hint": "run the sync again"})
@@ -40,12 +45,12 @@ class Head:
         except OSError:
             pass
 
-    def say(self, question):
+    def say(self, question: "dict[str, Any]") -> None:
         """Something that it has to answer."""
         self.waits = time.monotonic()
         send_json(question)
 
-    def lines(self):
+    def lines(self) -> "Iterator[dict[str, Any]]":
         """The control lines, until it is gone."""
         while True:
             self.waits = time.monotonic()
@@ -55,16 +60,16 @@ class Head:
                 return
             yield message
 
-    def hear(self, *ops):
+    def hear(self, *ops: str) -> "dict[str, Any] | None":
         """The next control line called one of ops; None when it is gone."""
         return next((message for message in self.lines() if message.get("op") in ops), None)
 
-    def payload(self, message):
+    def payload(self, message: "dict[str, Any]") -> bytes:
         """The bytes that follow a control line, as they were sent."""
         parts, size = [], message["size"]
         while size:
             self.waits = time.monotonic()
-            part = sys.stdin.buffer.read1(min(size, 65536))
+            part = sys.stdin.buffer.read1(min(size, 65536))  # type: ignore[union-attr]
             if not part:
                 raise EOFError
             parts.append(part)
@@ -76,6 +81,7 @@ class Head:
         return data
 
 
-def unpack(packed):
+def unpack(packed: bytes) -> "list[Any]":
     """A manifest as it came."""
-    return json.loads(zlib.decompress(packed).decode())
+    entries: list[Any] = json.loads(zlib.decompress(packed).decode())
+    return entries

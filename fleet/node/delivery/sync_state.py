@@ -22,19 +22,23 @@ from fleet.node.base.files import lstat
 from fleet.node.base.locks import holder_of, try_lock, wait_for
 from fleet.node.base.wire import decode, encode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 SYNC_STATE = b".fleet-sync"
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
-NOTHING = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
+NOTHING: "dict[str, Any]" = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
 COLUMNS = (str, str, int, int, int, str)  # of an entry: path, kind, mode, size, mtime_ns, link
 
 
-def unpack(packed):
+def unpack(packed: bytes) -> "list[Any]":
     """The entries in it; one of BROKEN where they are none."""
     return check_entries(json.loads(zlib.decompress(packed).decode()))
 
 
-def check_entries(entries):
+def check_entries(entries: "Any") -> "list[Any]":
     """Cheap also with tens of thousands: preflight reads them, too."""
     if entries != [] and (
         set(map(len, entries)) != {len(COLUMNS)}
@@ -44,7 +48,7 @@ def check_entries(entries):
     return list(entries)
 
 
-def replace_file(path, data):
+def replace_file(path: bytes, data: bytes) -> None:
     """Atomic, and on the disk."""
     with open(path + b".new", "wb") as f:
         f.write(data)
@@ -53,7 +57,7 @@ def replace_file(path, data):
     os.rename(path + b".new", path)
 
 
-def read_state(meta):
+def read_state(meta: bytes) -> "dict[str, Any] | None":
     """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "source": null
     where none was recorded, as by older versions}, or None where no sync has come as far as putting files in place.
     digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a path that is listed
@@ -62,14 +66,15 @@ def read_state(meta):
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
-        state = dict(
+        found = dict(
             NOTHING, digest=line["digest"], also=check_entries(line["also"]), entries=unpack(packed), packed=packed
         )
-        if not isinstance(state["digest"], str):
+        if not isinstance(line["digest"], str):
             raise ValueError("this is no digest")
         source = line.get("source")
         if isinstance(source, dict) and isinstance(source.get("host"), str) and isinstance(source.get("path"), str):
-            state["source"] = {"host": source["host"], "path": source["path"]}
+            found["source"] = {"host": source["host"], "path": source["path"]}
+        state: dict[str, Any] | None = found
     except BROKEN:
         state = None
     try:
@@ -83,13 +88,13 @@ def read_state(meta):
     return dict(state, digest=None, entries=state["entries"] + switching, begun=switching)
 
 
-def mark_switch(meta, entries):
+def mark_switch(meta: bytes, entries: "list[Any]") -> None:
     """From here on what is there is a mixture, as far as anybody knows."""
     entries = list({tuple(entry): entry for entry in entries}.values())
     replace_file(os.path.join(meta, b"switching"), zlib.compress(json.dumps(entries).encode(), 1))
 
 
-def save_state(meta, digest, packed, also, source):
+def save_state(meta: bytes, digest: str, packed: bytes, also: "list[Any]", source: "dict[str, str]") -> None:
     """The switch is over."""
     line = {"digest": digest, "also": also, "source": source}
     replace_file(os.path.join(meta, b"state"), json.dumps(line).encode() + b"\n" + packed)
@@ -99,7 +104,7 @@ def save_state(meta, digest, packed, also, source):
         pass
 
 
-def find_delivery(path):
+def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
     """(destination, state folder) of the sync that path may have come by: the nearest at or above it; or None."""
     folder = path
     while folder != b"/":
@@ -113,7 +118,7 @@ def find_delivery(path):
     return None
 
 
-def last_holder(meta):
+def last_holder(meta: bytes) -> str:
     """Who has synced last, or does so now."""
     fd = os.open(os.path.join(meta, b"lock"), os.O_RDONLY)
     try:
@@ -122,11 +127,11 @@ def last_holder(meta):
         os.close(fd)
 
 
-def delivery(path, seconds):
+def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     """How the code at path (a folder or file) stands: {"folder", "state", "digest", "half": bool, "busy": who|null}, or
     None when no sync delivered it. digest: null where it cannot be told. Waits `seconds` for a sync to end."""
-    path = os.path.realpath(encode(path))
-    found = find_delivery(path)
+    real = os.path.realpath(encode(path))
+    found = find_delivery(real)
     if found is None:
         return None
     dest, meta = found
@@ -141,20 +146,20 @@ def delivery(path, seconds):
         facts["busy"] = None if idle else last_holder(meta)
     except OSError:
         return facts  # another user's, or a file system without locks
-    if facts["busy"] and path == dest:
+    if facts["busy"] and real == dest:
         return facts  # also when its first files are on their way
-    inside = decode(os.path.relpath(path, dest))
+    inside = decode(os.path.relpath(real, dest))
     if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"]):
         return None
     facts.update(digest=state["digest"], half=state["digest"] is None and idle)
     return facts
 
 
-def open_begins(meta, how=os.O_RDWR | os.O_CREAT):
+def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:
     return os.open(os.path.join(meta, b"begins"), how | os.O_NOFOLLOW, 0o600)
 
 
-def begin_from(code, run, seconds):
+def begin_from(code: "dict[str, Any]", run: str, seconds: float) -> "int | None":
     """Hold the code as preflight saw it, {"state", "digest"}, while a run begins: a descriptor to close when it has,
     None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
     meta = encode(code["state"])
@@ -177,7 +182,7 @@ def begin_from(code, run, seconds):
     return fd
 
 
-def wait_for_runs(meta, waiting):
+def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
     """Keep runs from beginning, until this program ends; waiting(run) is told of one that has to end that first."""
     fd = open_begins(meta)
     if not try_lock(fd, fcntl.LOCK_EX):

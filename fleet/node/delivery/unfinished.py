@@ -11,11 +11,11 @@ from fleet.node.base.wire import decode, encode
 
 
 # -- data that is being put in place: noted in ~/.fleet/data until all of it is there ---------------------------
-def notes_folder():
+def notes_folder() -> bytes:
     return encode(os.path.join(os.path.expanduser("~"), ".fleet", "data"))
 
 
-def note_delivery(target, meta):
+def note_delivery(target: bytes, meta: bytes) -> None:
     """Note that what is at target is old and new mixed, until forget_delivery; meta: its state folder."""
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta)}
     path = os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode())
@@ -28,16 +28,16 @@ def note_delivery(target, meta):
         pass  # a home that cannot be written: nobody is warned
 
 
-def forget_delivery(target):
+def forget_delivery(target: bytes) -> None:
     try:
         os.unlink(os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode()))
     except OSError:
         pass
 
 
-def half_delivered(path):
+def half_delivered(path: str) -> "dict[str, str | None] | None":
     """{"folder", "busy": who|null} of data in the folder at path, or around it, that has come in part; None without."""
-    path = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
+    wanted = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
     try:
         notes = [os.path.join(notes_folder(), name) for name in os.listdir(notes_folder())]
     except OSError:
@@ -46,7 +46,7 @@ def half_delivered(path):
         try:
             record = json.loads(read_file(note).decode())
             target = encode(record["target"]).rstrip(b"/") + b"/"
-            near = target.startswith(path) or path.startswith(target)
+            near = target.startswith(wanted) or wanted.startswith(target)
             if not near or record["node"] != os.uname()[1]:
                 continue
             fd = os.open(os.path.join(encode(record["state"]), b"lock"), os.O_RDONLY)

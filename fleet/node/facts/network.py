@@ -7,10 +7,14 @@ import struct
 
 from fleet.node.facts.system import text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def parse_addresses(data):
+
+def parse_addresses(data: bytes) -> "list[tuple[int, str] | None]":
     """[(interface index, "address/prefix")] of a buffer of netlink RTM_NEWADDR messages; None in it ends the dump."""
-    found = []
+    found: list[tuple[int, str] | None] = []
     at = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
@@ -34,9 +38,9 @@ def parse_addresses(data):
     return found
 
 
-def addresses():
+def addresses() -> "dict[int, list[str]]":
     """{interface index: ["10.0.0.1/24", ...]}, asked of the kernel directly: `ip` is not on every node."""
-    result = {}
+    result: dict[int, list[str]] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
         link.settimeout(5.0)
         link.send(struct.pack("=IHHIIBBBBI", 24, 22, 0x301, 1, 0, 0, 0, 0, 0, 0))  # RTM_GETADDR, REQUEST | DUMP
@@ -47,12 +51,12 @@ def addresses():
                 result.setdefault(entry[0], []).append(entry[1])
 
 
-def number(path):
+def number(path: str) -> "int | None":
     value = text(path).strip()
     return int(value) if value.lstrip("-").isdigit() and int(value) > 0 else None
 
 
-def interfaces():
+def interfaces() -> "dict[str, Any]":
     known = addresses()
     # "client_address client_port our_address our_port"
     reached = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2].partition("%")[0]
@@ -60,7 +64,7 @@ def interfaces():
     toward_head = None
     for folder in sorted(glob.glob("/sys/class/net/*")):
         name = os.path.basename(folder)
-        own = known.get(number(folder + "/ifindex"), [])
+        own = known.get(number(folder + "/ifindex") or 0, [])
         if reached and reached in [address.split("/")[0] for address in own]:
             toward_head = name
         # a container host has dozens of veth ends that nobody talks to
@@ -77,7 +81,7 @@ def interfaces():
     return {"interfaces": found, "head_interface": toward_head}
 
 
-def infiniband():
+def infiniband() -> "dict[str, Any]":
     found = []
     for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
         parts = port.split("/")

@@ -26,15 +26,20 @@ from fleet.node.ports.listeners import describe
 from fleet.node.run.extension_builds import build_root, stale_locks
 from fleet.node.run.rendezvous import meet, network
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Tuple
+
+    Step = Tuple[str, Callable[[], Dict[str, Any]]]
 MARGIN = 0.3
 
 
-def steps(spec, done):
+def steps(spec: "dict[str, Any]", done: threading.Event) -> "list[Step]":
     """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
     until = time.monotonic() + spec["deadline"] - MARGIN
     tools = Tools(spec)
     workdir = Workdir(spec, tools)
-    found = [
+    found: list[Step] = [
         ("activate", tools.activate),
         ("system", system),
         ("hardware", hardware),
@@ -68,14 +73,14 @@ def steps(spec, done):
     return found + [("disk " + name, lambda name=name, path=path: disk(name, path)) for name, path in folders]
 
 
-def python(tools, modules):
+def python(tools: Tools, modules: "list[str] | None") -> "dict[str, Any]":
     facts = tools.python()
     if modules is not None:
         facts["packages"] = {name: facts["packages"][name] for name in modules if name in facts["packages"]}
     return facts
 
 
-def gpu_processes(tools):
+def gpu_processes(tools: Tools) -> "dict[str, Any]":
     facts = tools.gpu_processes()
     for process in facts["gpu_processes"]:
         known = describe(process["pid"])
@@ -83,16 +88,16 @@ def gpu_processes(tools):
     return facts
 
 
-def builds(tools):
+def builds(tools: Tools) -> "dict[str, Any]":
     tools.activated.wait()
     stale = stale_locks(build_root(lambda name: tools.env.get(name, "")))
     return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
 
 
-def main():
+def main() -> None:
     done = threading.Event()
 
-    def heed(message):
+    def heed(message: "dict[str, Any]") -> None:
         if message.get("op") == "clock":
             send_json({"clock": time.time()})
         elif message.get("op") == "done":

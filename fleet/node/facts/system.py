@@ -10,18 +10,22 @@ import socket
 
 from fleet.node.base.processes import read_file
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def text(path):
+
+def text(path: str) -> str:
     return read_file(path).decode("utf-8", "replace")
 
 
-def find(pattern, string):
+def find(pattern: str, string: str) -> "str | None":
     """The first group of the first match in any line, None where there is none."""
     found = re.search(pattern, string, re.M)
     return found.group(1).strip() if found else None
 
 
-def system():
+def system() -> "dict[str, Any]":
     try:
         glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", "") or None
     except (ValueError, OSError):
@@ -39,7 +43,7 @@ def system():
     }
 
 
-def hardware():
+def hardware() -> "dict[str, Any]":
     memory = {k: int(v) * 1024 for k, v in re.findall(r"^(\w+):\s+(\d+) kB", text("/proc/meminfo"), re.M)}
     swap = memory.get("SwapTotal", 0)
     return {
@@ -65,10 +69,10 @@ def hardware():
     }
 
 
-def limits():
+def limits() -> "dict[str, Any]":
     """The soft limits of this SSH session: what a run started through it inherits."""
 
-    def soft(which):
+    def soft(which: int) -> "int | str":
         value = resource.getrlimit(which)[0]
         return "unlimited" if value == resource.RLIM_INFINITY else value
 
@@ -81,9 +85,9 @@ def limits():
     }
 
 
-def filesystem(path, mounts):
+def filesystem(path: str, mounts: str) -> "tuple[str | None, str | None]":
     """(type, source) of the mount that path lies on, by /proc/self/mounts alone."""
-    best = ("", None, None)
+    best: tuple[str, str | None, str | None] = ("", None, None)
     for line in mounts.splitlines():
         fields = line.split(" ")
         if len(fields) < 3:
@@ -95,7 +99,7 @@ def filesystem(path, mounts):
     return best[1], best[2]
 
 
-def disk(name, path):
+def disk(name: str, path: str) -> "dict[str, Any]":
     """Room at path, or at the nearest folder above it that exists."""
     path = os.path.abspath(os.path.expanduser(path))
     there = path

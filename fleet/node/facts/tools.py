@@ -10,6 +10,10 @@ import threading
 
 from fleet.node.facts.system import find, text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 OUTPUT_LIMIT = 1 << 20
 # Runs in the training interpreter, whatever its age. Versions are read from metadata and version files as text:
 # importing torch would cost seconds. JSON on the last line: a sitecustomize may print before it.
@@ -62,11 +66,13 @@ print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys
 """
 
 
-def run(argv, env):
+def run(argv: "list[str]", env: "dict[str, str]") -> "tuple[int, str, str]":
     """(status, stdout, stderr) of a tool; OSError where it cannot be started."""
     child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    said = []
-    reader = threading.Thread(target=lambda: said.append(child.stderr.read(OUTPUT_LIMIT)))
+    assert child.stdout and child.stderr
+    told = child.stderr
+    said: list[bytes] = []
+    reader = threading.Thread(target=lambda: said.append(told.read(OUTPUT_LIMIT)))
     reader.daemon = True
     reader.start()
     with child.stdout:
@@ -76,25 +82,25 @@ def run(argv, env):
     return status, out.decode("utf-8", "replace"), b"".join(said).decode("utf-8", "replace")
 
 
-def last_line(*texts):
+def last_line(*texts: str) -> str:
     """The last thing said in any of the texts: where tools put the reason."""
     lines = [line.strip() for t in texts for line in t.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
 
-def driver():
+def driver() -> "dict[str, str | None]":
     # from the kernel: it answers also where nvidia-smi hangs
     version = text("/proc/driver/nvidia/version")
     return {"driver": find(r"(?:Kernel Module|x86_64|aarch64)\s+(\d+\.[\d.]+)", version)}
 
 
-def rows(out, width):
+def rows(out: str, width: int) -> "list[list[str]]":
     """The lines of a CSV that have exactly `width` cells and a number in front."""
     lines = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
     return [cells for cells in lines if len(cells) == width and cells[0].isdigit()]
 
 
-def count(cell, unit=1):
+def count(cell: str, unit: int = 1) -> "int | None":
     """A number, or None for "[N/A]" and its like."""
     return int(cell) * unit if cell.isdigit() else None
 
@@ -102,17 +108,17 @@ def count(cell, unit=1):
 class Tools:
     """The steps that run tools; all but `activate` wait for the environment that it sets up."""
 
-    def __init__(self, spec):
+    def __init__(self, spec: "dict[str, Any]") -> None:
         self.spec = spec
         self.env = dict(os.environ)
         self.env.update(spec.get("env") or {})
         self.activated = threading.Event()
 
-    def tool(self, name, *places):
+    def tool(self, name: str, *places: str) -> "str | None":
         self.activated.wait()
         return shutil.which(name, path=os.pathsep.join((self.env.get("PATH", os.defpath),) + places))
 
-    def activate(self):
+    def activate(self) -> "dict[str, str | None]":
         """The environment behind the inventory's `activate` line; the fact is what went wrong, or null."""
         line = self.spec.get("activate")
         problem = None
@@ -128,7 +134,7 @@ class Tools:
         self.activated.set()
         return {"activate": problem}
 
-    def python(self):
+    def python(self) -> "dict[str, Any]":
         wanted = self.spec.get("python")
         path = self.tool(os.path.expanduser(wanted)) if wanted else self.tool("python3") or self.tool("python")
         answer = {"path": path, "version": None, "error": None}
@@ -149,14 +155,14 @@ class Tools:
         answer.update(said)
         return facts
 
-    def version(self, name, arguments, pattern, *places):
+    def version(self, name: str, arguments: "list[str]", pattern: str, *places: str) -> "str | None":
         path = self.tool(name, *places)
         try:
             return find(pattern, run([path] + arguments, self.env)[1]) if path else None
         except OSError:
             return None  # a tool that cannot be started is as good as absent
 
-    def compilers(self):
+    def compilers(self) -> "dict[str, Any]":
         # gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
         full = ["-dumpfullversion", "-dumpversion"]
         cuda = [self.env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
@@ -170,7 +176,7 @@ class Tools:
             "rsync": self.version("rsync", ["--version"], r"version v?([\d.]+)"),
         }
 
-    def nccl(self):
+    def nccl(self) -> "dict[str, Any]":
         """The system's NCCL, by its file name; the one that torch brings along is in facts["torch"]."""
         self.activated.wait()
         folders = self.env.get("LD_LIBRARY_PATH", "").split(":") + [
@@ -182,8 +188,8 @@ class Tools:
         found = [path for folder in folders if folder for path in sorted(glob.glob(folder + "/libnccl.so.*.*.*"))]
         return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
 
-    def gpus(self):
-        facts = {"gpus": [], "gpu_error": None}
+    def gpus(self) -> "dict[str, Any]":
+        facts: dict[str, Any] = {"gpus": [], "gpu_error": None}
         smi = self.tool("nvidia-smi")
         if smi:
             fields = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
@@ -203,7 +209,7 @@ class Tools:
             ]
         return facts
 
-    def gpu_processes(self):
+    def gpu_processes(self) -> "dict[str, Any]":
         smi = self.tool("nvidia-smi")
         query = ["--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
         out = run([smi] + query, self.env)[1] if smi else ""

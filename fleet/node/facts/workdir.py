@@ -7,6 +7,12 @@ import threading
 from fleet.node.delivery.sync_state import delivery
 from fleet.node.delivery.unfinished import half_delivered
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fleet.node.facts.tools import Tools
+
 HASH_LIMIT = 16 << 20
 SYNC_WAIT = 5.0
 
@@ -15,14 +21,14 @@ class Workdir:
     """spec: {"workdir": str|null, "script": str|null, "program": bool}; program: exec looks for the script, no
     interpreter. tools: finds programs on the PATH."""
 
-    def __init__(self, spec, tools):
+    def __init__(self, spec: "dict[str, Any]", tools: "Tools") -> None:
         self.tools = tools
         self.script = os.path.expanduser(spec.get("script") or "")
         self.program = spec.get("program") and "/" not in self.script
         self.path = os.path.abspath(os.path.expanduser(spec.get("workdir") or "~"))
         self.settled = threading.Event()
 
-    def code(self):
+    def code(self) -> "dict[str, Any]":
         """Of the workdir, or of the script where that came another way; what is wrong comes first."""
         try:
             first = None
@@ -35,10 +41,10 @@ class Workdir:
         finally:
             self.settled.set()
 
-    def files(self):
+    def files(self) -> "dict[str, Any]":
         self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
         path = self.tools.tool(self.script) or self.script if self.program else os.path.join(self.path, self.script)
-        facts = {
+        facts: dict[str, Any] = {
             "path": path,
             "exists": os.path.isfile(path),
             "size": None,

@@ -20,33 +20,37 @@ from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import send_exit, send_json, start, start_heartbeat
 from fleet.node.ports.listeners import TCP_LISTENS, UDP_LISTENS, describe, holders, parse_listeners, status_number
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 POLL = 0.05
 
 
-def user_name(uid):
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
 
 
-def ancestors():
+def ancestors() -> "list[int]":
     """This program and everything above it: the shell, the sshd session, the sshd that listens, init."""
-    line = []
-    pid = os.getpid()
+    line: list[int] = []
+    pid: int | None = os.getpid()
     while pid and pid not in line:
         line.append(pid)
         pid = status_number(pid, b"PPid")
     return line
 
 
-def our_ssh_port():
+def our_ssh_port() -> "int | None":
     """The port at which sshd took this very connection; None without one."""
     fields = os.environ.get("SSH_CONNECTION", "").split()
     return int(fields[3]) if len(fields) == 4 and fields[3].isdigit() else None
 
 
-def scan(ports):
+def scan(ports: "set[int]") -> "list[dict[str, Any]]":
     """The listener entries of the docstring, by port, protocol, address and pid."""
     ssh_port = our_ssh_port()
     sockets = []
@@ -55,7 +59,8 @@ def scan(ports):
         sockets += [(name[:3],) + each for each in parse_listeners(table, None, state)]
     owners = holders([inode for _, _, _, _, inode in sockets if inode])
     above = ancestors()
-    way_back, held = set(), {}
+    way_back: set[int] = set()
+    held: dict[int, set[tuple[int, str]]] = {}
     for protocol, port, _, _, inode in sockets:
         for pid in owners.get(inode, []):
             held.setdefault(pid, set()).add((port, protocol))
@@ -63,8 +68,8 @@ def scan(ports):
                 way_back.add(pid)
     found = []
     for protocol, port, address, socket_uid, inode in sockets:
-        for pid in owners.get(inode, [None]) if port in ports else []:
-            entry = {
+        for pid in owners.get(inode) or [0] if port in ports else []:
+            entry: dict[str, Any] = {
                 "port": port,
                 "protocol": protocol,
                 "address": address,
@@ -91,20 +96,22 @@ def scan(ports):
     return sorted(found, key=lambda e: (e["port"], e["protocol"], e["address"], e["pid"] or 0))
 
 
-def judge(pid, born, uid, entry, force):
+def judge(pid: int, born: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "str | None":
     """Why an approved process must be left alone all the same; None when it may be ended."""
     if status_number(pid, b"Uid") != uid:
         return "its owner changed since it was shown"
     if entry is None:
         return "it does not listen there any more"
     if entry["refused"]:
-        return entry["refused"]
+        return str(entry["refused"])
     if not entry["own"] and not force:
         return "it belongs to %s" % entry["user"]
     return None
 
 
-def end(ports, approved, grace, force):
+def end(
+    ports: "set[int]", approved: "list[list[int]]", grace: float, force: bool
+) -> "tuple[list[int], dict[int, str]]":
     """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
     listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports)}
     reasons, left, ended = {}, {}, []
@@ -139,13 +146,13 @@ def end(ports, approved, grace, force):
     return ended, reasons
 
 
-def main():
+def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     spec = start()
     start_heartbeat()
     ports = set(spec["ports"])
-    answer = {}
+    answer: dict[str, Any] = {}
     if spec["op"] == "end":
         ended, reasons = end(ports, spec["approved"], spec["grace"], spec["force"])
         answer.update(ended=ended, reasons={str(pid): reason for pid, reason in reasons.items()})

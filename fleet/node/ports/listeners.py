@@ -6,11 +6,17 @@ import sys
 
 from fleet.node.base.processes import pids, read_file, start_time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
 TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text
 
 
-def parse_listeners(table, ports, state=TCP_LISTENS):
+def parse_listeners(
+    table: str, ports: "set[int] | None", state: str = TCP_LISTENS
+) -> "list[tuple[int, str, int, int]]":
     """[(port, address, uid, inode)] of a /proc/net/tcp, tcp6, udp or udp6 text; lines that make no sense are passed
     over. ports: None for all."""
     found = []
@@ -19,8 +25,8 @@ def parse_listeners(table, ports, state=TCP_LISTENS):
         try:
             if fields[3] != state:
                 continue
-            address, port = fields[1].split(":")
-            port, uid, inode = int(port, 16), int(fields[7]), int(fields[9])
+            address, _, number = fields[1].partition(":")
+            port, uid, inode = int(number, 16), int(fields[7]), int(fields[9])
             raw = bytes.fromhex(address)
             if len(raw) not in (4, 16):
                 continue
@@ -36,10 +42,10 @@ def parse_listeners(table, ports, state=TCP_LISTENS):
     return found
 
 
-def holders(inodes):
+def holders(inodes: "list[int]") -> "dict[int, list[int]]":
     """{socket inode: [pid]} as far as /proc lets us see."""
     wanted = {"socket:[%d]" % inode: inode for inode in inodes}
-    found = {}
+    found: dict[int, list[int]] = {}
     for pid in pids():
         folder = "/proc/%d/fd/" % pid
         try:
@@ -57,7 +63,7 @@ def holders(inodes):
     return found
 
 
-def status_number(pid, field):
+def status_number(pid: int, field: bytes) -> "int | None":
     """The first number behind `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
     for line in read_file("/proc/%d/status" % pid).split(b"\n"):
         name, _, rest = line.partition(b":")
@@ -66,12 +72,12 @@ def status_number(pid, field):
     return None
 
 
-def age(start):
+def age(start: int) -> "float | None":
     uptime = read_file("/proc/uptime").split()
     return max(0.0, round(float(uptime[0]) - start / os.sysconf("SC_CLK_TCK"), 1)) if uptime else None
 
 
-def describe(pid):
+def describe(pid: int) -> "dict[str, Any]":
     """What is known of a process: {} when it is gone."""
     born, uid = start_time(pid), status_number(pid, b"Uid")
     if born is None or uid is None:

@@ -11,8 +11,12 @@ import sys
 
 from fleet.node.base.wire import start, write_all
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
 
-def dial(addresses):
+
+def dial(addresses: "list[tuple[str, int]]") -> "socket.socket | None":
     for address, port in addresses:
         try:
             return socket.create_connection((address, port), 3.0)
@@ -21,10 +25,10 @@ def dial(addresses):
     return None
 
 
-def push(sock):
+def push(sock: socket.socket) -> None:
     try:
         while True:
-            data = sys.stdin.buffer.read1(1 << 17)
+            data = sys.stdin.buffer.read1(1 << 17)  # type: ignore[union-attr]
             if not data:
                 break
             sock.sendall(data)
@@ -33,7 +37,7 @@ def push(sock):
         os._exit(1)
 
 
-def main():
+def main() -> None:
     sock = dial(start()["addresses"])
     if sock is None:
         os._exit(1)

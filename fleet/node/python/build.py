@@ -24,8 +24,12 @@ from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def room(spec):
+
+def room(spec: "dict[str, Any]") -> str:
     """A folder of this build's own; those of builds whose program is gone are taken away."""
     base = os.path.join(os.path.expanduser("~"), ".fleet", "builds")
     os.makedirs(base, 0o700, exist_ok=True)
@@ -48,8 +52,9 @@ def room(spec):
     return work
 
 
-def pump(child):
+def pump(child: "subprocess.Popen[bytes]") -> bool:
     """Its output to the head until it ended; True unless the head told to stop."""
+    assert child.stdout
     fd = child.stdout.fileno()
     open_ = True
     while open_ or child.poll() is None:
@@ -69,7 +74,7 @@ def pump(child):
     return True
 
 
-def copy_tree(there, source, wait):
+def copy_tree(there: str, source: str, wait: float) -> None:
     """While no sync writes to it: its lock is that of node/delivery/code_sync.py. Several builds copy it at once."""
     around, name = os.path.split(there)
     locks = [
@@ -88,7 +93,7 @@ def copy_tree(there, source, wait):
         os.close(fd)
 
 
-def build(spec, work):
+def build(spec: "dict[str, Any]", work: str) -> "dict[str, Any] | None":
     tools = Tools(spec)
     path = training_python(tools)
     source = os.path.join(work, "src")
@@ -138,7 +143,7 @@ def build(spec, work):
     return None
 
 
-def bring(path):
+def bring(path: str) -> None:
     send_json(
         {"event": "built", "file": os.path.basename(path), "size": os.path.getsize(path), "sha256": file_digest(path)}
     )
@@ -147,7 +152,7 @@ def bring(path):
             frame(OUTPUT, block, 1)
 
 
-def main():
+def main() -> None:
     spec = begin_marked()
     work = None
     try:

@@ -27,6 +27,10 @@ from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 PIP = (
     "-m",
     "pip",
@@ -53,7 +57,7 @@ for name in json.loads(sys.stdin.read()):
 importing = threading.Event()
 
 
-def claim(answer, wait):
+def claim(answer: "dict[str, Any]", wait: float) -> None:
     """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = os.path.join(os.path.expanduser("~"), ".fleet", "wheels")
@@ -75,7 +79,7 @@ def claim(answer, wait):
         )
 
 
-def check_files(spec, todo):
+def check_files(spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
     for wheel in todo:
         try:
             digest = file_digest(os.path.join(spec["folder"], wheel["file"]))
@@ -85,7 +89,7 @@ def check_files(spec, todo):
             raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
 
 
-def pip_install(path, tools, spec, todo):
+def pip_install(path: str, tools: "Tools", spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
     # The node's pip configuration may name links and indexes of its own: exactly these wheels are meant.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
@@ -100,8 +104,10 @@ def pip_install(path, tools, spec, todo):
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    said = []
-    reader = threading.Thread(target=lambda: said.extend(iter(lambda: child.stdout.read(1 << 16), b"")))
+    assert child.stdout
+    told = child.stdout
+    said: list[bytes] = []
+    reader = threading.Thread(target=lambda: said.extend(iter(lambda: told.read(1 << 16), b"")))
     reader.daemon = True
     reader.start()
     while child.poll() is None:
@@ -117,9 +123,9 @@ def pip_install(path, tools, spec, todo):
     out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
     if child.returncode:
         errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
-        said = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
+        last = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
         raise Trouble(
-            "pip: %s" % said[:300],
+            "pip: %s" % last[:300],
             "free some space there"
             if "No space left" in out
             else "run it by hand there: "
@@ -127,7 +133,9 @@ def pip_install(path, tools, spec, todo):
         )
 
 
-def import_all(path, tools, spec, answer, wheels):
+def import_all(
+    path: str, tools: "Tools", spec: "dict[str, Any]", answer: "dict[str, Any]", wheels: "list[dict[str, Any]]"
+) -> None:
     names = [module for wheel in wheels for module in wheel["modules"]]
     env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
     importing.set()
@@ -158,7 +166,13 @@ def import_all(path, tools, spec, answer, wheels):
         open(mark, "w").close()
 
 
-def install(path, tools, spec, states, look):
+def install(
+    path: str,
+    tools: "Tools",
+    spec: "dict[str, Any]",
+    states: "dict[str, Any]",
+    look: "Callable[[], tuple[dict[str, Any], dict[str, Any]]]",
+) -> "list[dict[str, Any]]":
     """pip; the wheels that it was to install. What it leaves half done, the next install does again."""
     todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
     send_json({"event": "doing", "what": "installing"})
@@ -186,13 +200,13 @@ def install(path, tools, spec, states, look):
     return todo
 
 
-def work(spec, seen):
+def work(spec: "dict[str, Any]", seen: "dict[str, Any]") -> "dict[str, Any]":
     tools = Tools(spec)
     path = training_python(tools)
     wheels = spec["wheels"]
     spec["folder"] = os.path.expanduser(spec["folder"])
 
-    def look():
+    def look() -> "tuple[dict[str, Any], dict[str, Any]]":
         answer = wheel_answer(path, tools, wheels, False, spec["deadline"])
         states = {wheel["name"]: state for wheel, state in zip(wheels, answer["states"])}
         seen.update((name, state["state"]) for name, state in states.items())
@@ -212,16 +226,16 @@ def work(spec, seen):
     return {"event": "done", "executable": answer["executable"], "wheels": done}
 
 
-def end_imports(spec):
+def end_imports(spec: "dict[str, Any]") -> None:
     """Unlike pip, an import has nothing to put back."""
     while importing.is_set():
         signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)
         time.sleep(0.2)
 
 
-def main():
+def main() -> None:
     spec = begin_marked(end_imports)
-    seen = {}
+    seen: dict[str, str] = {}
     try:
         answer = work(spec, seen)
     except (Trouble, OSError) as error:

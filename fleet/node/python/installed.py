@@ -7,6 +7,12 @@ import subprocess
 from fleet.node.base.errors import Trouble
 from fleet.node.facts.tools import last_line
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fleet.node.facts.tools import Tools
+
 # Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
 # A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:
 # pip writes that RECORD last, over the wheel's own one, which names no INSTALLER: so an interrupted install has none.
@@ -104,7 +110,9 @@ print(json.dumps(answer))
 """
 
 
-def ask_python(argv, asked, env, seconds, cwd=None):
+def ask_python(
+    argv: "list[str]", asked: bytes, env: "dict[str, str]", seconds: float, cwd: "str | None" = None
+) -> "tuple[int | None, str, str]":
     """(status, stdout, stderr) of a program that is told `asked` on stdin; killed after `seconds`, then status None."""
     child = subprocess.Popen(
         argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -119,7 +127,7 @@ def ask_python(argv, asked, env, seconds, cwd=None):
     return status, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 
-def training_python(tools):
+def training_python(tools: "Tools") -> str:
     """The interpreter's path: the inventory's `python`, else python3 (or python) behind `activate`."""
     problem = tools.activate()["activate"]
     if problem:
@@ -134,14 +142,17 @@ def training_python(tools):
     return path
 
 
-def wheel_answer(path, tools, wheels, judge, seconds):
+def wheel_answer(
+    path: str, tools: "Tools", wheels: "list[dict[str, Any]]", judge: bool, seconds: float
+) -> "dict[str, Any]":
     """What ASK_WHEELS says, run by the interpreter at path."""
     asked = json.dumps({"wheels": wheels, "judge": judge}).encode()
     try:
         status, out, err = ask_python([path, "-c", ASK_WHEELS], asked, tools.env, seconds, "/")
         if status is None:
             raise Trouble("%s gave no answer in %d s" % (path, seconds), "the file system that it lies on hangs")
-        return json.loads(out.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        return answer
     except (OSError, ValueError, IndexError) as error:
         reason = str(error) if isinstance(error, OSError) else last_line(err) or "said nothing"
         raise Trouble(
@@ -149,7 +160,7 @@ def wheel_answer(path, tools, wheels, judge, seconds):
         ) from None
 
 
-def verified_file(answer, wheel):
+def verified_file(answer: "dict[str, Any]", wheel: "dict[str, Any]") -> str:
     """Exists once this wheel was imported in this interpreter; its content does not matter."""
     import hashlib
 

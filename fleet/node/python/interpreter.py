@@ -16,8 +16,12 @@ from fleet.node.base.gather import begin, finish, gather
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python, verified_file, wheel_answer
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def facts(spec):
+
+def facts(spec: "dict[str, Any]") -> "dict[str, Any]":
     tools = Tools(spec)
     path = training_python(tools)
     answer = wheel_answer(path, tools, spec["wheels"], spec["judge"], spec["deadline"])
@@ -31,10 +35,10 @@ def facts(spec):
     return dict(answer, event="facts", path=path)
 
 
-def main():
+def main() -> "Any":
     spec = begin()
 
-    def step():
+    def step() -> "dict[str, Any]":
         try:
             return {"answer": facts(spec)}
         except Trouble as trouble:

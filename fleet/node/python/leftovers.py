@@ -7,14 +7,18 @@ import os
 import re
 import shutil
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def sweep(answer, wheels, states):
+
+def sweep(answer: "dict[str, Any]", wheels: "list[dict[str, Any]]", states: "dict[str, Any]") -> None:
     """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
     for wheel in wheels:
         info = states[wheel["name"]].get("info")
         if info and os.path.dirname(info) == answer["target"]:
             shutil.rmtree(info, ignore_errors=True)
-    ours = set()
+    ours: set[str] = set()
     for wheel in wheels:
         ours.update(module[1:] for module in wheel["modules"])
     for name in listing(answer["target"]):
@@ -22,7 +26,7 @@ def sweep(answer, wheels, states):
             shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
 
 
-def listing(folder):
+def listing(folder: str) -> "list[str]":
     try:
         return os.listdir(folder)
     except OSError:

@@ -17,6 +17,10 @@ from fleet.node.base.gather import begin, finish, gather
 from fleet.node.facts.system import find, system
 from fleet.node.facts.tools import Tools, rows, run
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 ASK_BUILD = r"""
 import json, os, sysconfig
 from importlib.util import find_spec
@@ -31,11 +35,13 @@ print(json.dumps({"headers": header if os.path.exists(header) else None, "backen
 
 
 class Toolchain:
-    def __init__(self, spec):
+    def __init__(self, spec: "dict[str, Any]") -> None:
         self.tools = Tools(spec)
         self.spec = spec
 
-    def compiler(self, name, word, arguments, pattern, *places):
+    def compiler(
+        self, name: str, word: "str | None", arguments: "list[str]", pattern: str, *places: str
+    ) -> "dict[str, str | None] | None":
         tools = self.tools
         tools.activated.wait()
         wanted = (tools.env.get(word) or "").split() if word else []
@@ -48,7 +54,7 @@ class Toolchain:
             return None
         return {"path": path, "version": find(pattern, out)}
 
-    def compilers(self):
+    def compilers(self) -> "dict[str, Any]":
         self.tools.activated.wait()
         full = ["-dumpfullversion", "-dumpversion"]
         home = self.tools.env.get("CUDA_HOME")
@@ -62,7 +68,7 @@ class Toolchain:
             "ninja": self.compiler("ninja", None, ["--version"], r"^(\d+(?:\.\d+)*)"),
         }
 
-    def build(self):
+    def build(self) -> "dict[str, Any]":
         wanted = self.spec.get("python")
         path = (
             self.tools.tool(os.path.expanduser(wanted))
@@ -72,9 +78,10 @@ class Toolchain:
         if path is None:
             return {}
         out = run([path, "-c", ASK_BUILD], self.tools.env)[1]
-        return json.loads(out.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        return answer
 
-    def gpus(self):
+    def gpus(self) -> "dict[str, Any]":
         facts = self.tools.gpus()
         smi = self.tools.tool("nvidia-smi")
         if smi and facts["gpus"]:
@@ -87,7 +94,7 @@ class Toolchain:
         return facts
 
 
-def main():
+def main() -> None:
     spec = begin()
     chain = Toolchain(spec)
     todo = [

@@ -8,10 +8,14 @@ from fleet.node.base.processes import pids, pids_with_env, read_file, start_time
 from fleet.node.run.extension_builds import Builds
 from fleet.node.run.run_folder import RANK_WRAPPER, RUN_MARK, final_status, write_final
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Sequence
 
-def descendants(ancestors):
+
+def descendants(ancestors: "list[int]") -> "dict[int, int]":
     """{pid: start_time} of all processes below the given pids."""
-    children = {}
+    children: dict[int, list[tuple[int, int, bool]]] = {}
     for pid in pids():
         stat = read_file("/proc/%d/stat" % pid)
         if stat:
@@ -37,29 +41,29 @@ class Ending:
     that outlived SIGKILL for `hard` seconds.
     """
 
-    def __init__(self, run, grace, ancestors=(), hard=10.0):
+    def __init__(self, run: str, grace: float, ancestors: "Sequence[int]" = (), hard: float = 10.0) -> None:
         self.run = run
         self.ancestors = list(ancestors)
         self.hard = hard
         self.kill_at = time.monotonic() + grace
         self.polite = grace > 0
         self.killing = False
-        self.told = set()
-        self.newest = None  # start time of the youngest that was there at the beginning
+        self.told: set[tuple[int, int]] = set()
+        self.newest: int | None = None  # start time of the youngest that was there at the beginning
         self.quiet = 0
-        self.left = []
+        self.left: list[int] = []
 
-    def hurry(self, grace):
+    def hurry(self, grace: float) -> None:
         self.kill_at = min(self.kill_at, time.monotonic() + grace)
 
-    def members(self):
+    def members(self) -> "dict[int, int]":
         found = dict(pids_with_env(RUN_MARK, self.run))
         found.update(descendants(self.ancestors))
         for pid in self.ancestors:
             found.pop(pid, None)
         return found
 
-    def step(self):
+    def step(self) -> bool:
         found = self.members()
         self.left = sorted(found)
         if not found:
@@ -67,8 +71,7 @@ class Ending:
             self.quiet += 1
             return self.quiet >= 2
         self.quiet = 0
-        if self.newest is None:
-            self.newest = max(found.values())
+        self.newest = self.newest or max(found.values())
         now = time.monotonic()
         kill = not self.polite or now >= self.kill_at
         first, self.killing = kill and not self.killing, kill
@@ -82,14 +85,14 @@ class Ending:
                 send_signal(pid, found[pid], signal.SIGKILL if kill else signal.SIGTERM)
         return now >= self.kill_at + self.hard
 
-    def finish(self, poll=0.05):
+    def finish(self, poll: float = 0.05) -> "list[int]":
         """Step to the end; returns `left`."""
         while not self.step():
             time.sleep(poll)
         return self.left
 
 
-def send_signal(pid, born, signum):
+def send_signal(pid: int, born: int, signum: int) -> None:
     if start_time(pid) in (born, None):
         try:
             os.kill(pid, signum)
@@ -97,7 +100,15 @@ def send_signal(pid, born, signum):
             pass
 
 
-def bury(run, folder, grace, reason, ancestors=(), state="lost", cause="supervisor"):
+def bury(
+    run: str,
+    folder: str,
+    grace: float,
+    reason: str,
+    ancestors: "Sequence[int]" = (),
+    state: str = "lost",
+    cause: str = "supervisor",
+) -> "dict[str, Any]":
     """End what a dead supervisor left behind and say so in status.json; returns that status."""
     began = time.time()
     status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)

@@ -29,6 +29,10 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 START_DEADLINE = 10.0
 LEFTOVER_GRACE = 2.0
 SYNC_WAIT = 5.0
@@ -39,12 +43,12 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 class Failed(Exception):
     """Why nothing was started: message, hint."""
 
-    def __init__(self, message, hint=None):
+    def __init__(self, message: str, hint: "str | None" = None) -> None:
         Exception.__init__(self, message)
         self.answer = {"event": "failed", "message": message, "hint": hint}
 
 
-def prctl(option, argument):
+def prctl(option: int, argument: "bytes | int") -> None:
     """Best effort: a kernel or a python without it costs a safety net, not the run."""
     try:
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
@@ -53,11 +57,11 @@ def prctl(option, argument):
 
 
 # -- the run's folder -------------------------------------------------------------------------------------
-def temporary_folder(spec):
+def temporary_folder(spec: "dict[str, Any]") -> str:
     return os.path.join(runs_root(), ".%s.%s.%d" % (spec["run"].replace("/", "_"), NODE, os.getpid()))
 
 
-def fill_folder(folder, spec):
+def fill_folder(folder: str, spec: "dict[str, Any]") -> None:
     """Make it, with everything in it but the pid file."""
     run_names(spec["run"])
     os.makedirs(runs_root(), 0o700, exist_ok=True)
@@ -74,7 +78,7 @@ def fill_folder(folder, spec):
         open(os.path.join(folder, name), "wb").close()
 
 
-def publish_folder(temporary, run):
+def publish_folder(temporary: str, run: str) -> str:
     """Give the folder its name in one step, so that nobody ever sees half of one; returns the new path."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
@@ -91,7 +95,7 @@ def publish_folder(temporary, run):
     raise Failed("run %s exists already on this node" % run, "every launch needs a run id of its own")
 
 
-def has_ended(folder):
+def has_ended(folder: str) -> bool:
     """Whether this is the folder of a run of this node of which nothing can be alive any more."""
     if read_json(os.path.join(folder, "spec.json")).get("node") != NODE or owners(folder):
         return False
@@ -103,7 +107,7 @@ def has_ended(folder):
     )
 
 
-def prune_runs(keep=KEPT_RUNS, size=KEPT_BYTES):
+def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     """Take away runs of this node that have ended, the oldest first, beyond so many and so much."""
     folders = [os.path.join(runs_root(), name) for name in os.listdir(runs_root())]
     ended = [(os.stat(os.path.join(folder, "status.json")).st_mtime, folder) for folder in folders if has_ended(folder)]
@@ -117,7 +121,7 @@ def prune_runs(keep=KEPT_RUNS, size=KEPT_BYTES):
 class Beginning:
     """Holds the code that a sync delivered until all ranks have run for spec["code"]["settle"] s: time to import it."""
 
-    def __init__(self, spec, folder):
+    def __init__(self, spec: "dict[str, Any]", folder: str) -> None:
         self.spec, self.folder, self.lock = spec, folder, None
         self.latest, self.until = time.monotonic() + BEGIN_SECONDS, None
         if spec.get("code"):
@@ -126,7 +130,7 @@ class Beginning:
             except Refused as refused:
                 raise Failed(*refused.args[:2]) from None
 
-    def over(self, now):
+    def over(self, now: float) -> bool:
         if self.lock is not None and self.until is None:
             try:
                 names = os.listdir(self.folder)
@@ -136,14 +140,14 @@ class Beginning:
                 self.until = now + self.spec["code"]["settle"]
         return now >= (self.latest if self.until is None else self.until)
 
-    def release(self):
+    def release(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
 
 
 # -- the engine -------------------------------------------------------------------------------------------
-def engine_argv(spec, folder):
+def engine_argv(spec: "dict[str, Any]", folder: str) -> "list[bytes]":
     argv = []
     for item in spec["argv"]:
         if isinstance(item, dict):
@@ -156,7 +160,7 @@ def engine_argv(spec, folder):
     return [encode(item) for item in argv]
 
 
-def engine_env(spec, folder):
+def engine_env(spec: "dict[str, Any]", folder: str) -> "dict[bytes, bytes]":
     env = dict(os.environb)
     for name, value in (spec.get("env") or {}).items():
         env[encode(name)] = encode(value)
@@ -171,7 +175,7 @@ def engine_env(spec, folder):
     return env
 
 
-def start_engine(spec, folder):
+def start_engine(spec: "dict[str, Any]", folder: str) -> int:
     """Fork and exec it; returns its pid. Raises Failed with the reason, also when the working folder hangs."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = os.path.expanduser(spec.get("cwd") or "~")

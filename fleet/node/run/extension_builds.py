@@ -11,24 +11,28 @@ import time
 
 from fleet.node.base.processes import pids, read_file
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 OF_SEVERAL = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs")
 
 
-def build_root(env):
+def build_root(env: "Callable[[str], str]") -> str:
     """The folder in which torch builds, in an environment: a function from a variable's name to its value, or ""."""
     home = env("HOME") or os.path.expanduser("~")
     default = os.path.join(env("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "torch_extensions")
     return os.path.realpath(env("TORCH_EXTENSIONS_DIR") or default)
 
 
-def environment_of(pid):
+def environment_of(pid: int) -> "Callable[[str], str] | None":
     """build_root()'s argument, for a process; None in the middle of its exec."""
     pairs = [pair.partition(b"=") for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")]
     known = {name: os.fsdecode(value) for name, _, value in pairs}
     return (lambda name: known.get(name.encode(), "")) if len(known) > 1 else None
 
 
-def find_locks(root):
+def find_locks(root: str) -> "dict[str, os.stat_result]":
     """{path: stat result}: ROOT/NAME/lock, and ROOT/py311_cpu/NAME/lock."""
     found, folders = {}, [root]
     for depth in range(3):
@@ -52,7 +56,7 @@ def find_locks(root):
     return found
 
 
-def held_files(wanted):
+def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
     """Those of (device, inode) pairs that some process has open, as far as /proc lets us see."""
     held = set()
     for pid in pids():
@@ -67,7 +71,7 @@ def held_files(wanted):
     return held & wanted
 
 
-def is_shared(path):
+def is_shared(path: str) -> bool:
     """Whether other machines may use the file system that a path lies on."""
     best = ("", "")
     for line in read_file("/proc/self/mounts").decode("utf-8", "surrogateescape").splitlines():
@@ -77,7 +81,7 @@ def is_shared(path):
     return OF_SEVERAL.match(best[1]) is not None
 
 
-def stale_locks(root):
+def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
     """{path: (stat result, sure)} of the locks that nobody has open. sure: no process that is out of sight can."""
     found = find_locks(root)
     held = held_files({(st.st_dev, st.st_ino) for st in found.values()}) if found else ()
@@ -92,21 +96,23 @@ class Builds:
     """The stale locks that the run in a folder meets, and those that it leaves itself; where they are stands in the
     file `builds`, for whoever ends the run when its supervisor cannot."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "builds")
         self.roots = set(os.fsdecode(read_file(self.path)).splitlines())
         try:
             self.began = os.stat(os.path.join(folder, "spec.json")).st_mtime
         except OSError:
             self.began = time.time()
-        self.before, self.told, self.due = {}, set(), 0.0
+        self.before: dict[str, int] = {}
+        self.told: set[str] = set()
+        self.due = 0.0
 
-    def watch(self, pid):
+    def watch(self, pid: int) -> None:
         env = environment_of(pid)
         if env:
             self.add(build_root(env))
 
-    def add(self, root):
+    def add(self, root: str) -> None:
         if root not in self.roots:
             self.roots.add(root)
             try:
@@ -115,10 +121,10 @@ class Builds:
             except OSError:
                 pass  # no room
 
-    def stale(self):
+    def stale(self) -> "dict[str, tuple[os.stat_result, bool]]":
         return {path: found for root in self.roots for path, found in stale_locks(root).items()}
 
-    def look(self, now, engine, every=2.0):
+    def look(self, now: float, engine: int, every: float = 2.0) -> "list[str]":
         """Locks that are new and stale, since the last look at least: who is just being started has time to be seen.
         Those that the run itself has left are taken away: a rank that is started again would wait for itself."""
         if now < self.due:
@@ -134,7 +140,7 @@ class Builds:
         self.before = found
         return sorted(fresh)
 
-    def finish(self, seconds=1.0):
+    def finish(self, seconds: float = 1.0) -> None:
         """Take away what the run has left in the end. A process that was killed closes its files a moment later."""
         until = time.monotonic() + seconds
         while any(st.st_ctime >= self.began - 0.01 for root in self.roots for st in find_locks(root).values()):
@@ -143,7 +149,7 @@ class Builds:
                 break
             time.sleep(0.05)
 
-    def clear(self, only=None):
+    def clear(self, only: "dict[str, int] | None" = None) -> None:
         """Take away what the run has left. only: {path: inode} of those that may be."""
         for path, (st, sure) in self.stale().items():
             if sure and st.st_ctime >= self.began - 0.01 and (only is None or only.get(path) == st.st_ino):

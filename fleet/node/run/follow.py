@@ -20,6 +20,10 @@ from fleet.node.run.ending import bury
 from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS = 0.01, 0.04, 1.0
@@ -29,13 +33,13 @@ OWNER_CHECK_SECONDS = 0.5
 class Stream:
     """One growing file."""
 
-    def __init__(self, path, name, number, offset):
+    def __init__(self, path: str, name: str, number: int, offset: "int | str | None") -> None:
         self.name, self.number = name, number
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.offset = min(offset, os.fstat(self.fd).st_size) if isinstance(offset, int) and offset > 0 else 0
         send_json({"event": "stream", "id": number, "name": name, "offset": self.offset})
 
-    def turn(self):
+    def turn(self) -> bool:
         """Send what is there, up to 1 MiB, so that one loud file does not silence the others; True if any."""
         sent = False
         for _ in range(CHUNKS_A_TURN):
@@ -50,14 +54,14 @@ class Stream:
 
 
 class Follower:
-    def __init__(self, run, folder, offsets):
+    def __init__(self, run: str, folder: str, offsets: "dict[str, Any]") -> None:
         self.run, self.folder, self.offsets = run, folder, offsets
-        self.streams = {}
-        self.seen = {}
-        self.status = {}
+        self.streams: dict[str, Stream] = {}
+        self.seen: dict[str, tuple[int, int] | None] = {}
+        self.status: dict[str, Any] = {}
         self.owners_checked = time.monotonic()
 
-    def follow(self):
+    def follow(self) -> None:
         last = time.monotonic()
         while True:
             over = self.status.get("state") in FINAL
@@ -77,7 +81,7 @@ class Follower:
                 time.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
         send_json({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
-    def look(self):
+    def look(self) -> "list[dict[str, Any]]":
         """Open new files; returns the events of records that are new."""
         events = []
         for name in sorted(os.listdir(self.folder)):
@@ -93,7 +97,7 @@ class Follower:
                     events.append(dict(record, event="status" if name == "status.json" else "rank"))
         return events
 
-    def renewed(self, name, path):
+    def renewed(self, name: str, path: str) -> "dict[str, Any]":
         """The object in a replaced file, {} when it is the one that was seen."""
         try:
             found = os.stat(path)
@@ -105,7 +109,7 @@ class Follower:
         self.seen[name] = stamp
         return read_json(path)
 
-    def check_owners(self, now):
+    def check_owners(self, now: float) -> None:
         """A run whose supervisor and guardian were both killed has nobody left to end it: do that here."""
         if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
@@ -118,7 +122,7 @@ class Follower:
             send_json(dict(self.status, event="status"))
 
 
-def listen(folder):
+def listen(folder: str) -> None:
     """The head's control lines; what makes no sense is passed over, a closed stdin ends the program."""
     for message in control_lines():
         op = message.get("op") if isinstance(message, dict) else None
@@ -132,7 +136,7 @@ def listen(folder):
     os._exit(0)
 
 
-def follow():
+def follow() -> int:
     spec = start()
     start_heartbeat()
     try:
@@ -155,7 +159,7 @@ def follow():
     return 0
 
 
-def main():
+def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

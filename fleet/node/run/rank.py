@@ -14,12 +14,16 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
 
 
-def prctl(option, argument):
+def prctl(option: int, argument: "bytes | int") -> None:
     """Best effort: without it a safety net is missing, not the run."""
     try:
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
@@ -27,14 +31,14 @@ def prctl(option, argument):
         pass
 
 
-def whole(name, default):
+def whole(name: str, default: int) -> int:
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):
         return default
 
 
-def supervisors(folder):
+def supervisors(folder: str) -> "set[int]":
     """The pids of the run's supervisor and guardian: what they signal, they signal to the rank as well."""
     try:
         with open(os.path.join(folder, "pid"), "rb") as f:
@@ -44,7 +48,7 @@ def supervisors(folder):
         return set()
 
 
-def write_record(path, record):
+def write_record(path: str, record: "dict[str, Any]") -> None:
     """Replace `path` in one step, in space claimed at the start: a full disk does not hide how a rank ended."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(fd, (json.dumps(record) + "\n").encode().ljust(RESERVED))
@@ -52,7 +56,7 @@ def write_record(path, record):
     os.rename(path + ".new", path)
 
 
-def reserve(path):
+def reserve(path: str) -> None:
     try:
         fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
         os.write(fd, b" " * RESERVED)
@@ -61,14 +65,14 @@ def reserve(path):
         pass
 
 
-def size(path):
+def size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError:
         return 0
 
 
-def start_rank(argv, base):
+def start_rank(argv: "list[str]", base: str) -> int:
     """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
     engine's group reaches it once, through us."""
     parent = os.getpid()
@@ -96,7 +100,7 @@ def start_rank(argv, base):
         os._exit(status)
 
 
-def wait(pid, bosses):
+def wait(pid: int, bosses: "set[int]") -> int:
     """Pass signals on until the rank has ended; returns its wait status."""
     told = set()
     while True:
@@ -112,7 +116,7 @@ def wait(pid, bosses):
             os.kill(pid, caught.si_signo)
 
 
-def main():
+def main() -> None:
     argv = sys.argv[1:]
     local_rank = whole("LOCAL_RANK", 0)
     rank = whole("RANK", whole("FLEET_FIRST_RANK", 0) + local_rank)

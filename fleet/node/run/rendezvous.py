@@ -15,23 +15,27 @@ from fleet.node.base.processes import read_file
 from fleet.node.facts.network import addresses
 from fleet.node.ports.listeners import describe, holders, parse_listeners
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
 
 
-def resolve(address):
+def resolve(address: str) -> str:
     """The numeric address that this node makes of the master's name. OSError where it makes nothing of it."""
-    return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]
+    return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
 
 
-def source_towards(address):
+def source_towards(address: str) -> str:
     """Our own address on the way to a numeric address; OSError without a route. Nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
-        return probe.getsockname()[0]
+        return str(probe.getsockname()[0])
 
 
-def interface_of(address):
+def interface_of(address: str) -> "str | None":
     """The name of the interface that holds an address of ours, or None."""
     for index, held in addresses().items():
         if address.partition("%")[0] in [entry.partition("/")[0] for entry in held]:
@@ -39,14 +43,14 @@ def interface_of(address):
     return None
 
 
-def is_loopback(address):
+def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def network(spec):
+def network(spec: "dict[str, Any]") -> "dict[str, Any]":
     """{"network": {"master": numeric, "address": ours, "interface", "error", "hint"}}"""
     master = spec["master"]
-    facts = {"master": None, "address": None, "interface": None, "error": None, "hint": None}
+    facts: dict[str, Any] = {"master": None, "address": None, "interface": None, "error": None, "hint": None}
     others = bool(master.get("peers")) or not master["is_me"]
     try:
         facts["master"] = resolve(master["address"])
@@ -75,7 +79,7 @@ def network(spec):
 
 
 # -- the port -------------------------------------------------------------------------------------------------
-def listen_everywhere(port):
+def listen_everywhere(port: int) -> "socket.socket":
     """A listening socket on all interfaces. SO_REUSEADDR as torch has it: a listener on any interface is still
     in its way, connections of an earlier run that linger in TIME_WAIT are not."""
     try:
@@ -95,7 +99,7 @@ def listen_everywhere(port):
     return listener
 
 
-def holder(port):
+def holder(port: int) -> "dict[str, Any] | None":
     """What is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
     found = []
     for name in ("tcp", "tcp6"):
@@ -106,7 +110,7 @@ def holder(port):
     return {"pid": None, "uid": found[0][2], "command": None, "run_id": None} if found else None
 
 
-def greet(peer, token, arrived):
+def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
     """One peer: its token and node rank in, our answer out; wait for it to close first."""
     with peer:
         peer.settimeout(2.0)
@@ -120,9 +124,9 @@ def greet(peer, token, arrived):
             pass
 
 
-def receive_peers(master, until, done):
+def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
     """The master's side; facts as in `meet`."""
-    facts = {"ok": False, "error": None, "hint": None, "holder": None, "arrived": []}
+    facts: dict[str, Any] = {"ok": False, "error": None, "hint": None, "holder": None, "arrived": []}
     try:
         listener = listen_everywhere(master["port"])
     except OSError as error:
@@ -133,7 +137,7 @@ def receive_peers(master, until, done):
         elif error.errno == errno.EACCES:
             facts["hint"] = "ports below 1024 are root's; choose another --master-port"
         return facts
-    arrived = set()
+    arrived: set[int] = set()
     greeters = []
     with listener:
         listener.settimeout(RETRY_SECONDS)
@@ -151,9 +155,9 @@ def receive_peers(master, until, done):
     return facts
 
 
-def visit_master(master, node_rank, until, done):
+def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "threading.Event") -> "dict[str, Any]":
     """A peer's side: try until the master answers or the time is over; the last reason is told."""
-    facts = {"ok": False, "error": None, "hint": None}
+    facts: dict[str, Any] = {"ok": False, "error": None, "hint": None}
     where = "%s port %d" % (master["address"], master["port"])
     token = master["token"].encode()
     while True:
@@ -178,7 +182,7 @@ def visit_master(master, node_rank, until, done):
         time.sleep(RETRY_SECONDS)
 
 
-def meet(spec, until, done):
+def meet(spec: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
     """{"port": {"ok", "error", "hint"}}; on the master also "holder" and "arrived", the node ranks that came."""
     master = spec["master"]
     if master["is_me"]:

@@ -19,6 +19,10 @@ import time
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import write_all
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 RUN_MARK = "FLEET_RUN_ID"
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 FINAL = ("exited", "stopped", "lost")
@@ -28,18 +32,18 @@ NODE = os.uname()[1].replace("/", "_")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-def runs_root():
+def runs_root() -> str:
     return os.path.join(os.path.expanduser("~"), ".fleet", "runs")
 
 
-def run_names(run):
+def run_names(run: str) -> "list[str]":
     """The folder names a run may have on this node. ValueError for what cannot be a run's id."""
     if not run or run[0] in ".-" or not NAME_CHARACTERS.issuperset(run):
         raise ValueError("not a run id: %r" % run)
     return [run, run + "@" + NODE]
 
 
-def run_folder(run):
+def run_folder(run: str) -> "str | None":
     """The folder of a run that was started on this very node, or None."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
@@ -48,12 +52,12 @@ def run_folder(run):
     return None
 
 
-def tombstone(run):
+def tombstone(run: str) -> str:
     """A file that forbids a run which was stopped before it began."""
     return os.path.join(runs_root(), run_names(run)[1] + ".stop")
 
 
-def read_json(path):
+def read_json(path: str) -> "dict[str, Any]":
     """An object, {} for a file that is missing, unreadable or holds something else."""
     try:
         value = json.loads(read_file(path).decode("utf-8"))
@@ -62,13 +66,13 @@ def read_json(path):
     return value if isinstance(value, dict) else {}
 
 
-def reserve(path, size=4096):
+def reserve(path: str, size: int = 4096) -> None:
     """Claim the space that the last replacement of `path` will need, while there is some."""
     with open(path + ".new", "wb") as f:
         f.write(b" " * size)
 
 
-def write_json(path, value, suffix=".tmp"):
+def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None:
     """Replace `path` in one step; with suffix ".new" in the space that reserve() claimed, even on a full disk."""
     data = json.dumps(value).encode() + b"\n"
     fd = os.open(path + suffix, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -79,11 +83,13 @@ def write_json(path, value, suffix=".tmp"):
     os.rename(path + suffix, path)
 
 
-def read_status(folder):
+def read_status(folder: str) -> "dict[str, Any]":
     return read_json(os.path.join(folder, "status.json"))
 
 
-def final_status(state, reason, left, cause=None, began=None):
+def final_status(
+    state: str, reason: "str | None", left: "list[int]", cause: "str | None" = None, began: "float | None" = None
+) -> "dict[str, Any]":
     """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer."""
     now = time.time()
     return {
@@ -98,7 +104,7 @@ def final_status(state, reason, left, cause=None, began=None):
     }
 
 
-def write_final(folder, status):
+def write_final(folder: str, status: "dict[str, Any]") -> None:
     """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
     for suffix in (".new", ".tmp"):
         try:
@@ -108,7 +114,7 @@ def write_final(folder, status):
             continue
 
 
-def request_stop(folder, grace, reason):
+def request_stop(folder: str, grace: float, reason: str) -> None:
     """Ask the supervisor to stop; by signal (its own grace, or none) where the disk takes no file."""
     try:
         write_json(os.path.join(folder, "stop"), {"grace": grace, "reason": reason})
@@ -118,15 +124,15 @@ def request_stop(folder, grace, reason):
 
 
 # -- processes ------------------------------------------------------------------------------------------
-def boot_id():
+def boot_id() -> str:
     return read_file("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
 
 
-def identity(pid):
+def identity(pid: int) -> "dict[str, int | None]":
     return {"pid": pid, "start": start_time(pid)}
 
 
-def owners(folder):
+def owners(folder: str) -> "list[dict[str, Any]]":
     """Those alive of [supervisor, guardian], as {"pid", "start"}."""
     record = read_json(os.path.join(folder, "pid"))
     if record.get("boot") != boot_id():

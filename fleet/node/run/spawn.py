@@ -12,10 +12,14 @@ import os
 import signal
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def command():
+def command() -> "list[str]":
     """A rank's argv; with DeepSpeed's --local_rank where its launcher would have put it."""
     with open(os.path.join(HERE, "command.json"), encoding="utf-8") as f:
         spec = json.load(f)
@@ -27,7 +31,7 @@ def command():
     return argv
 
 
-def become_rank():
+def become_rank() -> None:
     """Run rank.py in this very process: the engine waits for our pid, and a second interpreter costs time."""
     path = os.path.join(HERE, "rank.py")
     sys.argv = [path] + command()
@@ -36,7 +40,7 @@ def become_rank():
     exec(code, {"__name__": "__main__", "__file__": path})
 
 
-def start(rank, local_rank):
+def start(rank: int, local_rank: int) -> int:
     pid = os.fork()
     if pid == 0:
         try:
@@ -50,18 +54,18 @@ def start(rank, local_rank):
     return pid
 
 
-def be_engine(first, count):
+def be_engine(first: int, count: int) -> int:
     alive = {start(first + local_rank, local_rank) for local_rank in range(count)}
     code = 0
 
-    def end(signum, _frame):
+    def end(signum: "int | None", _frame: "FrameType | None") -> None:
         for pid in alive:
             os.kill(pid, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, end)
     while alive:
         # until it is reaped it can be signalled, and nobody else gets its pid
-        pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid
+        pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]
         alive.discard(pid)
         _pid, status = os.waitpid(pid, 0)
         if status and not code:
@@ -70,7 +74,7 @@ def be_engine(first, count):
     return code
 
 
-def main():
+def main() -> None:
     if len(sys.argv) > 1:
         os._exit(be_engine(int(sys.argv[1]), int(sys.argv[2])))
     become_rank()

@@ -13,11 +13,15 @@ from fleet.node.base.wire import send_exit, send_json, start, start_heartbeat
 from fleet.node.run.ending import Ending, bury, descendants, send_signal
 from fleet.node.run.run_folder import FINAL, NODE, owners, read_status, request_stop, run_folder, runs_root, tombstone
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 MARGIN = 5.0
 OLD_SECONDS = 86400
 
 
-def forbid(run):
+def forbid(run: str) -> None:
     """Leave the tombstone, and clear away those of yesterday."""
     root = runs_root()
     os.makedirs(root, 0o700, exist_ok=True)
@@ -29,7 +33,7 @@ def forbid(run):
             os.unlink(path)
 
 
-def ask(folder, grace, reason):
+def ask(folder: str, grace: float, reason: str) -> bool:
     """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
     request_stop(folder, grace, reason)
     # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
@@ -43,7 +47,7 @@ def ask(folder, grace, reason):
     return False
 
 
-def stop(spec):
+def stop(spec: "dict[str, Any]") -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
     folder = run_folder(run)
     if folder is None:
@@ -70,7 +74,7 @@ def stop(spec):
     return status["left"], "running"
 
 
-def answer():
+def answer() -> int:
     spec = start()
     start_heartbeat()
     try:
@@ -82,7 +86,7 @@ def answer():
     return 0
 
 
-def main():
+def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

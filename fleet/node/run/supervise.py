@@ -51,14 +51,18 @@ from fleet.node.run.run_folder import (
 )
 from fleet.protocol.frames import MESSAGE
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 TICK, ENDING_TICK = 0.05, 0.02
 
 
 class Signals:
     """SIGCHLD, SIGTERM and SIGINT as a list to read. (CPython's sigtimedwait returns garbage after SIGCONT.)"""
 
-    def __init__(self):
-        self.caught = []
+    def __init__(self) -> None:
+        self.caught: list[int] = []
         self.reader, writer = os.pipe()
         for fd in (self.reader, writer):
             os.set_blocking(fd, False)
@@ -66,7 +70,7 @@ class Signals:
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda got, _frame: self.caught.append(got))
 
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> "list[int]":
         """Those caught since the last call; waits up to `seconds` for the first."""
         if select.select([self.reader], [], [], seconds)[0]:
             os.read(self.reader, 4096)
@@ -78,19 +82,24 @@ class Signals:
 class Supervisor:
     """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
 
-    def __init__(self, spec, folder, engine, signals, beginning):
+    def __init__(
+        self, spec: "dict[str, Any]", folder: str, engine: int, signals: "Signals", beginning: "Beginning"
+    ) -> None:
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
         self.beginning = beginning
-        self.ended = None
-        self.ending = self.began = None
-        self.reason, self.cause = None, "engine"
-        self.stop_seen = self.lease_seen = None
+        self.ended: int | None = None
+        self.ending: Ending | None = None
+        self.began: float | None = None
+        self.reason: str | None = None
+        self.cause = "engine"
+        self.stop_seen: tuple[int, int] | None = None
+        self.lease_seen: tuple[int, int] | None = None
         self.builds = Builds(folder)
         env = engine_env(spec, folder)  # what it sets itself shows once it runs
         self.builds.add(build_root(lambda name: os.fsdecode(env.get(name.encode(), b""))))
         self.renewed = self.ticked = time.monotonic()
 
-    def run(self):
+    def run(self) -> None:
         while True:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
             self.reap()
@@ -104,9 +113,9 @@ class Supervisor:
                 self.ending = Ending(self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()])
             if self.ending is not None and self.ending.step():
                 self.reap()
-                return self.finish()
+                return self.finish(self.ending.left)
 
-    def reap(self):
+    def reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -117,7 +126,7 @@ class Supervisor:
             if pid == self.engine:
                 self.ended = status
 
-    def look(self):
+    def look(self) -> None:
         """Stop requests, the lease, and time that this node did not see."""
         now = time.monotonic()
         request = stamp(os.path.join(self.folder, "stop"))
@@ -141,7 +150,7 @@ class Supervisor:
         if self.ending or self.beginning.over(now):
             self.beginning.release()
 
-    def look_at_builds(self, now):
+    def look_at_builds(self, now: float) -> None:
         """Say which builds a rank may be waiting for in vain."""
         if self.builds.look(now, self.engine):
             try:
@@ -152,7 +161,7 @@ class Supervisor:
             except OSError:
                 pass
 
-    def stop(self, reason, grace, cause):
+    def stop(self, reason: str, grace: float, cause: str) -> None:
         if self.ending is not None:
             self.ending.hurry(grace)
             return
@@ -166,10 +175,10 @@ class Supervisor:
         except OSError:
             pass
 
-    def finish(self):
+    def finish(self, left: "list[int]") -> None:
         self.builds.finish()
         state = "exited" if self.reason is None else "stopped"
-        status = final_status(state, self.reason, self.ending.left, self.cause, self.began)
+        status = final_status(state, self.reason, left, self.cause, self.began)
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.ended is not None:
@@ -180,7 +189,7 @@ class Supervisor:
         write_final(self.folder, status)
 
 
-def stamp(path):
+def stamp(path: str) -> "tuple[int, int] | None":
     """Changes whenever the file is renewed or replaced; None while there is none."""
     try:
         found = os.stat(path)
@@ -190,7 +199,7 @@ def stamp(path):
 
 
 # -- three processes ----------------------------------------------------------------------------------------
-def detach(keep):
+def detach(keep: int) -> None:
     """Become a session of our own with nothing of the caller's open but `keep`."""
     os.setsid()
     os.chdir("/")
@@ -206,7 +215,7 @@ def detach(keep):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def supervise(spec, temporary, guardian, writer):
+def supervise(spec: "dict[str, Any]", temporary: str, guardian: "dict[str, int | None]", writer: int) -> None:
     """The supervisor's life: publish the folder, start the engine, answer, keep it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-supervise")
@@ -235,7 +244,7 @@ def supervise(spec, temporary, guardian, writer):
         raise
 
 
-def guard(spec, temporary, writer):
+def guard(spec: "dict[str, Any]", temporary: str, writer: int) -> None:
     """The guardian's life: if the supervisor is killed, end the run in its place."""
     detach(writer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -254,17 +263,17 @@ def guard(spec, temporary, writer):
         signal.signal(signum, lambda got, _frame: os.kill(child, got))
     _pid, status = os.waitpid(child, 0)
     folder = run_folder(spec["run"])
-    if status != 0 and folder and read_json(os.path.join(folder, "pid")).get("pid") == child:
-        if read_status(folder).get("state") not in FINAL:
-            how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
-            bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()])
+    ours = status != 0 and folder and read_json(os.path.join(folder, "pid")).get("pid") == child
+    if ours and folder and read_status(folder).get("state") not in FINAL:
+        how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
+        bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()])
     try:
         prune_runs(KEPT_RUNS - 1)  # beside this one
     except OSError:
         pass  # another run's guardian does so, too
 
 
-def answer():
+def answer() -> None:
     spec = start()
     spec["umask"] = os.umask(0o077)
     temporary = temporary_folder(spec)
@@ -295,6 +304,6 @@ def answer():
         send_json(Failed("the supervisor died before it could start the run").answer)
 
 
-def main():
+def main() -> None:
     answer()
     send_exit(0)

@@ -7,12 +7,16 @@ from fleet.node.base.errors import Refused, told
 from fleet.node.base.wire import send_exit, send_json
 from fleet.node.delivery.chain.link import start_thread
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 
 class Mixed(Refused):
     """Some of the destinations are this node's own, some another node writes; the head then takes them one by one."""
 
 
-def fail(error):
+def fail(error: "Any") -> None:
     """Report what ends this program, and end it."""
     message, hint = told(error, shown, again=", then run this again: it goes on where it ended")
     try:
@@ -23,10 +27,10 @@ def fail(error):
         os._exit(1)
 
 
-def worker(target, *args):
+def worker(target: "Callable[..., Any]", *args: "Any") -> None:
     """A thread whose failure is this program's."""
 
-    def run():
+    def run() -> None:
         try:
             target(*args)
         except BrokenPipeError:

@@ -17,13 +17,17 @@ import threading
 
 from fleet.node.base.wire import write_all
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 HANDSHAKE_SECONDS = 5.0
 DIAL_SECONDS = 3.0
 GONE_MILLISECONDS = 30000
 STRANGERS_AT_ONCE = 64
 
 
-def tls_context(server, tls):
+def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
     """Exactly this certificate on both ends, TLS 1.3; the key is on a disk (of memory) only while it is loaded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     if hasattr(ssl, "TLSVersion"):
@@ -46,7 +50,7 @@ def tls_context(server, tls):
     return context
 
 
-def whole(text):
+def whole(text: str) -> int:
     """A number of a line; the digits of a long one would take for ever to read."""
     if len(text) > 20:
         raise ValueError("no number")
@@ -56,7 +60,7 @@ def whole(text):
 class Link:
     """A TLS connection with lines and raw bytes on it; one thread at a time."""
 
-    def __init__(self, plain, context, server, tls):
+    def __init__(self, plain: "socket.socket", context: "ssl.SSLContext", server: bool, tls: "dict[str, str]") -> None:
         plain.settimeout(HANDSHAKE_SECONDS)
         self.sock = context.wrap_socket(plain, server_side=server, do_handshake_on_connect=False)
         try:
@@ -70,10 +74,10 @@ class Link:
             self.sock.close()
             raise
 
-    def send_line(self, message):
+    def send_line(self, message: "dict[str, Any]") -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
-    def read_text(self, limit):
+    def read_text(self, limit: int) -> bytes:
         """A line, as bytes."""
         data = bytearray()
         while not data.endswith(b"\n"):
@@ -86,15 +90,16 @@ class Link:
             data += more
         return bytes(data)
 
-    def read_line(self, limit):
-        return json.loads(self.read_text(limit).decode(), parse_int=whole)
+    def read_line(self, limit: int) -> "dict[str, Any]":
+        line: dict[str, Any] = json.loads(self.read_text(limit).decode(), parse_int=whole)
+        return line
 
-    def abort(self):
+    def abort(self) -> None:
         """Wake whoever reads or writes; from any thread."""
         shut(self.sock)
 
 
-def shut(sock):
+def shut(sock: "socket.socket | ssl.SSLSocket") -> None:
     try:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
@@ -110,15 +115,15 @@ class Nonsense(Lost):
 
 
 class lost:
-    def __enter__(self):
+    def __enter__(self) -> "lost":
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: "type[BaseException] | None", error: "Any", trace: object) -> None:
         if kind is not None and issubclass(kind, (OSError, ValueError)):
             raise Lost(reason_of(error)) from None
 
 
-def reason_of(error):
+def reason_of(error: BaseException) -> str:
     if isinstance(error, socket.timeout):
         return "timed out"
     if isinstance(error, ssl.SSLError):
@@ -126,7 +131,7 @@ def reason_of(error):
     return getattr(error, "strerror", None) or str(error)
 
 
-def start_thread(target, *args):
+def start_thread(target: "Callable[..., Any]", *args: "Any") -> None:
     thread = threading.Thread(target=target, args=args)
     thread.daemon = True
     thread.start()

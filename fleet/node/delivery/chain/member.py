@@ -50,20 +50,25 @@ from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.unfinished import forget_delivery
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
 
 
-def take_stock(store, allocated, sweep):
+def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dict[int, str]":
     """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room. allocated:
     bytes that a file with holes takes. sweep: also what rsync has left here."""
-    unsure, needs = {}, []
+    unsure: dict[int, str] = {}
+    needs: list[tuple[bytes, int, int]] = []
     for _target, name, kind, _mode, _size, _mtime, _link in (e for e in store.entries if e[2] != "f"):
         store.targets[_target].check_place(name, kind)
     for index, f in enumerate(store.files):
         st = f.target.check_place(f.name, "f")
         f.part = f.target.part(f.name, f.size, f.mtime_ns)
         if st is not None and (st.st_size, st.st_mtime_ns) == (f.size, f.mtime_ns):
-            size, mtime_ns, digest = f.target.known.get(f.name, (0, 0, None))
+            size, mtime_ns, digest = f.target.known.get(f.name, (0, 0, ""))
             if digest and (size, mtime_ns) == (f.size, f.mtime_ns):
                 f.state, f.have = "held", f.size
                 if stat.S_IMODE(st.st_mode) != f.mode:
@@ -81,10 +86,10 @@ def take_stock(store, allocated, sweep):
     return unsure
 
 
-def tell_need(store, unsure, rest):
+def tell_need(store: "Store", unsure: "dict[int, str]", rest: "dict[str, Any]") -> None:
     """What is lacking here; of long lists the first parts go ahead."""
     wants = store.wants()
-    parts = {
+    parts: dict[str, list[Any]] = {
         "wants": in_parts(wants),
         "files": in_parts(store.wanted_files()),
         "unsure": [dict(part) for part in in_parts(sorted(unsure.items()))],
@@ -96,7 +101,7 @@ def tell_need(store, unsure, rest):
     send_json(dict(rest, event="need", bytes=sum(b - a for a, b in wants)))
 
 
-def begin(store, held, unsure):
+def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]") -> None:
     """Take up what turned out to be here, make folders, and start on files that need no byte."""
     for index in held:
         f = store.files[index]
@@ -115,7 +120,7 @@ def begin(store, held, unsure):
     store.begin()
 
 
-def finish(store):
+def finish(store: "Store") -> None:
     """Links and the modes of folders, once the files are there; everything to disk."""
     folders = []
     for number, name, kind, mode, _size, _mtime, link in store.entries:
@@ -133,12 +138,13 @@ def finish(store):
     for fd in [target.log.fileno() for target in store.targets]:
         os.fsync(fd)
     for target, folder in store.folders:
+        assert target.tree
         fd = os.open(target.tree.at(folder + b"/."), os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(fd)
         os.close(fd)
 
 
-def report(store, sender, every):
+def report(store: "Store", sender: "Sender | None", every: float) -> None:
     """Tell the head how far this node is, then that it is done."""
     count = len(store.files)
     while True:
@@ -155,7 +161,7 @@ def report(store, sender, every):
             break
         time.sleep(every)
     finish(store)
-    files = sum(f.digest is not None and f.state == "held" for f in store.files)
+    files = sum(bool(f.digest) and f.state == "held" for f in store.files)
     for target in set(store.targets) - {f.target for f in store.files if f.state == "failed"}:
         forget_delivery(target.path)
     send_json({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
@@ -172,7 +178,7 @@ def report(store, sender, every):
         )
 
 
-def run_node(spec):
+def run_node(spec: "dict[str, Any]") -> None:
     if not ssl.HAS_TLSv1_3:
         raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
     targets = [Target(path, kind) for path, kind in spec["targets"]]
@@ -210,6 +216,10 @@ def run_node(spec):
                 unsure,
                 {"address": address, "port": port, "stages": [decode(target.stage) for target in targets]},
             )
+        elif op == "end":
+            break
+        elif store is None:
+            continue  # nonsense
         elif op == "go":
             begin(store, message["held"], unsure)
             if receiver is not None:
@@ -226,18 +236,16 @@ def run_node(spec):
                 store.fail(index, reason)
         elif op == "again":
             store.again(message["files"])
-        elif op == "next":
+        elif op == "next" and sender is not None:
             sender.connect_to(message)
         elif op == "staged":
             store.take_staged(message["names"])
-        elif op == "end":
-            break
     # end of file: the head is gone; what was received stays for the next time
     for target in targets:
         target.close()
 
 
-def main():
+def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     spec = start()
     start_heartbeat()

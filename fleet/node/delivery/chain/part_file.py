@@ -6,6 +6,12 @@ import os
 
 from fleet.node.delivery.disk_space import write_sparse
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fleet.node.delivery.chain.target import Target
+
 BLOCK = 4 << 20
 
 
@@ -16,17 +22,17 @@ class Stopped(Exception):
 class File:
     """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed"."""
 
-    def __init__(self, target, entry, start):
+    def __init__(self, target: "Target", entry: "Any", start: int) -> None:
         self.target, self.start = target, start
         _number, self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.have, self.state = 0, "wanted"
-        self.epochs, self.staged = set(), False  # the links that brought it; 0: an earlier broadcast's
-        self.part = None
-        self.digest = None
+        self.epochs: set[int] = set()  # the links that brought it; 0: an earlier broadcast's
+        self.staged = False
+        self.part, self.digest = b"", ""
         self.received = False
 
     @property
-    def final(self):
+    def final(self) -> bytes:
         """Where it goes, to be used at once."""
         return self.target.full(self.name)
 
@@ -34,11 +40,12 @@ class File:
 class Writer:
     """Appends to a part file; of large ones every complete block's digest goes to the journal."""
 
-    def __init__(self, f, offset):
+    def __init__(self, f: "File", offset: int) -> None:
         self.of, self.size = f, f.size
         self.fd = os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.ftruncate(self.fd, offset)
-        self.at, self.blocks = offset, None
+        self.at = offset
+        self.blocks: int | None = None
         if f.size > BLOCK:
             self.blocks = os.open(f.part + b".blocks", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             os.ftruncate(self.blocks, offset // BLOCK * 32)
@@ -46,12 +53,12 @@ class Writer:
             self.hash = hashlib.sha256(self.begun(f.part, offset))
 
     @staticmethod
-    def begun(part, offset):
+    def begun(part: bytes, offset: int) -> bytes:
         with open(part, "rb") as f:
             f.seek(offset // BLOCK * BLOCK)
             return f.read(offset % BLOCK)
 
-    def write(self, view):
+    def write(self, view: memoryview) -> None:
         write_sparse(self.fd, view, self.at)
         if self.blocks is None:
             self.at += len(view)
@@ -65,13 +72,13 @@ class Writer:
                 self.hash = hashlib.sha256()
             view = view[len(piece) :]
 
-    def close(self):
+    def close(self) -> None:
         os.close(self.fd)
         if self.blocks is not None:
             os.close(self.blocks)
 
 
-def verified_prefix(part, size):
+def verified_prefix(part: bytes, size: int) -> int:
     """Bytes at the start of a part file that its block digests vouch for; the rest of both is cut off."""
     blocks = part + b".blocks"
     good = 0

@@ -15,13 +15,19 @@ from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, 
 from fleet.node.delivery.chain.part_file import Stopped
 from fleet.node.delivery.chain.store import CHUNK
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fleet.node.delivery.chain.store import Store
+
 GATHER_SECONDS = 0.005
 
 
-def addresses_to_bind(wanted):
+def addresses_to_bind(wanted: str) -> "list[Any]":
     """Numeric addresses of this node to listen on, best first: the data address, else where SSH came in."""
     came_in = os.environ.get("SSH_CONNECTION", "").split()
-    found = []
+    found: list[Any] = []
     try:
         for info in socket.getaddrinfo(wanted, 0, type=socket.SOCK_STREAM):
             if info not in found:
@@ -37,7 +43,7 @@ def addresses_to_bind(wanted):
     return found
 
 
-def listen_on(wanted):
+def listen_on(wanted: str) -> "socket.socket":
     """A listening socket on the data address only."""
     for family, kind, _protocol, _name, address in addresses_to_bind(wanted):
         listener = socket.socket(family, kind)
@@ -56,15 +62,17 @@ def listen_on(wanted):
 class Receiver:
     """Takes the newest rightful link and fills the store from it, until the program ends."""
 
-    def __init__(self, store, tls, token, wanted):
+    def __init__(self, store: "Store", tls: "dict[str, str]", token: str, wanted: str) -> None:
         self.store, self.tls, self.token = store, tls, token
         self.context = tls_context(True, tls)
         self.listener = listen_on(wanted)
-        self.strangers, self.lock = [], threading.Lock()
-        self.epoch, self.link = 0, None
+        self.strangers: list[socket.socket] = []
+        self.lock = threading.Lock()
+        self.epoch = 0
+        self.link: Link | None = None
         self.slow = True
 
-    def accept_forever(self):
+    def accept_forever(self) -> None:
         while True:
             try:
                 plain = self.listener.accept()[0]
@@ -80,7 +88,7 @@ class Receiver:
                     shut(self.strangers.pop(0))
             start_thread(self.admit, plain)
 
-    def admit(self, plain):
+    def admit(self, plain: "socket.socket") -> None:
         try:
             link = Link(plain, self.context, True, self.tls)
             hello = link.read_line(4096)
@@ -102,7 +110,7 @@ class Receiver:
                 if plain in self.strangers:
                     self.strangers.remove(plain)
 
-    def receive_forever(self):
+    def receive_forever(self) -> None:
         epoch = 0
         buffer = memoryview(bytearray(CHUNK))
         while True:
@@ -110,6 +118,7 @@ class Receiver:
                 while self.epoch == epoch:
                     self.store.ready.wait(1.0)
                 link, epoch = self.link, self.epoch
+                assert link
                 self.store.from_another(epoch)
             try:
                 self.serve(link, epoch, buffer)
@@ -118,7 +127,7 @@ class Receiver:
             finally:
                 link.sock.close()
 
-    def serve(self, link, epoch, buffer):
+    def serve(self, link: "Link", epoch: int, buffer: memoryview) -> None:
         while True:
             wants = self.next_wants(epoch)
             with lost():
@@ -131,7 +140,7 @@ class Receiver:
                 while begin < end:
                     begin += self.fill(link, begin, buffer[: min(CHUNK, end - begin)])
 
-    def fill(self, link, position, room):
+    def fill(self, link: "Link", position: int, room: memoryview) -> int:
         """Receive what there is, a chunk at most, and store it; the bytes received.
 
         On a slow link each packet would wake us, and each TLS record of 16 KiB cost a write and a wake-up here and
@@ -156,7 +165,7 @@ class Receiver:
         self.store.put(position, room[:count])
         return count
 
-    def next_wants(self, epoch):
+    def next_wants(self, epoch: int) -> "list[list[int]]":
         """What to ask for; [] when every file is in place or given up. Waits while files are being verified."""
         with self.store.ready:
             while True:

@@ -13,6 +13,12 @@ from fleet.node.delivery.chain.link import DIAL_SECONDS, Link, Lost, Nonsense, l
 from fleet.node.delivery.chain.part_file import Stopped
 from fleet.node.delivery.chain.store import CHUNK
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fleet.node.delivery.chain.store import Store
+
 ASKS = 5  # how often a successor may need everything anew
 
 
@@ -23,16 +29,16 @@ class HungUp(Exception):
 class Sender:
     """Dials the successor that the head names, sends what it asks for; tells the head how that went."""
 
-    def __init__(self, store, tls, limit):
+    def __init__(self, store: "Store", tls: "dict[str, str]", limit: "Limit | None") -> None:
         self.store, self.tls, self.limit = store, tls, limit
         self.context = tls_context(False, tls)
         self.order = {"epoch": 0}
-        self.link = None
+        self.link: Link | None = None
         self.turn = threading.Lock()
         self.sent = 0
-        self.at = None  # position of the next byte to send, None when idle
+        self.at: int | None = None  # position of the next byte to send, None when idle
 
-    def connect_to(self, order):
+    def connect_to(self, order: "dict[str, Any]") -> None:
         with self.store.ready:
             if order["epoch"] <= self.order["epoch"]:
                 return
@@ -42,7 +48,7 @@ class Sender:
             link.abort()
         worker(self.follow, order)
 
-    def follow(self, order):
+    def follow(self, order: "dict[str, Any]") -> None:
         """Serve one order to its end, or until a newer one comes: that one need not wait while this one dials."""
         link = None
         try:
@@ -70,7 +76,7 @@ class Sender:
             if link is not None:
                 link.sock.close()
 
-    def dial(self, order):
+    def dial(self, order: "dict[str, Any]") -> "Link":
         """The first address that answers."""
         why = []
         for address, port, *name in order["addresses"]:
@@ -82,7 +88,7 @@ class Sender:
                     raise HungUp("; ".join(why)) from None
         raise Lost("; ".join(why))
 
-    def dial_patiently(self, order):
+    def dial_patiently(self, order: "dict[str, Any]") -> "Link":
         """Strangers may keep the listener busy for a moment: what it hangs up on is tried again."""
         pauses = [0.5, 1.0, 2.0, 4.0]
         while True:
@@ -93,8 +99,10 @@ class Sender:
                     raise Lost(error.args[0]) from None
                 time.sleep(pauses.pop(0))
 
-    def send(self, order, link):
-        cancelled = lambda: self.order is not order  # noqa: E731
+    def send(self, order: "dict[str, Any]", link: "Link") -> None:
+        def cancelled() -> bool:
+            return self.order is not order
+
         with self.store.ready:
             if cancelled():
                 raise Stopped()
@@ -124,7 +132,7 @@ class Sender:
             self.at = None  # while the other end verifies
 
 
-def read_wants(link, store):
+def read_wants(link: "Link", store: "Store") -> "list[tuple[int, int]]":
     """The ranges that the successor asks for, checked: it may be anything."""
     with lost():
         line = link.read_text(1000 + 50 * len(store.files))
@@ -142,10 +150,10 @@ def read_wants(link, store):
 class Limit:
     """A token bucket: bytes a second, a quarter of a second's worth at once."""
 
-    def __init__(self, rate):
+    def __init__(self, rate: int) -> None:
         self.rate, self.tokens, self.then = rate, 0.0, time.monotonic()
 
-    def spend(self, count):
+    def spend(self, count: int) -> None:
         while count > 0:
             now = time.monotonic()
             self.tokens = min(self.rate / 4, self.tokens + (now - self.then) * self.rate)

@@ -10,10 +10,14 @@ from fleet.node.delivery.chain.store import Store
 from fleet.node.delivery.chain.target import Target
 from fleet.node.delivery.head import Head, unpack
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
 DIGEST_BATCH_SECONDS = 0.2
 
 
-def digest_files(store, sender, indexes, tell):
+def digest_files(store: "Store", sender: "Sender", indexes: "list[int]", tell: "Callable[[list[Any]], None]") -> None:
     """The source's digests, in order, so that what sending just read is still in memory."""
     batch, last = [], time.monotonic()
     for index in indexes:
@@ -34,12 +38,12 @@ def digest_files(store, sender, indexes, tell):
     tell(batch)
 
 
-def run_source(spec):
+def run_source(spec: "dict[str, Any]") -> None:
     targets = [Target(path, kind) for path, kind in spec["targets"]]
     send_json({"event": "hello"})
     told = set()
 
-    def changed(index):
+    def changed(index: int) -> None:
         if index not in told:
             told.add(index)
             send_json({"event": "changed", "files": [index]})
@@ -60,14 +64,14 @@ def run_source(spec):
                 message["files"],
                 lambda batch: send_json({"event": "digests", "files": batch}),
             )
-        elif op == "next":
+        elif op == "next" and sender:
             sender.connect_to(message)
         elif op == "end":
             send_json({"event": "at", "sent": sender.sent if sender else 0})
             return
 
 
-def report_sent(sender, every):
+def report_sent(sender: "Sender", every: float) -> None:
     while True:
         send_json({"event": "at", "sent": sender.sent})
         time.sleep(every)

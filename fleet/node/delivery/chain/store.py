@@ -17,17 +17,30 @@ from fleet.node.base.files import file_digest
 from fleet.node.base.wire import decode, encode, send_json
 from fleet.node.delivery.chain.part_file import BLOCK, File, Stopped, Writer, verified_prefix
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from fleet.node.delivery.chain.target import Target
+
 CHUNK = 1 << 20
 
 
 class Store:
     """targets: Target objects. entries: the manifest. changed: called with the index of a source file that changed."""
 
-    def __init__(self, targets, entries, source, changed=None):
+    def __init__(
+        self,
+        targets: "list[Target]",
+        entries: "list[Any]",
+        source: bool,
+        changed: "Callable[[int], None]" = lambda index: None,
+    ) -> None:
         self.ready = threading.Condition()
         self.source, self.changed = source, changed
         self.targets, self.entries = targets, entries
-        self.files, position = [], 0
+        self.files: list[File] = []
+        position = 0
         for entry in entries:
             if entry[2] == "f":
                 self.files.append(File(targets[entry[0]], entry, position))
@@ -35,18 +48,21 @@ class Store:
         self.total = position
         self.starts = [f.start for f in self.files]
         self.received, self.left, self.at_least = 0, 0, 0
-        self.problems, self.folders = [], set()
-        self.to_place = queue.Queue()
-        self.writing = self.reading = None
-        self.epoch, self.doubted = 0, set()  # the link that fills it; files that the head is asked about
+        self.problems: list[list[str]] = []
+        self.folders: set[tuple[Target, bytes]] = set()
+        self.to_place: queue.Queue[int] = queue.Queue()
+        self.writing: Writer | None = None
+        self.reading: tuple[File, int] | None = None
+        self.epoch = 0  # the link that fills it
+        self.doubted: set[int] = set()  # files that the head is asked about
         if source:
             for f in self.files:
                 f.state, f.have = "held", f.size
 
     # -- what is here --------------------------------------------------------------------------------------
-    def wants(self):
+    def wants(self) -> "list[list[int]]":
         """[[from, to]] of the stream: what is still to be received, neighbours joined."""
-        ranges = []
+        ranges: list[list[int]] = []
         for index, f in enumerate(self.files):
             if f.state == "wanted" and f.have < f.size and index not in self.doubted:
                 begin = f.start + f.have
@@ -56,9 +72,9 @@ class Store:
                     ranges.append([begin, f.start + f.size])
         return ranges
 
-    def wanted_files(self):
+    def wanted_files(self) -> "list[list[int]]":
         """[[from, to]]: the numbers of the files that are not in place, neighbours joined."""
-        ranges = []
+        ranges: list[list[int]] = []
         for index, f in enumerate(self.files):
             if f.state == "wanted":
                 if ranges and ranges[-1][1] == index:
@@ -67,7 +83,7 @@ class Store:
                     ranges.append([index, index + 1])
         return ranges
 
-    def position(self):
+    def position(self) -> int:
         """The first byte that is still to be received; the stream's length when there is none."""
         for i in range(self.at_least, len(self.files)):
             f = self.files[i]
@@ -76,21 +92,21 @@ class Store:
                 return f.start + f.have
         return self.total
 
-    def begin(self):
+    def begin(self) -> None:
         """Once it is decided what is wanted: count it."""
         self.left = sum(f.state == "wanted" for f in self.files)
 
-    def settled(self):
+    def settled(self) -> bool:
         return self.left == 0
 
     # -- whom it is received from --------------------------------------------------------------------------
-    def from_another(self, epoch):
+    def from_another(self, epoch: int) -> None:
         """Another link takes over: it may bring what was not as it should be. The caller holds `ready`."""
         self.epoch = epoch
         self.doubted.clear()
         self.ready.notify_all()
 
-    def again(self, indexes):
+    def again(self, indexes: "list[int]") -> None:
         """The head knows nobody better to have these from."""
         with self.ready:
             self.doubted.difference_update(indexes)
@@ -102,7 +118,7 @@ class Store:
                 self.to_place.put(index)
 
     # -- receiving -----------------------------------------------------------------------------------------
-    def put(self, position, view):
+    def put(self, position: int, view: memoryview) -> None:
         """Write bytes of the stream; called by one thread, in order within each wanted range."""
         while len(view):
             index = bisect.bisect_right(self.starts, position) - 1
@@ -117,21 +133,22 @@ class Store:
                     self.received += len(piece)
                     f.received = f.have == f.size
                     self.ready.notify_all()
-                if f.received:
+                if f.received and self.writing is not None:
                     self.writing.close()
                     self.writing = None
                     self.to_place.put(index)
             view = view[len(piece) :]
             position += len(piece)
 
-    def write(self, f, offset, piece):
-        if self.writing is None or self.writing.of is not f:
-            if self.writing is not None:
-                self.writing.close()
-            self.writing = Writer(f, offset)
-        self.writing.write(piece)
+    def write(self, f: "File", offset: int, piece: memoryview) -> None:
+        writing = self.writing
+        if writing is None or writing.of is not f:
+            if writing is not None:
+                writing.close()
+            writing = self.writing = Writer(f, offset)
+        writing.write(piece)
 
-    def take_staged(self, names):
+    def take_staged(self, names: "list[str]") -> None:
         """What rsync brought. names: what the file of each target that is one is called in the stage."""
         for index, f in enumerate(self.files):
             if f.state == "wanted" and not f.received and f.have < f.size:
@@ -148,7 +165,7 @@ class Store:
             shutil.rmtree(target.stage, ignore_errors=True)
 
     # -- sending on ----------------------------------------------------------------------------------------
-    def take(self, position, end, cancelled):
+    def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
         """Bytes of the stream from `position` on, before `end`, at least one; waits until they are here."""
         parts, count = [], 0
         while position < end:
@@ -169,7 +186,7 @@ class Store:
             position += len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read(self, f, index, offset, size):
+    def read(self, f: "File", index: int, offset: int, size: int) -> bytes:
         """A stream cannot skip: what cannot be read goes out as zeros, and fails at the digest."""
         try:
             if self.reading is None or self.reading[0] is not f:
@@ -186,28 +203,28 @@ class Store:
             self.check_unchanged(index, self.reading[1] if self.reading else None)
         return data + bytes(size - len(data))
 
-    def open(self, f):
+    def open(self, f: "File") -> int:
         """What is not under its part name any more is under its final one."""
-        if f.part is not None:
+        if f.part:
             try:
                 return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 pass
         return os.open(f.final, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW * (not self.source))
 
-    def check_unchanged(self, index, fd):
+    def check_unchanged(self, index: int, fd: "int | None") -> None:
         f = self.files[index]
         st = os.fstat(fd) if fd is not None else None
         if st is None or (st.st_size, st.st_mtime_ns) != (f.size, f.mtime_ns):
             self.changed(index)
 
     # -- putting in place ----------------------------------------------------------------------------------
-    def set_digest(self, index, digest):
+    def set_digest(self, index: int, digest: str) -> None:
         self.files[index].digest = digest
         if self.files[index].state == "wanted":
             self.to_place.put(index)
 
-    def fail(self, index, reason):
+    def fail(self, index: int, reason: str) -> None:
         """Give a file up; it never gets its name."""
         f = self.files[index]
         with self.ready:
@@ -221,7 +238,7 @@ class Store:
             if os.path.lexists(path):
                 os.unlink(path)
 
-    def place_forever(self):
+    def place_forever(self) -> None:
         """A worker: verifies and renames what is complete and whose digest is known."""
         while True:
             index = self.to_place.get()
@@ -232,7 +249,7 @@ class Store:
                 f.received = False  # one worker only
             self.place(index, f)
 
-    def place(self, index, f):
+    def place(self, index: int, f: "File") -> None:
         fd = os.open(f.part, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_size == f.size and file_digest(f.part) == f.digest:
@@ -258,7 +275,7 @@ class Store:
             self.ready.notify_all()
         send_json({"event": "corrupt", "file": index, "epoch": epoch})
 
-    def enter(self, f):
+    def enter(self, f: "File") -> None:
         try:
             writable(os.rename, f.part, f.final)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -273,7 +290,7 @@ class Store:
             self.ready.notify_all()
 
 
-def writable(function, *args):
+def writable(function: "Callable[..., Any]", *args: "Any") -> None:
     """Call what changes a folder; of one that is not writable in the source, and so not here, the mode is set again in
     the end. The last path in args lies in it."""
     try:

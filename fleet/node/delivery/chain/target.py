@@ -21,40 +21,43 @@ from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.unfinished import note_delivery
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
 
 class Target:
     """One PATH:DEST on this node. path: where it goes, absolute bytes. kind: "f" or "d"."""
 
-    def __init__(self, path, kind):
+    def __init__(self, path: str, kind: str) -> None:
         self.kind = kind
         self.path = os.path.abspath(encode(os.path.expanduser(path)))
-        self.tree = None  # the folder that `path` is, or lies in, held open
-        self.lock = None
-        self.log = None
-        self.known = {}
+        self.tree: Beneath | None = None  # the folder that `path` is, or lies in, held open
+        self.lock: int | None = None
+        self.known: dict[str, tuple[int, int, str]] = {}
 
-    def prepare(self, spec):
+    def prepare(self, spec: "dict[str, Any]") -> "str | None":
         """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
         folder = self.path if self.kind == "d" else os.path.dirname(self.path)
         self.made = False
         try:
-            self.tree = Beneath(reach(folder)).check()
+            tree = Beneath(reach(folder)).check()
         except FileNotFoundError:
             self.made = True
-            self.tree = Beneath(reach(folder, make=True)).check()
+            tree = Beneath(reach(folder, make=True)).check()
+        self.tree = tree
         # links on the way to the target are the node's own business; below it none is followed
-        folder = self.tree.name
+        folder = tree.name
         self.path = folder if self.kind == "d" else os.path.join(folder, os.path.basename(self.path))
         if self.path == b"/":
             # its state folder would have no place, its mode is the machine's
             raise Refused("'/' cannot be a destination", "name a folder: PATH:DEST/")
         if self.kind == "f" and os.path.isdir(self.full("")):
             raise Refused("%s is a folder" % decode(self.path), "to put the file inside it, end DEST with '/'")
-        if not os.access(self.tree.path, os.W_OK | os.X_OK):
+        if not os.access(tree.path, os.W_OK | os.X_OK):
             raise Refused("%s is not writable" % decode(folder), "choose another destination, or mend its mode")
         around, name = os.path.split(self.path)
-        tree = self.tree if self.kind == "d" else None
-        self.meta = state_folder(Beneath(reach(around)), name, b".fleet-data", tree)
+        self.meta = state_folder(Beneath(reach(around)), name, b".fleet-data", tree if self.kind == "d" else None)
         self.parts = os.path.join(self.meta, b"parts")
         self.stage = os.path.join(self.meta, b"stage")
         self.lock, holder = take_lock(self.meta, spec)
@@ -64,7 +67,7 @@ class Target:
             os.makedirs(folder, 0o700, exist_ok=True)
         return None
 
-    def load(self):
+    def load(self) -> None:
         """What earlier broadcasts delivered; a log that has grown far beyond that is written anew."""
         path = os.path.join(self.meta, b"delivered")
         lines = 0
@@ -87,37 +90,37 @@ class Target:
                 os.fsync(f.fileno())
             os.rename(path + b".new", path)
         # a torn last line must not swallow the next one
-        self.log = open(path, "ab")
+        self.log: BinaryIO = open(path, "ab")  # noqa: SIM115
         if self.log.tell():
             self.log.write(b"\n")
             self.log.flush()
 
-    def remember(self, name, size, mtime_ns, digest):
+    def remember(self, name: str, size: int, mtime_ns: int, digest: str) -> None:
         self.log.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
         self.log.flush()
 
-    def note(self):
+    def note(self) -> None:
         """What is here is old and new mixed from now on, until forget_delivery."""
         note_delivery(self.path, os.readlink(self.meta))
 
-    def inside(self, name):
+    def inside(self, name: str) -> bytes:
         """Of `tree`."""
         return encode(name) if self.kind == "d" else os.path.basename(self.path)
 
-    def full(self, name):
+    def full(self, name: str) -> bytes:
         """A path to be used at once; the source's is a plain one."""
         if self.tree is None:
             return os.path.join(self.path, encode(name)) if name else self.path
         return self.tree.at(self.inside(name))
 
-    def shown(self, name):
+    def shown(self, name: str) -> str:
         return decode(os.path.join(self.path, encode(name)) if name else self.path)
 
-    def part(self, name, size, mtime_ns):
+    def part(self, name: str, size: int, mtime_ns: int) -> bytes:
         key = hashlib.sha256(("%d %d " % (size, mtime_ns)).encode() + encode(name)).hexdigest()[:32]
         return os.path.join(self.parts, key.encode())
 
-    def check_place(self, name, kind):
+    def check_place(self, name: str, kind: str) -> "os.stat_result | None":
         """Refuse what leads out of the target, goes through a link of the node's, or would replace another kind."""
         if name:
             check_inside(name)
@@ -149,17 +152,16 @@ class Target:
             )
         return st
 
-    def sweep(self, keep):
+    def sweep(self, keep: "list[bytes]") -> None:
         """Drop parts that belong to no file of this broadcast: their source has changed since."""
-        keep = {os.path.basename(path) for path in keep}
+        names = {os.path.basename(path) for path in keep}
         for name in os.listdir(self.parts):
-            if name.split(b".")[0] not in keep:
+            if name.split(b".")[0] not in names:
                 os.unlink(os.path.join(self.parts, name))
 
-    def close(self):
+    def close(self) -> None:
         """Give up the lock; an empty state folder part goes with it."""
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
         for folder in (self.parts, self.stage):
             try:
                 os.rmdir(folder)
