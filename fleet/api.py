@@ -467,7 +467,7 @@ class Run:
         self._events.put(None)
 
     def __iter__(self) -> Iterator[Event]:
-        """What happens, until the run is over; then raises what kept it from starting. Once only."""
+        """What happens, until the run is over; then raises what kept it from starting. Each event is seen once."""
         try:
             while (event := self._events.get()) is not None:
                 if isinstance(event, Output):
@@ -478,6 +478,7 @@ class Run:
             self.stop()
             self.wait()
             raise
+        self._events.put(None)  # for whoever looks again
         self.wait()
 
     def wait(self) -> Report:

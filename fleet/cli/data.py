@@ -6,10 +6,8 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 
-import click
-
 from fleet.cli import terminal
-from fleet.cli.output import clean, echo, fold, groups_by, talk
+from fleet.cli.output import clean, fold, talk, warn_of_source, write_grouped
 from fleet.cli.progress import ProgressLine
 from fleet.model import Report, Result
 from fleet.rules.units import counted, size_text
@@ -90,11 +88,7 @@ def _line(result: Result) -> str:
 
 def show_data(report: Report) -> None:
     """One line per group of hosts to which the same happened, then who cost time."""
-    for line, names in groups_by([r for r in report.results if r.ok], _line).items():
-        echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
-    for path in report.data["skipped"]:
-        talk(f"warning: left out {clean(path)}: neither file, folder nor link")
-    if report.data.get("hard_links"):
-        talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
+    write_grouped([r for r in report.results if r.ok], _line)
+    warn_of_source(report)
     for cut in report.data["cuts"]:
         talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")

@@ -157,36 +157,20 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
     return EXIT_OK
 
 
-@lab.command(examples=("fleet lab cut lab02", "fleet lab cut 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
-@lab_options
-def cut(nodes: tuple[str, ...]) -> int:
-    """Pull the network cable of hosts (a node set)."""
-    return on_hosts(nodes, "cut off", lambda the: the.cut(nodes))
+def _state(word: str, done: str, text: str) -> None:
+    """A command that puts hosts into a state. done: what is said of them then."""
+
+    @lab.command(word, help=text, examples=(f"fleet lab {word} lab02", f"fleet lab {word} 'lab[02-03]'"))
+    @click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
+    @lab_options
+    def command(nodes: tuple[str, ...]) -> int:
+        return on_hosts(nodes, done, lambda the: getattr(the, word)(nodes))
 
 
-@lab.command(examples=("fleet lab heal lab02", "fleet lab heal 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
-@lab_options
-def heal(nodes: tuple[str, ...]) -> int:
-    """Undo cut and freeze."""
-    return on_hosts(nodes, "healed", lambda the: the.heal(nodes))
-
-
-@lab.command(examples=("fleet lab freeze lab02", "fleet lab freeze 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
-@lab_options
-def freeze(nodes: tuple[str, ...]) -> int:
-    """Stop every process of hosts; they still accept connections."""
-    return on_hosts(nodes, "frozen", lambda the: the.freeze(nodes))
-
-
-@lab.command(examples=("fleet lab kill lab02", "fleet lab kill 'lab[02-03]'"))
-@click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))
-@lab_options
-def kill(nodes: tuple[str, ...]) -> int:
-    """Power hosts off. `fleet lab up` starts them again, as new, with their old host keys."""
-    return on_hosts(nodes, "off", lambda the: the.kill(nodes))
+_state("cut", "cut off", "Pull the network cable of hosts (a node set).")
+_state("heal", "healed", "Undo cut and freeze.")
+_state("freeze", "frozen", "Stop every process of hosts; they still accept connections.")
+_state("kill", "off", "Power hosts off. `fleet lab up` starts them again, as new, with their old host keys.")
 
 
 @lab.command(examples=("fleet lab link lab02 20mbit", "fleet lab link lab02 none"))

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -16,7 +16,6 @@ from fleet.cli.differ import Hunk, compare
 from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap as wrapped
 from fleet.cli.options import settings_of
-from fleet.errors import EXIT_OK
 from fleet.model import Report, Result, Text
 from fleet.spool import Spooled, pieces
 
@@ -104,12 +103,6 @@ def write_json(document: Mapping[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def write_plan(verb: str, names: Iterable[str], plan: Any, **more: Any) -> None:
-    """What --dry-run prints: the JSON document of a verb that did nothing yet on the hosts `names`, and its plan."""
-    report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
-    write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
-
-
 def fold(names: Iterable[str]) -> str:
     """Host names folded to a node set, "gpu[01-04]"."""
     from fleet.inventory.nodeset import fold as folded  # ClusterShell takes its time to load
@@ -123,6 +116,20 @@ def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
     for result in results:
         groups.setdefault(key(result), []).append(result.host)
     return groups
+
+
+def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> None:
+    """One line for all hosts of which the same is to be told."""
+    for text, names in groups_by(results, line).items():
+        echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
+
+
+def warn_of_source(report: Report) -> None:
+    """What of a source does not arrive as it is."""
+    for path in report.data["skipped"]:
+        talk(f"warning: left out {clean(path)}: neither file, folder nor link")
+    if report.data.get("hard_links"):
+        talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
 
 
 def header(names: Sequence[str], more: str = "") -> str:

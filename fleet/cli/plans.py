@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, echo, fold, write_plan
+from fleet.cli.output import clean, echo, fold, write_json
+from fleet.errors import EXIT_OK
+from fleet.model import Report, Result
 from fleet.ops.plans import Files, Line, PerHost, Plan
 from fleet.rules.units import size_text
 
@@ -20,9 +22,10 @@ def tell(verb: str, plan: Plan, **more: Any) -> int:
 
 
 def write(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterable[Line]], **more: Any) -> int:
-    """The JSON document with --json, else the lines."""
+    """With --json the document of a verb that did nothing yet on the hosts `names`, and its plan; else the lines."""
     if settings_of().json:
-        write_plan(verb, names, plan, **more)
+        report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
+        write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
     else:
         for line in lines():
             for text in _texts(line):

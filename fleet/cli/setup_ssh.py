@@ -14,7 +14,7 @@ from fleet.cli import layout, plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, interruptible, the_fleet
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, echo, fold, hint_line, talk
+from fleet.cli.output import clean, echo, fold, groups_by, hint_line, talk
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Notice
@@ -103,13 +103,10 @@ def show(report: Report) -> None:
         key = result.data.get("host_key")
         if key and key["how"] in ("trusted on first use", "replaced"):
             echo(clean(f"{result.host}: host key {key['how']}: {key['type']} {key['fingerprint']}"))
-    groups: dict[str, list[str]] = {}
-    for result in report.results:
-        if result.data.get("changed"):
-            groups.setdefault(", ".join(result.data["changed"]), []).append(result.host)
     if report.data["head"]["changed"]:
         echo(clean(f"this machine: {', '.join(report.data['head']['changed'])}"))
-    for what, names in groups.items():
+    changed = [result for result in report.results if result.data.get("changed")]
+    for what, names in groups_by(changed, lambda result: ", ".join(result.data["changed"])).items():
         echo(clean(f"{fold(names)}: {what}"))
     if not report.data["changed"] and report.ok:
         echo("nothing to change")

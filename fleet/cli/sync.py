@@ -12,7 +12,7 @@ import click
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, fold, groups_by, talk
+from fleet.cli.output import clean, fold, groups_by, talk, warn_of_source, write_grouped
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
@@ -34,17 +34,13 @@ def _line(result: Result) -> str:
 def show(report: Report) -> None:
     """One line per group of hosts to which the same happened, then what was left alone."""
     done = [r for r in report.results if r.ok]
-    for line, names in groups_by(done, _line).items():
-        echo(f"{click.style(fold(names), bold=True)}: {clean(line)}")
+    write_grouped(done, _line)
     for kept, names in groups_by(done, lambda r: tuple(r.data.get("kept", ()))).items():
         for path in kept:
             talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
     if done and not report.data["entries"]:
         talk(f"warning: {clean(report.data['source'])} holds nothing to carry: what earlier syncs brought was deleted")
-    for path in report.data["skipped"]:
-        talk(f"warning: left out {clean(path)}: neither file, folder nor link")
-    if report.data.get("hard_links"):
-        talk(f"warning: {report.data['hard_links']} files are hard links of each other: they arrive as separate files")
+    warn_of_source(report)
 
 
 @click.command(

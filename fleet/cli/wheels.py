@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from fleet.cli.output import clean, echo, fold, groups_by
+from fleet.cli.output import write_grouped
 from fleet.model import Report, Result
 
 # state -> how the table says it of a host that is not done
@@ -26,8 +24,7 @@ def show_wheels(report: Report) -> None:
         parts += [f"{old} already there" if new else f"nothing to do, {there}"] if old else []
         return f"{', '.join(parts)}, in {result.data.get('python')}"
 
-    for text, names in groups_by([r for r in report.results if r.data.get("wheels")], line).items():
-        echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
+    write_grouped([r for r in report.results if r.data.get("wheels")], line)
 
 
 def _short(names: list[str]) -> str:
