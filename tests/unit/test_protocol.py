@@ -21,17 +21,17 @@ from fleet.ops.launch import gang
 from fleet.ops.launch.findings import findings
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.preflight import facts_of, port_is_taken
+from fleet.ops.launch.preflight import known_of, port_is_taken
 from fleet.ops.wheels import node, tags
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages import build, chain, code, execute, facts, ports, run, wheels
+from fleet.protocol.messages import build, chain, code, facts, ports, run, wheels
 from fleet.rules.judge import judge
 from fleet.rules.matrix import matrix
 from tests.liar import steady
 from tests.schemas import as_json, fitting, kinds, nearly
 
 brief = settings(steady, max_examples=max(20, steady.max_examples // 10))
-MODULES = (build, chain, code, execute, facts, ports, run, wheels)
+MODULES = (build, chain, code, facts, ports, run, wheels)
 KINDS = {f"{module.__name__.rpartition('.')[2]}.{kind.__name__}": kind for module in MODULES for kind in kinds(module)}
 A = TypedDict("A", {"event": Literal["a"], "x": int})
 B = TypedDict("B", {"event": Literal["b"], "y": list[tuple[str, int]]})
@@ -118,7 +118,7 @@ def test_any_facts_are_judged_before_a_launch(said: Any, master: bool) -> None:
     assert findings(plan, known, complete=False) is not None
     assert isinstance(port_is_taken(known["n1"]), bool)
     with contextlib.suppress(FleetError):
-        plan.refine({"n1": facts_of(known["n1"]), "n2": facts_of({})})
+        plan.refine({"n1": known_of(known["n1"]), "n2": known_of({})})
 
 
 @brief
