@@ -17,6 +17,7 @@ from fleet.cli.command import COMMON, SETTINGS, Helpful
 from fleet.cli.main import cli
 from fleet.cli.verbs import VERB_GROUPS
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+from fleet.protocol import files
 from fleet.rules.table import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -102,12 +103,21 @@ def rules() -> str:
     return table(("rule", "severity", "about", "remedy"), *rows)
 
 
+def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
+    """Paths on a node, several in one row with commas between them."""
+    return lambda: table(("path", "holds"), *((f"`{paths.replace(', ', '`, `')}`", holds) for paths, holds in rows))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "common options": common_options,
     "host keys": host_keys,
     "error kinds": error_kinds,
     "rules": rules,
+    "files on a node": files_on(files.FOLDERS),
+    "files of a run": files_on(files.OF_A_RUN),
+    "files of code": files_on(files.OF_CODE),
+    "files of data": files_on(files.OF_DATA),
 }
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from fleet.delivery.ignore import NOTHING, Ignore, outer_rules
 from fleet.errors import HostFailed, UsageError
+from fleet.protocol.state import STATE_FOLDERS
 
 # what fleet itself keeps beside destinations: locks and parts of this machine, should it be a node, too
-STATE_FOLDERS = (".fleet-data", ".fleet-sync")
 AGAIN = "run the sync again; nothing was switched in"
 
 # path (bytes as surrogateescape text, relative; "" is the source itself), kind "f" | "d" | "l", mode, size, mtime_ns,

@@ -16,8 +16,6 @@ from typing import Any
 from fleet.engines.slips import refuse
 from fleet.model import Job, Node
 
-COMMAND_FILE = "command.json"
-
 
 @dataclass(frozen=True)
 class NodePython:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet.node.run.engine import prune_runs
+from fleet.protocol import files
 from tests.node.nodes import (
     Running,
     alive,
@@ -79,6 +80,15 @@ def test_env_expand_cwd_and_activate(home: Path, run: str) -> None:
     lines = (folder_of(home, run) / "node.log").read_text().splitlines()
     assert lines[:2] == [f"active {home}/x: {home}/y", f"{home}/work"]
     assert int(lines[2], 8) == os.umask(os.umask(0o22)), "the run's own files have the user's umask"
+
+
+def test_the_folder_holds_what_is_told_of_it(home: Path, run: str) -> None:
+    start(home, run, ranks_argv("echo x", "true"))
+    final(home, run)
+    told = {name.replace("<R>", rank) for names, _ in files.OF_A_RUN for name in names.split(", ") for rank in "01"}
+    # .new: the space that the last status was to take
+    held = {path.name for path in folder_of(home, run).iterdir() if path.suffix not in (".new", ".tmp")}
+    assert {"rank1.out", "rank0.err", "rank1.json", "spec.json", "lease", "node.log"} <= held <= told
 
 
 def test_the_folder_is_private_and_holds_no_values_of_variables(home: Path, run: str) -> None:

@@ -7,6 +7,8 @@ import os
 import time
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.wire import encode
+from fleet.protocol.state import LOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] 
 
 def take_lock(meta: bytes, spec: "dict[str, Any]") -> "tuple[int | None, str | None]":
     """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
-    fd = os.open(os.path.join(meta, b"lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDWR | os.O_CREAT, 0o600)
 
     def is_ours() -> bool:
         return bool(holder_of(fd).get("sync") == spec["sync"])

@@ -21,12 +21,13 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat
 from fleet.node.base.locks import holder_of, try_lock, wait_for
 from fleet.node.base.wire import decode, encode
+from fleet.protocol.state import CODE_STATE, LOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-SYNC_STATE = b".fleet-sync"
+SYNC_STATE = encode(CODE_STATE)
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
 NOTHING: "dict[str, Any]" = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
@@ -120,7 +121,7 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
 
 def last_holder(meta: bytes) -> str:
     """Who has synced last, or does so now."""
-    fd = os.open(os.path.join(meta, b"lock"), os.O_RDONLY)
+    fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDONLY)
     try:
         return str(holder_of(fd).get("head", "?"))
     finally:
@@ -137,7 +138,7 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     dest, meta = found
     facts = {"folder": decode(dest), "state": decode(meta), "digest": None, "half": False, "busy": None}
     try:
-        fd = os.open(os.path.join(meta, b"lock"), os.O_RDONLY)
+        fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDONLY)
         try:
             idle = wait_for(fd, fcntl.LOCK_SH, seconds)
             state = read_state(meta)

@@ -8,11 +8,11 @@ import os
 from fleet.node.base.locks import holder_of, try_lock
 from fleet.node.base.processes import read_file
 from fleet.node.base.wire import decode, encode
+from fleet.protocol.state import DATA, LOCK, below_home
 
 
-# -- data that is being put in place: noted in ~/.fleet/data until all of it is there ---------------------------
 def notes_folder() -> bytes:
-    return encode(os.path.join(os.path.expanduser("~"), ".fleet", "data"))
+    return encode(below_home(DATA))
 
 
 def note_delivery(target: bytes, meta: bytes) -> None:
@@ -49,7 +49,7 @@ def half_delivered(path: str) -> "dict[str, str | None] | None":
             near = target.startswith(wanted) or wanted.startswith(target)
             if not near or record["node"] != os.uname()[1]:
                 continue
-            fd = os.open(os.path.join(encode(record["state"]), b"lock"), os.O_RDONLY)
+            fd = os.open(os.path.join(encode(record["state"]), encode(LOCK)), os.O_RDONLY)
         except FileNotFoundError:
             os.unlink(note)  # somebody took all of it away
             continue

@@ -23,6 +23,7 @@ from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
+from fleet.protocol.state import BUILDS, CODE_STATE, LOCK, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def room(spec: "dict[str, Any]") -> str:
     """A folder of this build's own; those of builds whose program is gone are taken away."""
-    base = os.path.join(os.path.expanduser("~"), ".fleet", "builds")
+    base = below_home(BUILDS)
     os.makedirs(base, 0o700, exist_ok=True)
     for name in os.listdir(base):
         lock = os.path.join(base, name, ".lock")
@@ -78,8 +79,8 @@ def copy_tree(there: str, source: str, wait: float) -> None:
     """While no sync writes to it: its lock is that of node/delivery/code_sync.py. Several builds copy it at once."""
     around, name = os.path.split(there)
     locks = [
-        os.path.join(meta, "lock")
-        for meta in (os.path.join(around, "." + name + ".fleet-sync"), os.path.join(there, ".fleet-sync"))
+        os.path.join(meta, LOCK)
+        for meta in (os.path.join(around, "." + name + CODE_STATE), os.path.join(there, CODE_STATE))
     ]
     held = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in locks if os.path.exists(path)]
     for fd in held:
@@ -88,7 +89,7 @@ def copy_tree(there: str, source: str, wait: float) -> None:
                 "a sync to %s from %s is under way for more than %d s" % (there, holder_of(fd).get("head", "?"), wait),
                 "wait for it to end, then run this again",
             )
-    shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(".fleet-sync"))
+    shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(CODE_STATE))
     for fd in held:
         os.close(fd)
 

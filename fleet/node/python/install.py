@@ -26,6 +26,7 @@ from fleet.node.base.wire import send_json
 from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
+from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ importing = threading.Event()
 def claim(answer: "dict[str, Any]", wait: float) -> None:
     """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
-    home = os.path.join(os.path.expanduser("~"), ".fleet", "wheels")
+    home = below_home(WHEELS)
     os.makedirs(home, 0o700, exist_ok=True)
     fd = None
-    for path in (os.path.join(answer["target"], ".fleet-install.lock"), os.path.join(home, "lock-" + key)):
+    for path in (os.path.join(answer["target"], INSTALL_LOCK), os.path.join(home, "lock-" + key)):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             break

@@ -6,6 +6,7 @@ import subprocess
 
 from fleet.node.base.errors import Trouble
 from fleet.node.facts.tools import last_line
+from fleet.protocol.state import WHEELS, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,6 +166,4 @@ def verified_file(answer: "dict[str, Any]", wheel: "dict[str, Any]") -> str:
     import hashlib
 
     key = "\n".join([answer["executable"], answer["version"], wheel["name"], wheel["identity"]])
-    return os.path.join(
-        os.path.expanduser("~"), ".fleet", "wheels", "verified", hashlib.sha256(key.encode()).hexdigest()
-    )
+    return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest())

@@ -28,6 +28,7 @@ from fleet.node.run.run_folder import (
     write_final,
     write_json,
 )
+from fleet.protocol.state import LEASE, NODE_LOG, PID, SPEC, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ def fill_folder(folder: str, spec: "dict[str, Any]") -> None:
     for name, text in (spec.get("files") or {}).items():
         with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as f:
             f.write(text)
-    write_json(os.path.join(folder, "spec.json"), kept)
-    write_json(os.path.join(folder, "status.json"), {"state": "running", "time": time.time()})
-    reserve(os.path.join(folder, "status.json"))
-    for name in ("lease", "node.log"):
+    write_json(os.path.join(folder, SPEC), kept)
+    write_json(os.path.join(folder, STATUS), {"state": "running", "time": time.time()})
+    reserve(os.path.join(folder, STATUS))
+    for name in (LEASE, NODE_LOG):
         open(os.path.join(folder, name), "wb").close()
 
 
@@ -85,7 +86,7 @@ def publish_folder(temporary: str, run: str) -> str:
         try:
             os.rename(temporary, folder)
         except OSError:
-            if read_json(os.path.join(folder, "spec.json")).get("node") == NODE:
+            if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
                 break
             continue
         if os.path.exists(tombstone(run)):
@@ -97,20 +98,20 @@ def publish_folder(temporary: str, run: str) -> str:
 
 def has_ended(folder: str) -> bool:
     """Whether this is the folder of a run of this node of which nothing can be alive any more."""
-    if read_json(os.path.join(folder, "spec.json")).get("node") != NODE or owners(folder):
+    if read_json(os.path.join(folder, SPEC)).get("node") != NODE or owners(folder):
         return False
     status = read_status(folder)
     return (
         status.get("state") in FINAL
         and not status.get("left")
-        or read_json(os.path.join(folder, "pid")).get("boot", boot_id()) != boot_id()
+        or read_json(os.path.join(folder, PID)).get("boot", boot_id()) != boot_id()
     )
 
 
 def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     """Take away runs of this node that have ended, the oldest first, beyond so many and so much."""
     folders = [os.path.join(runs_root(), name) for name in os.listdir(runs_root())]
-    ended = [(os.stat(os.path.join(folder, "status.json")).st_mtime, folder) for folder in folders if has_ended(folder)]
+    ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
     for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
         size -= sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
         # what ended just now may still be fetched
@@ -179,7 +180,7 @@ def start_engine(spec: "dict[str, Any]", folder: str) -> int:
     """Fork and exec it; returns its pid. Raises Failed with the reason, also when the working folder hangs."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = os.path.expanduser(spec.get("cwd") or "~")
-    log = os.open(os.path.join(folder, "node.log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     parent = os.getpid()
     reader, writer = os.pipe()
     pid = os.fork()

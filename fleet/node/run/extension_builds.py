@@ -10,6 +10,7 @@ import re
 import time
 
 from fleet.node.base.processes import pids, read_file
+from fleet.protocol.state import SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Builds:
         self.path = os.path.join(folder, "builds")
         self.roots = set(os.fsdecode(read_file(self.path)).splitlines())
         try:
-            self.began = os.stat(os.path.join(folder, "spec.json")).st_mtime
+            self.began = os.stat(os.path.join(folder, SPEC)).st_mtime
         except OSError:
             self.began = time.time()
         self.before: dict[str, int] = {}

@@ -19,6 +19,7 @@ from fleet.node.base.wire import control_lines, frame, send_exit, send_json, sta
 from fleet.node.run.ending import bury
 from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
+from fleet.protocol.state import LEASE, NODE_LOG, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,15 +87,15 @@ class Follower:
         events = []
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
-            if name == "node.log" or name.startswith("rank") and name.endswith((".out", ".err")):
+            if name == NODE_LOG or name.startswith("rank") and name.endswith((".out", ".err")):
                 if name not in self.streams:
                     self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name))
-            elif name == "status.json" or name.startswith("rank") and name.endswith(".json"):
+            elif name == STATUS or name.startswith("rank") and name.endswith(".json"):
                 record = self.renewed(name, path)
-                if record and name == "status.json":
+                if record and name == STATUS:
                     self.status = record
                 if record:
-                    events.append(dict(record, event="status" if name == "status.json" else "rank"))
+                    events.append(dict(record, event="status" if name == STATUS else "rank"))
         return events
 
     def renewed(self, name: str, path: str) -> "dict[str, Any]":
@@ -117,7 +118,7 @@ class Follower:
         if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
             return
         self.status = bury(self.run, self.folder, 2.0, "the supervisor was killed")
-        self.seen["status.json"] = None
+        self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
             send_json(dict(self.status, event="status"))
 
@@ -128,7 +129,7 @@ def listen(folder: str) -> None:
         op = message.get("op") if isinstance(message, dict) else None
         try:
             if op in ("ping", "renew"):
-                os.utime(os.path.join(folder, "lease"))
+                os.utime(os.path.join(folder, LEASE))
             elif op == "stop":
                 request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
         except (OSError, ValueError, TypeError, KeyError):

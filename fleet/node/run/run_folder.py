@@ -1,14 +1,7 @@
 """A run's folder on its node, and the processes that belong to the run.
 
-~/.fleet/runs/RUN/ (0700) holds
-    spec.json    what was asked for, environment names without their values; "node" says which machine made it
-    pid          {"pid", "start", "guardian": {"pid", "start"}, "boot"}: the supervisor, its guardian
-    status.json  {"state": "running" | "stopping" | "exited" | "stopped" | "lost", ...}
-    node.log, rank<R>.out, rank<R>.err   bytes as they came;  rank<R>.json  how that rank ended
-    builds       the folders, a line each, where torch builds extensions, see extension_builds.py
-    lease        its time of change is the last renewal;  stop  {"grace", "reason"}, a request to stop
-Where nodes share a home folder, the second one to come uses ~/.fleet/runs/RUN@NODENAME/.
-Files are replaced by rename and not synced to disk: what a power cut loses, it ended anyway ("boot" tells).
+What it holds: fleet/protocol/files.py. Files are replaced by rename and not synced to disk: what a power cut loses, it
+ended anyway ("boot" tells).
 """
 
 import json
@@ -18,6 +11,7 @@ import time
 
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import write_all
+from fleet.protocol.state import PID, RUNS, SPEC, STATUS, STOP, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +27,7 @@ NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 def runs_root() -> str:
-    return os.path.join(os.path.expanduser("~"), ".fleet", "runs")
+    return below_home(RUNS)
 
 
 def run_names(run: str) -> "list[str]":
@@ -47,7 +41,7 @@ def run_folder(run: str) -> "str | None":
     """The folder of a run that was started on this very node, or None."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
-        if read_json(os.path.join(folder, "spec.json")).get("node") == NODE:
+        if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
             return folder
     return None
 
@@ -84,7 +78,7 @@ def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None
 
 
 def read_status(folder: str) -> "dict[str, Any]":
-    return read_json(os.path.join(folder, "status.json"))
+    return read_json(os.path.join(folder, STATUS))
 
 
 def final_status(
@@ -108,7 +102,7 @@ def write_final(folder: str, status: "dict[str, Any]") -> None:
     """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
     for suffix in (".new", ".tmp"):
         try:
-            write_json(os.path.join(folder, "status.json"), status, suffix)
+            write_json(os.path.join(folder, STATUS), status, suffix)
             break
         except OSError:
             continue
@@ -117,7 +111,7 @@ def write_final(folder: str, status: "dict[str, Any]") -> None:
 def request_stop(folder: str, grace: float, reason: str) -> None:
     """Ask the supervisor to stop; by signal (its own grace, or none) where the disk takes no file."""
     try:
-        write_json(os.path.join(folder, "stop"), {"grace": grace, "reason": reason})
+        write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason})
     except OSError:
         for who in owners(folder)[:1]:
             os.kill(who["pid"], signal.SIGTERM if grace > 0 else signal.SIGINT)
@@ -134,7 +128,7 @@ def identity(pid: int) -> "dict[str, int | None]":
 
 def owners(folder: str) -> "list[dict[str, Any]]":
     """Those alive of [supervisor, guardian], as {"pid", "start"}."""
-    record = read_json(os.path.join(folder, "pid"))
+    record = read_json(os.path.join(folder, PID))
     if record.get("boot") != boot_id():
         return []
     return [

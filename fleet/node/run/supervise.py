@@ -50,6 +50,7 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 from fleet.protocol.frames import MESSAGE
+from fleet.protocol.state import LEASE, NODE_LOG, PID, STATUS, STOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,14 +130,14 @@ class Supervisor:
     def look(self) -> None:
         """Stop requests, the lease, and time that this node did not see."""
         now = time.monotonic()
-        request = stamp(os.path.join(self.folder, "stop"))
+        request = stamp(os.path.join(self.folder, STOP))
         if request != self.stop_seen:
             self.stop_seen = request
-            asked = read_json(os.path.join(self.folder, "stop"))
+            asked = read_json(os.path.join(self.folder, STOP))
             self.stop(asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked")
         lease = self.spec.get("lease")
         if lease is not None:
-            renewal = stamp(os.path.join(self.folder, "lease"))
+            renewal = stamp(os.path.join(self.folder, LEASE))
             if renewal != self.lease_seen:
                 self.lease_seen, self.renewed = renewal, now
             # frozen for so long, this node was given up: renewals that waited in a socket prove nothing
@@ -155,7 +156,7 @@ class Supervisor:
         if self.builds.look(now, self.engine):
             try:
                 write_json(
-                    os.path.join(self.folder, "status.json"),
+                    os.path.join(self.folder, STATUS),
                     {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]},
                 )
             except OSError:
@@ -169,7 +170,7 @@ class Supervisor:
         self.ending = Ending(self.spec["run"], grace, [os.getpid()])
         try:
             write_json(
-                os.path.join(self.folder, "status.json"),
+                os.path.join(self.folder, STATUS),
                 {"state": "stopping", "reason": reason, "time": time.time(), "cause": cause, "began": self.began},
             )
         except OSError:
@@ -222,7 +223,7 @@ def supervise(spec: "dict[str, Any]", temporary: str, guardian: "dict[str, int |
     signals = Signals()
     folder = None
     try:
-        write_json(os.path.join(temporary, "pid"), dict(identity(os.getpid()), guardian=guardian, boot=boot_id()))
+        write_json(os.path.join(temporary, PID), dict(identity(os.getpid()), guardian=guardian, boot=boot_id()))
         folder = publish_folder(temporary, spec["run"])
         beginning = Beginning(spec, folder)
         engine = start_engine(spec, folder)
@@ -239,7 +240,7 @@ def supervise(spec: "dict[str, Any]", temporary: str, guardian: "dict[str, int |
     try:
         supervisor.run()
     except BaseException as error:
-        with open(os.path.join(folder, "node.log"), "ab") as log:
+        with open(os.path.join(folder, NODE_LOG), "ab") as log:
             log.write(("fleet: the supervisor failed: %r\n" % error).encode("utf-8", "replace"))
         raise
 
@@ -263,7 +264,7 @@ def guard(spec: "dict[str, Any]", temporary: str, writer: int) -> None:
         signal.signal(signum, lambda got, _frame: os.kill(child, got))
     _pid, status = os.waitpid(child, 0)
     folder = run_folder(spec["run"])
-    ours = status != 0 and folder and read_json(os.path.join(folder, "pid")).get("pid") == child
+    ours = status != 0 and folder and read_json(os.path.join(folder, PID)).get("pid") == child
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
         bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()])

@@ -17,6 +17,7 @@ from fleet.model import Host, Inventory, Result
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildStarted, Built, ToolchainFacts
 from fleet.protocol.messages.values import Failed
+from fleet.protocol.state import HOME, SOURCES
 from fleet.rules.build_log import first_error, remedy
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -57,7 +58,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
 def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtime) -> str:
     """The source on the node that builds, as code goes there; a second build sends what changed."""
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
-    there = f"~/.fleet/sources/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
+    there = f"~/{HOME}/{SOURCES}/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
     report = mirror.run(mirror.Mirror(one.hosts, tree, {one.hosts[0].name: there}, whole, force=True), runtime)
     if report.results[0].error:
         raise report.results[0].error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError, ProtocolError, UsageError
-from fleet.protocol.messages.run import LOG_NAME
+from fleet.protocol.state import LOG_NAME
 
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 _LOG_NAME = re.compile(LOG_NAME)

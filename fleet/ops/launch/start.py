@@ -10,13 +10,13 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from fleet.each import as_one, over
-from fleet.engines.base import COMMAND_FILE
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Notice, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.protocol.messages import run
 from fleet.protocol.messages.values import Failed
+from fleet.protocol.state import COMMAND
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
@@ -106,7 +106,7 @@ def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
         "time": time.time(),
         "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
         "files": {
-            COMMAND_FILE: node.start.command_file(),
+            COMMAND: node.start.command_file(),
             **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},
         },
     }

@@ -14,11 +14,12 @@ from fleet.ops import execute
 from fleet.ops.turn import cache
 from fleet.ops.wheels.cache import head_id
 from fleet.ops.wheels.wheel import Wheel
+from fleet.protocol.state import CODE_STATE, DATA_STATE, HOME, WHEELS
 from fleet.runtime import Runtime
 
 # also what syncs left that were never brought to their end
 CLEAN = (
-    'cd ~/.fleet/wheels 2>/dev/null && rm -rf -- "$0" ".$0.fleet-sync" ".$0.fleet-data" && '
+    f'cd ~/{HOME}/{WHEELS} 2>/dev/null && rm -rf -- "$0" ".$0{CODE_STATE}" ".$0{DATA_STATE}" && '
     f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +"
 )
 
@@ -31,7 +32,7 @@ def digest_of_set(wheels: Sequence[Wheel]) -> str:
 
 def folder_of(name: str) -> str:
     """Where the wheels of that name lie on the hosts; other heads' folders are others."""
-    return f"~/.fleet/wheels/{name}-{head_id()}"
+    return f"~/{HOME}/{WHEELS}/{name}-{head_id()}"
 
 
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:

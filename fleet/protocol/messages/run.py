@@ -3,10 +3,10 @@
 from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.values import Failed, Matching
+from fleet.protocol.state import LOG_NAME
 
 Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
 Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch, on the node's clock
-LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
 # dir: of the run, on the node
 Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": str})

@@ -20,6 +20,7 @@ from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.unfinished import note_delivery
+from fleet.protocol.state import DATA_STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Target:
         if not os.access(tree.path, os.W_OK | os.X_OK):
             raise Refused("%s is not writable" % decode(folder), "choose another destination, or mend its mode")
         around, name = os.path.split(self.path)
-        self.meta = state_folder(Beneath(reach(around)), name, b".fleet-data", tree if self.kind == "d" else None)
+        self.meta = state_folder(Beneath(reach(around)), name, encode(DATA_STATE), tree if self.kind == "d" else None)
         self.parts = os.path.join(self.meta, b"parts")
         self.stage = os.path.join(self.meta, b"stage")
         self.lock, holder = take_lock(self.meta, spec)

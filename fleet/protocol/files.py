@@ -1,0 +1,64 @@
+"""What the files that fleet keeps on a node hold; docs/files.md is made from it."""
+
+from fleet.protocol.state import (
+    BUILDS,
+    CODE_STATE,
+    COMMAND,
+    DATA,
+    DATA_STATE,
+    HOME,
+    LEASE,
+    LOCK,
+    NODE_LOG,
+    PID,
+    RUNS,
+    SOURCES,
+    SPEC,
+    STATUS,
+    STOP,
+    WHEELS,
+)
+
+FOLDERS = (
+    (
+        f"~/{HOME}/{RUNS}/RUN/",
+        "a run. The 20 newest are kept, 1 GB at most. Where nodes share a home folder, the second has `RUN@NODE/`; "
+        "`RUN@NODE.stop` forbids a run that was stopped before it began",
+    ),
+    (f"~/{HOME}/{DATA}/", "notes of data that is being put in place, JSON: node, target, state folder"),
+    (
+        f"~/{HOME}/{WHEELS}/",
+        "wheels that were brought here (`SET-HEAD/`), which of them were verified (`verified/`), locks of installs",
+    ),
+    (f"~/{HOME}/{SOURCES}/NAME-KEY/, ~/{HOME}/{BUILDS}/BUILD/", "source trees and builds of `fleet build`"),
+    (
+        f"{CODE_STATE}/, {DATA_STATE}/",
+        "in a destination, or beside it as `.NAME` and this: what a sync delivered, and what is staged of one that "
+        "was interrupted",
+    ),
+)
+OF_A_RUN = (
+    (SPEC, "JSON: what was asked for; of variables the names only"),
+    (PID, "JSON: the supervisor and its guardian, pid and start time, and the boot they belong to"),
+    (STATUS, "JSON: how the run stands on this node, or how it ended"),
+    (COMMAND, "JSON: the training command, as `spawn.py` starts it"),
+    ("spawn.py, rank.py", "the programs that start a rank, and note its end"),
+    (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
+    ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
+    ("builds", "the folders where torch builds extensions, a line each"),
+    (LEASE, "empty; its time of change is when the head was last heard of"),
+    (STOP, "JSON: that the run is to stop, with its grace"),
+)
+OF_CODE = (
+    (LOCK, "held by a sync; JSON: which, and whose"),
+    ("begins", "held by runs that begin, and by a sync while it puts files in place"),
+    ("state", "a JSON line: manifest's digest, what is left of older ones, the source; then the manifest, packed"),
+    ("switching", "JSON, packed: entries that are being put in place; there while old and new are mixed"),
+    ("stage/, parcels/", "what has come and is not yet in place"),
+)
+OF_DATA = (
+    (LOCK, "as above"),
+    ("delivered", "a JSON line for each file put in place: path, size, mtime in ns, sha256; the last of a path counts"),
+    ("parts/KEY, KEY.blocks", "a file under way, and the digests of its 4 MiB blocks"),
+    ("stage/", "what rsync brings, with `--via rsync`"),
+)

@@ -1,0 +1,25 @@
+"""The files that fleet keeps on a node: each name once, for both halves. files.py tells what they hold.
+
+A file that does not hold what it must (an older version's, a damaged one) counts as one that is not there.
+"""
+
+import os
+
+HOME = ".fleet"  # in the user's home; the user's alone
+RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
+
+# in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
+SPEC, STATUS, PID, LEASE, STOP, NODE_LOG = "spec.json", "status.json", "pid", "lease", "stop", "node.log"
+COMMAND = "command.json"
+LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
+
+# what remembers a delivery: in its destination, or beside it as .NAME + this
+CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
+STATE_FOLDERS = (CODE_STATE, DATA_STATE)
+LOCK = "lock"
+INSTALL_LOCK = ".fleet-install.lock"  # beside the packages of an interpreter
+
+
+def below_home(*names: str) -> str:
+    """A path below ~/.fleet on this machine."""
+    return os.path.join(os.path.expanduser("~"), HOME, *names)
