@@ -30,7 +30,7 @@ from fleet.transport.base import Cancel
 from fleet.transport.line import OUTPUT_LIMIT, run_line
 from fleet.transport.program import Program, call
 from fleet.transport.ssh import channel as ssh_channel
-from fleet.transport.ssh.wire import Packets, paramiko
+from fleet.transport.ssh.adapter import Packets, paramiko
 from tests.peak import LIMIT_MIB, peak_of
 
 HOST = Host("gpu1", "gpu1")

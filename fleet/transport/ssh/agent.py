@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from fleet.errors import ConnectError
-from fleet.transport.ssh.wire import paramiko
+from fleet.transport.ssh.adapter import agent_over, paramiko
 
 HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_SOCK'"
 
@@ -77,15 +77,14 @@ class Agent:
             return self._keys
 
     def _ask(self) -> tuple[Any, ...]:
-        plain = paramiko.agent.AgentSSH()
         try:
             self._conn = _Bounded(self.address, time.monotonic() + self._seconds)
-            plain._connect(self._conn)
+            return tuple(self._bounded(key) for key in agent_over(self._conn).get_keys())
         except TimeoutError:
             self._hangs()
         except Exception:  # nobody listens there, or no agent does: paramiko raises what its parser trips over
             self._shut()
-        return tuple(self._bounded(key) for key in plain.get_keys())
+        return ()
 
     def _bounded(self, key: Any) -> Any:
         plain = key.sign_ssh_data

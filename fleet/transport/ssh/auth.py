@@ -10,27 +10,12 @@ import threading
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError
+from fleet.transport.ssh.adapter import Auth
 from fleet.transport.ssh.agent import HINT
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.endpoint import Endpoint
 from fleet.transport.ssh.keys import Keyring
 from fleet.transport.ssh.link import Link
-from fleet.transport.ssh.wire import Message, paramiko
-
-
-class _Auth(paramiko.AuthHandler):  # type: ignore[misc]
-    """Remembers which methods the server allows, which paramiko drops."""
-
-    def __init__(self, link: Link) -> None:
-        super().__init__(link)
-        self.allowed: list[str] | None = None
-        self.partial = False
-
-    def _parse_userauth_failure(self, m: Message) -> None:
-        self.allowed = m.get_list()
-        self.partial = m.get_boolean()
-        m.rewind()
-        super()._parse_userauth_failure(m)
 
 
 class TriesUsedUp(ConnectError):
@@ -51,7 +36,7 @@ def authenticate(
     def attempt(method: str, *args: Any) -> bool:
         nonlocal allowed, partial
         event = threading.Event()
-        handler = _Auth(link)
+        handler = Auth(link)
         link.auth_handler = handler
         try:
             getattr(handler, f"auth_{method}")(endpoint.user, *args, event)

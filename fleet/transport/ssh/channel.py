@@ -7,15 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from paramiko.buffered_pipe import PipeTimeout
-
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel
+from fleet.transport.ssh.adapter import WINDOW_BYTES, NodeChannel, PipeTimeout
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.hostkeys import HostKey
-from fleet.transport.ssh.link import WINDOW_BYTES, ChannelRefused, Link
-from fleet.transport.ssh.wire import NodeChannel
+from fleet.transport.ssh.link import ChannelRefused, Link
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2

@@ -14,71 +14,28 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, LimitError, Reason
 from fleet.transport.base import Cancel
+from fleet.transport.ssh.adapter import Connection, Message, NodeChannel, paramiko
 from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
 from fleet.transport.ssh.gates import ClosedEarly
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
-from fleet.transport.ssh.wire import Message, NodeChannel, Packets, paramiko
 
-# SSH_MSG_*
-_CHANNEL_OPEN = b"\x5a"
-_CHANNEL_EXTENDED_DATA = 95
-_CHANNEL_CLOSE = 97
-_CHANNEL_REQUEST = 98
-WINDOW_BYTES = 4 * 1024 * 1024
 PING_SECONDS = 0.7
 
 
-class Link(paramiko.Transport):  # type: ignore[misc]
+class Link(Connection):
     """A connection with a verified host key; not authenticated yet after handshake()."""
 
-    # cheapest first of what is secure; older ones only for servers that have nothing else
-    _preferred_ciphers = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
-    _preferred_macs = (
-        "hmac-sha2-256-etm@openssh.com",
-        "hmac-sha2-512-etm@openssh.com",
-        "hmac-sha2-256",
-        "hmac-sha2-512",
-        "hmac-sha1",
-    )
-    _preferred_kex = tuple(k for k in paramiko.Transport._preferred_kex if not k.endswith("sha1"))
-    _preferred_keys: Any = tuple(a for names in ALGORITHMS.values() for a in names)
-    _preferred_pubkeys = _preferred_keys
-    _active_check_timeout = 0.5  # sockets are shut down to wake their thread, so this is only a fallback
-    _channel_handler_table = {
-        **paramiko.Transport._channel_handler_table,
-        _CHANNEL_EXTENDED_DATA: NodeChannel._feed_extended,
-        _CHANNEL_CLOSE: NodeChannel._handle_close,
-        _CHANNEL_REQUEST: NodeChannel._handle_request,
-    }
-
     def __init__(self, sock: Any, check: HostKeyCheck | None, key_types: tuple[str, ...]) -> None:
-        super().__init__(sock, default_window_size=WINDOW_BYTES, packetizer_class=Packets)
+        super().__init__(sock, self._judge, tuple(a for kind in key_types for a in ALGORITHMS[kind]))
         self._check = check
-        self._preferred_keys = tuple(a for kind in key_types for a in ALGORITHMS[kind])
-        self.server_key_types: tuple[str, ...] = ()
         self.server_host_key: HostKey | None = None
-        self.saved_exception: BaseException | None = None
         self.via: Link | None = None
         self.address = reached(sock)
-        self.goodbye = ""
         self.method = ""
         self._where = "?"
 
-    def _log(self, level: int, msg: object, *args: object) -> None:
-        """Formatting log lines that nobody reads costs a tenth of a connection."""
-
-    def _really_parse_kex_init(self, m: Message, ignore_first_byte: bool = False) -> dict[str, Any]:
-        parsed: dict[str, Any] = super()._really_parse_kex_init(m, ignore_first_byte)
-        if not ignore_first_byte:
-            offered = parsed["server_key_algo_list"]
-            self.server_key_types = tuple(
-                kind for kind, names in ALGORITHMS.items() if any(n in offered for n in names)
-            )
-        return parsed
-
-    def _verify_key(self, host_key: bytes, sig: bytes) -> None:
-        super()._verify_key(host_key, sig)
-        self.server_host_key = HostKey(Message(host_key).get_text(), host_key)
+    def _judge(self, blob: bytes) -> None:
+        self.server_host_key = HostKey(Message(blob).get_text(), blob)
         if self._check is not None:
             self._check.check(self.server_host_key)
 
@@ -146,33 +103,12 @@ class Link(paramiko.Transport):  # type: ignore[misc]
         return Reason("{at} ", at=self._where) + text
 
     def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
-        """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no.
-
-        paramiko's own open_channel mixes up the answers to channels opened at the same time.
-        """
+        """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no."""
         if self.broken:
             raise self.failure(True, deadline.seconds, "the opening of a channel")
         event = threading.Event()
-        m = Message()
-        with self.lock:
-            chanid = self._next_channel()
-            m.add_byte(_CHANNEL_OPEN)
-            m.add_string(kind)
-            m.add_int(chanid)
-            m.add_int(WINDOW_BYTES)
-            m.add_int(self.default_max_packet_size)
-            if target is not None:
-                m.add_string(target[0])
-                m.add_int(target[1])
-                m.add_string("127.0.0.1")
-                m.add_int(0)
-            channel = NodeChannel(chanid)
-            self._channels.put(chanid, channel)
-            self.channel_events[chanid] = event
-            self.channels_seen[chanid] = True
-            channel._set_transport(self)
-            channel._set_window(WINDOW_BYTES, self.default_max_packet_size)
-        self.post(lambda: self._send_user_message(m), deadline, "the opening of a channel")
+        channel, ask = self.begin_channel(kind, target, event)
+        self.post(ask, deadline, "the opening of a channel")
         in_time = False
         try:
             in_time = deadline.wait(event)
@@ -200,27 +136,6 @@ class Link(paramiko.Transport):  # type: ignore[misc]
             send()
         except (EOFError, OSError, paramiko.SSHException) as error:
             raise self.failure(True, deadline.seconds, during) from error
-
-    def _parse_channel_open_success(self, m: Message) -> None:
-        channel = self._channels.get(m.get_int())
-        m.rewind()
-        super()._parse_channel_open_success(m)
-        if channel is not None and channel.abandoned:
-            start_thread(channel.close, "fleet-close")
-
-    def _parse_channel_open_failure(self, m: Message) -> None:
-        chanid, code, text = m.get_int(), m.get_int(), m.get_text()
-        channel = self._channels.get(chanid)
-        if channel is not None:
-            channel.refused = (code, text)
-        m.rewind()
-        super()._parse_channel_open_failure(m)
-        self.saved_exception = None
-
-    def _parse_disconnect(self, m: Message) -> None:
-        m.get_int()
-        self.goodbye = m.get_text()[:200]
-        self.saved_exception = EOFError()
 
     @property
     def broken(self) -> bool:

@@ -146,9 +146,7 @@ class SshTransport(Routed):
                     must_answer(link.via, route[-1].name)
                 # the pinned key may be of another type than the one presented
                 presented = link.server_host_key
-                types = tuple(
-                    t for t in types if presented is not None and t != presented.type and t in link.server_key_types
-                )
+                types = tuple(t for t in types if presented is not None and t != presented.type)
                 if error.kind == "host-key" and check is not None and check.pinned is not None:
                     first_refusal = first_refusal or error
                     if types:

@@ -62,7 +62,7 @@ def test_a_big_send_to_a_peer_that_writes_first(session: Session) -> None:
 
 @over("ssh")
 def test_rekeying_in_the_middle_loses_nothing(session: Session) -> None:
-    import fleet.transport.ssh.wire as wire
+    import fleet.transport.ssh.adapter as wire
 
     before = wire.Packets.REKEY_BYTES
     wire.Packets.REKEY_BYTES = 1 << 20

@@ -1,5 +1,5 @@
-"""The pieces of paramiko that fleet bends: its import, its packets, its channels. Private parts of it are touched
-only here and in link.py."""
+"""All that fleet bends of paramiko: its import, packets, channels, connection, authentication. Its private names are
+used here only; PRIVATE is the whole list, which a test holds against the paramiko that is installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from fleet.transport.base import STDERR_BYTES
@@ -29,7 +30,7 @@ def _load() -> Any:
 
 paramiko: Any = _load()
 
-from paramiko.buffered_pipe import PipeTimeout  # noqa: E402
+from paramiko.buffered_pipe import PipeTimeout as PipeTimeout  # noqa: E402
 from paramiko.common import cMSG_CHANNEL_REQUEST, cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
 from paramiko.message import Message as Message  # noqa: E402
 from paramiko.packet import Packetizer  # noqa: E402
@@ -37,22 +38,34 @@ from paramiko.packet import Packetizer  # noqa: E402
 # it prints tracebacks of its own for every failed connection
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
-PACKET_BYTES = 512 * 1024
-_SIGNALS = {
-    "HUP": 1,
-    "INT": 2,
-    "QUIT": 3,
-    "ILL": 4,
-    "ABRT": 6,
-    "FPE": 8,
-    "KILL": 9,
-    "USR1": 10,
-    "SEGV": 11,
-    "USR2": 12,
-    "PIPE": 13,
-    "ALRM": 14,
-    "TERM": 15,
+# what of paramiko is nobody else's to use, by the class that it belongs to
+PRIVATE = {
+    "Transport": "_channel_handler_table _channels _next_channel _parse_channel_open_failure "
+    "_parse_channel_open_success _parse_disconnect _send_user_message _unlink_channel _verify_key",
+    "Channel": "_check_add_window _close_internal _feed_extended _handle_close _handle_request _request_failed _send "
+    "_set_transport _set_window _wait_for_send_window",
+    "AuthHandler": "_parse_userauth_failure",
+    "agent.AgentSSH": "_connect",
 }
+# SSH_MSG_*
+_CHANNEL_OPEN = b"\x5a"
+_CHANNEL_EXTENDED_DATA = 95
+_CHANNEL_CLOSE = 97
+_CHANNEL_REQUEST = 98
+WINDOW_BYTES = 4 * 1024 * 1024
+PACKET_BYTES = 512 * 1024
+IDLE_SECONDS = 0.5  # sockets are shut down to wake their thread, so this is only a fallback
+# cheapest first of what is secure; older ones only for servers that have nothing else
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
+_DIGESTS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+    "hmac-sha1",
+)
+_SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12}
+_SIGNALS |= {"PIPE": 13, "ALRM": 14, "TERM": 15}
 
 
 class Bell(threading.Event):
@@ -228,3 +241,98 @@ class Packets(Packetizer):
         if not line.startswith("SSH-"):
             self.preamble = (self.preamble + " " + line.strip())[-200:].strip()
         return line
+
+
+class Connection(paramiko.Transport):  # type: ignore[misc]
+    """paramiko's Transport with NodeChannels. judge: told the host key inside the key exchange; when it raises, not one
+    byte more is sent. key_algorithms: for host keys, best first. goodbye: what the server said at last."""
+
+    _channel_handler_table = {
+        **paramiko.Transport._channel_handler_table,
+        _CHANNEL_EXTENDED_DATA: NodeChannel._feed_extended,
+        _CHANNEL_CLOSE: NodeChannel._handle_close,
+        _CHANNEL_REQUEST: NodeChannel._handle_request,
+    }
+
+    def __init__(self, sock: Any, judge: Callable[[bytes], None], key_algorithms: tuple[str, ...]) -> None:
+        old = {"pubkeys": ["ssh-rsa"]}
+        super().__init__(sock, default_window_size=WINDOW_BYTES, packetizer_class=Packets, disabled_algorithms=old)
+        self.sock.settimeout(IDLE_SECONDS)
+        wanted = self.get_security_options()
+        wanted.ciphers, wanted.digests, wanted.key_types = _CIPHERS, _DIGESTS, key_algorithms
+        wanted.kex = tuple(name for name in wanted.kex if not name.endswith("sha1"))
+        self.judge = judge
+        self.saved_exception: BaseException | None = None
+        self.goodbye = ""
+
+    def _verify_key(self, host_key: bytes, sig: bytes) -> None:
+        super()._verify_key(host_key, sig)
+        self.judge(host_key)
+
+    def begin_channel(
+        self, kind: str, target: tuple[str, int] | None, event: threading.Event
+    ) -> tuple[NodeChannel, Callable[[], None]]:
+        """A new channel, and what asks for it; `event` is set by the answer. paramiko's own open_channel mixes up the
+        answers to channels opened at the same time."""
+        m = Message()
+        with self.lock:
+            chanid = self._next_channel()
+            m.add_byte(_CHANNEL_OPEN)
+            m.add_string(kind)
+            m.add_int(chanid)
+            m.add_int(WINDOW_BYTES)
+            m.add_int(self.default_max_packet_size)
+            if target is not None:
+                m.add_string(target[0])
+                m.add_int(target[1])
+                m.add_string("127.0.0.1")
+                m.add_int(0)
+            channel = NodeChannel(chanid)
+            self._channels.put(chanid, channel)
+            self.channel_events[chanid] = event
+            self.channels_seen[chanid] = True
+            channel._set_transport(self)
+            channel._set_window(WINDOW_BYTES, self.default_max_packet_size)
+        return channel, lambda: self._send_user_message(m)
+
+    def _parse_channel_open_success(self, m: Message) -> None:
+        channel = self._channels.get(m.get_int())
+        m.rewind()
+        super()._parse_channel_open_success(m)
+        if channel is not None and channel.abandoned:
+            start_thread(channel.close, "fleet-close")
+
+    def _parse_channel_open_failure(self, m: Message) -> None:
+        chanid, code, text = m.get_int(), m.get_int(), m.get_text()
+        channel = self._channels.get(chanid)
+        if channel is not None:
+            channel.refused = (code, text)
+        m.rewind()
+        super()._parse_channel_open_failure(m)
+        self.saved_exception = None
+
+    def _parse_disconnect(self, m: Message) -> None:
+        m.get_int()
+        self.goodbye = m.get_text()[:200]
+        self.saved_exception = EOFError()
+
+
+class Auth(paramiko.AuthHandler):  # type: ignore[misc]
+    """Remembers which methods the server allows, which paramiko drops."""
+
+    allowed: list[str] | None = None
+    partial = False
+
+    def _parse_userauth_failure(self, m: Message) -> None:
+        self.allowed = m.get_list()
+        self.partial = m.get_boolean()
+        m.rewind()
+        super()._parse_userauth_failure(m)
+
+
+def agent_over(conn: Any) -> Any:
+    """paramiko's agent at the other end of a connection that the caller made; raises what that raises, or its parser
+    trips over."""
+    agent = paramiko.agent.AgentSSH()
+    agent._connect(conn)
+    return agent
