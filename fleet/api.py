@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from fleet.engines import DEFAULT
 from fleet.errors import UsageError
@@ -37,6 +37,7 @@ from fleet.transport import open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 if TYPE_CHECKING:
+    from fleet.ops.check import Checked as Checked  # named in a string below
     from fleet.ops.kill_port import KillPlan
     from fleet.ops.setup_ssh import SetupPlan
     from fleet.ops.setup_ssh.enrol import Confirm
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Plan)
 R = TypeVar("R")
+C = TypeVar("C")
 L = TypeVar("L")
 T = TypeVar("T")
 UNREAD_BYTES = 64 << 20  # of ranks' output that nobody iterates over; what is more is in the log files alone
@@ -82,7 +84,7 @@ def refuse_command(argv: Sequence[str], shell: str | None) -> None:
         raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
 
 
-class Verbs(ABC, Generic[R, L]):
+class Verbs(ABC, Generic[R, C, L]):
     """The verbs. Names and meanings of parameters are those of the command line, times are seconds."""
 
     @property
@@ -134,12 +136,12 @@ class Verbs(ABC, Generic[R, L]):
         plan = wheels.plan(self._fleet.inventory, Path(source), import_seconds=import_timeout, refresh=refresh)
         return self._do(plan, wheels.run)
 
-    def check(self, *, timeout: float = 20.0, engine: str = DEFAULT) -> R:
-        """Compare the hosts' environments. The report is a fleet.ops.check.Checked: `findings` with a remedy each, and
+    def check(self, *, timeout: float = 20.0, engine: str = DEFAULT) -> C:
+        """Compare the hosts' environments. The report has, besides, `findings` with a remedy each, and
         each host's facts as `views`. Its exit_code: 123 when something would keep a run from starting."""
         from fleet.ops import check
 
-        return self._do(check.plan(self._fleet.inventory, check.CheckOptions(timeout, engine)), check.run)
+        return cast(C, self._do(check.plan(self._fleet.inventory, check.CheckOptions(timeout, engine)), check.run))
 
     def kill_port(
         self,
@@ -304,7 +306,7 @@ class Verbs(ABC, Generic[R, L]):
 
 
 @dataclass(frozen=True)
-class Fleet(Verbs[Report, "Run"]):
+class Fleet(Verbs[Report, "Checked", "Run"]):
     """Hosts and how they are reached. inventory: those selected, of `everyone`. See `open`."""
 
     inventory: Inventory
@@ -387,7 +389,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Plans(Verbs[Planned, Planned]):
+class Plans(Verbs[Planned, Planned, Planned]):
     """The verbs of a fleet, planned and not done."""
 
     of: Fleet

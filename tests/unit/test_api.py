@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from fleet.cli.verbs import VERBS
 from fleet.errors import DeadlineError, InventoryError, PreflightError, UsageError
 from fleet.events import Event, Finished, Notice, Output
 from fleet.ops.check import Checked
-from tests.pages import PAGES, ROOT
+from tests.pages import BLOCKS, PAGES, ROOT
 
 METHODS = {
     name: method for name, method in vars(api.Verbs).items() if not name.startswith("_") and inspect.isfunction(method)
@@ -55,6 +56,16 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     assert done.stdout == "False\nTrue\n"
     with pytest.raises(AttributeError):
         fleet.nothing  # noqa: B018
+
+
+def test_the_page_is_well_typed(tmp_path: Path) -> None:
+    """As whoever has fleet installed sees it: py.typed says that it may be looked at."""
+    pytest.importorskip("mypy")
+    page = tmp_path / "page.py"
+    page.write_text("".join(block.text for block in BLOCKS if block.page == "docs/api.md" and block.kind == "python"))
+    line = [sys.executable, "-m", "mypy", "--config-file", os.devnull, "--follow-imports=silent", str(page)]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_exec(hosts: api.Fleet) -> None:
