@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.chaos.ground import Ground, said, until, wait
-from tests.chaos.sync_faults import errors
+from tests.chaos.sync_faults import errors, program_killed, signalled, tally
 from tests.chaos.table import Fault, Seen
 
 SIZE = 24_000_000  # 4.8 s at 40 Mbit/s
@@ -19,14 +19,10 @@ DATA = ("-i", "lab", "sync", "--data", "model.bin:/srv/data/")
 
 def verdict(ground: Ground, digest: str) -> str:
     """Which hosts have the whole file; one that has anything else under its name is named loudly."""
-    kinds: dict[str, list[str]] = {}
-    for host in ground.names:
-        seen = ground.lab.sh(host, f"test -e {FILE} && sha256sum <{FILE}", check=False)[:64]
-        kinds.setdefault({digest: "whole", "": "none"}.get(seen, "PART UNDER ITS NAME"), []).append(host)
-    if len(kinds) == 1:
-        return f"all {next(iter(kinds))}"
-    usual = max(kinds, key=lambda kind: len(kinds[kind]))
-    return ", ".join([f"{usual} at the others", *(f"{k} at {','.join(kinds[k])}" for k in kinds if k != usual)])
+    seen = {
+        host: ground.lab.sh(host, f"test -e {FILE} && sha256sum <{FILE}", check=False)[:64] for host in ground.names
+    }
+    return tally({host: {digest: "whole", "": "none"}.get(sums, "PART UNDER ITS NAME") for host, sums in seen.items()})
 
 
 def parts(ground: Ground) -> str:
@@ -59,20 +55,6 @@ def amid(act: Callable[[Ground], Any]) -> Callable[[Ground], Seen]:
         return Seen(code, errors(said(process)), f"{before}; then {less}: {verdict(ground, digest)}")
 
     return go
-
-
-def signalled(number: int) -> Callable[[Ground], None]:
-    def go(ground: Ground) -> None:
-        for words in ground.head_processes():
-            if " -i lab sync " in words:
-                os.kill(int(words.split()[0]), number)
-
-    return go
-
-
-def killed_relay(ground: Ground) -> None:
-    host = ground.names[1]
-    ground.lab.sh(host, "for p in $(pgrep -f '^sshd: root@notty'); do pkill -9 -P $p; done", check=False)
 
 
 def two_at_once(ground: Ground) -> Seen:
@@ -114,7 +96,9 @@ BUT_2 = "whole at the others, none at lab02; then the rest: all whole"
 FAULTS = (
     Fault("data: the head is killed -9", amid(signalled(9)), -9, "", REST),
     Fault("data: Ctrl-C", amid(signalled(2)), 130, "interrupted", REST),
-    Fault("data: a middle node's program is killed -9", amid(killed_relay), 1, "host lab02: .*exit status 137", BUT_2),
+    Fault(
+        "data: a middle node's program is killed -9", amid(program_killed(1)), 1, "host lab02: .*exit status 137", BUT_2
+    ),
     Fault(
         "data: a middle node is powered off",
         amid(lambda g: g.power_off(g.names[1])),

@@ -51,10 +51,7 @@ class Trees:
 
     def verdict(self) -> str:
         """all new, all old, or whose tree is which."""
-        at = {host: self.at(host) for host in self.ground.names}
-        usual = max(set(at.values()), key=list(at.values()).count)
-        odd = [f"{kind} at {host}" for host, kind in at.items() if kind != usual]
-        return ", ".join([f"{usual} at the others" if odd else f"all {usual}", *odd])
+        return tally({host: self.at(host) for host in self.ground.names})
 
     def healed(self, code: int, cause: str) -> Seen:
         """What the fault left, and after one more sync."""
@@ -62,6 +59,13 @@ class Trees:
         again = self.ground.fleet(*SYNC)
         after = self.verdict() if again.returncode == 0 else f"exit {again.returncode}: {again.stderr}"
         return Seen(code, cause, f"{before}; then {after}")
+
+
+def tally(at: dict[str, str]) -> str:
+    """What is at which host, in short: what is at most of them is at the others."""
+    usual = max(at.values(), key=list(at.values()).count)
+    odd = [f"{kind} at {host}" for host, kind in at.items() if kind != usual]
+    return ", ".join([f"{usual} at the others" if odd else f"all {usual}", *odd])
 
 
 def sums(folder: Path) -> str:
@@ -95,16 +99,15 @@ def amid(act: Callable[[Ground], None]) -> Callable[[Ground], Seen]:
     return go
 
 
-def kill_head(ground: Ground) -> None:
-    for words in ground.head_processes():
-        if " sync " in words:
-            os.kill(int(words.split()[0]), 9)
+def signalled(number: int) -> Callable[[Ground], None]:
+    """The head's process gets this signal."""
 
+    def go(ground: Ground) -> None:
+        for words in ground.head_processes():
+            if " -i lab sync " in words:
+                os.kill(int(words.split()[0]), number)
 
-def interrupt_head(ground: Ground) -> None:
-    for words in ground.head_processes():
-        if " -i lab sync " in words:
-            os.kill(int(words.split()[0]), 2)
+    return go
 
 
 def full_disk(ground: Ground) -> Seen:
@@ -120,10 +123,14 @@ def full_disk(ground: Ground) -> Seen:
     return trees.healed(code, errors(said(process)))
 
 
-def killed_node_program(ground: Ground) -> None:
-    """The program that receives the tree on a node."""
-    host = ground.names[2]
-    ground.lab.sh(host, "for p in $(pgrep -f '^sshd: root@notty'); do pkill -9 -P $p; done", check=False)
+def program_killed(number: int) -> Callable[[Ground], None]:
+    """The program that receives on that node."""
+
+    def go(ground: Ground) -> None:
+        line = "for p in $(pgrep -f '^sshd: root@notty'); do pkill -9 -P $p; done"
+        ground.lab.sh(ground.names[number], line, check=False)
+
+    return go
 
 
 def two_at_once(ground: Ground) -> Seen:
@@ -189,9 +196,9 @@ def links(ground: Ground) -> Seen:
 BACK = "all old; then all new"
 PART = "new at the others, old at lab03; then all new"
 FAULTS = (
-    Fault("sync: the head is killed -9", amid(kill_head), -9, "", BACK),
-    Fault("sync: Ctrl-C", amid(interrupt_head), 130, "interrupted", BACK),
-    Fault("sync: a node's program is killed -9", amid(killed_node_program), 1, "host lab03: .*exit status 137", PART),
+    Fault("sync: the head is killed -9", amid(signalled(9)), -9, "", BACK),
+    Fault("sync: Ctrl-C", amid(signalled(2)), 130, "interrupted", BACK),
+    Fault("sync: a node's program is killed -9", amid(program_killed(2)), 1, "host lab03: .*exit status 137", PART),
     Fault(
         "sync: a node is powered off",
         amid(lambda g: g.power_off(g.names[2])),
