@@ -13,6 +13,15 @@ def lstat(path: bytes) -> "os.stat_result | None":
         return None
 
 
+def replace_file(path: bytes, data: bytes) -> None:
+    """Atomic, and on the disk."""
+    with open(path + b".new", "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+    os.rename(path + b".new", path)
+
+
 def waiting_link(meta: bytes, target: bytes) -> bytes:
     """A link to target, in the state folder until it is renamed to its place; one that a kill left there is in nobody's
     way."""

@@ -18,7 +18,7 @@ import stat
 import zlib
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import lstat
+from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import holder_of, try_lock, wait_for
 from fleet.node.base.wire import decode, encode
 from fleet.protocol.state import CODE_STATE, LOCK
@@ -47,15 +47,6 @@ def check_entries(entries: "Any") -> "list[Any]":
     ):
         raise ValueError("these are no entries")
     return list(entries)
-
-
-def replace_file(path: bytes, data: bytes) -> None:
-    """Atomic, and on the disk."""
-    with open(path + b".new", "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(path + b".new", path)
 
 
 def read_state(meta: bytes) -> "dict[str, Any] | None":

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 
+from fleet.node.base.files import replace_file
 from fleet.node.base.locks import holder_of, try_lock
 from fleet.node.base.processes import read_file
 from fleet.node.base.wire import decode, encode
@@ -21,9 +22,7 @@ def note_delivery(target: bytes, meta: bytes) -> None:
     path = os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode())
     try:
         os.makedirs(notes_folder(), 0o700, exist_ok=True)
-        with open(path + b".new", "w") as f:
-            json.dump(record, f)
-        os.rename(path + b".new", path)
+        replace_file(path, json.dumps(record).encode())
     except OSError:
         pass  # a home that cannot be written: nobody is warned
 

@@ -15,7 +15,7 @@ import stat
 
 from fleet.node.base.beneath import Beneath, check_folder, reach, shown
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import check_inside
+from fleet.node.base.files import check_inside, replace_file
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import decode, encode
@@ -25,6 +25,11 @@ from fleet.protocol.state import DATA_STATE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
+
+
+def delivered(name: str, size: int, mtime_ns: int, digest: str) -> bytes:
+    """A line of the log."""
+    return json.dumps([name, size, mtime_ns, digest]).encode() + b"\n"
 
 
 class Target:
@@ -84,12 +89,7 @@ class Target:
         except FileNotFoundError:
             pass
         if lines > 2 * len(self.known) + 1000:
-            with open(path + b".new", "wb") as f:
-                for name, (size, mtime_ns, digest) in self.known.items():
-                    f.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
-                f.flush()
-                os.fsync(f.fileno())
-            os.rename(path + b".new", path)
+            replace_file(path, b"".join(delivered(name, *rest) for name, rest in self.known.items()))
         # a torn last line must not swallow the next one
         self.log: BinaryIO = open(path, "ab")  # noqa: SIM115
         if self.log.tell():
@@ -97,7 +97,7 @@ class Target:
             self.log.flush()
 
     def remember(self, name: str, size: int, mtime_ns: int, digest: str) -> None:
-        self.log.write(json.dumps([name, size, mtime_ns, digest]).encode() + b"\n")
+        self.log.write(delivered(name, size, mtime_ns, digest))
         self.log.flush()
 
     def note(self) -> None:
