@@ -99,7 +99,7 @@ def build(
 ) -> int:
     """Build a wheel on one host, for the GPUs of all of them, and install it everywhere.
 
-    The compilers are checked first. A folder called deepspeed is meant by ./deepspeed.
+    The compilers are checked first. For a folder called deepspeed write ./deepspeed.
     """
     settings = settings_of()
     plan = the_fleet().plan.build(

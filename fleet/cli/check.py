@@ -44,7 +44,7 @@ PIPE_WIDTH = 160  # how many columns stand side by side where no terminal limits
     type=Named(ENGINES),
     default=DEFAULT,
     show_default=True,
-    help="What is to start the ranks: what it needs must be there.",
+    help="The engine to check for: what it needs must be there.",
 )
 @common_options
 def check(timeout: float, engine: str) -> int:

@@ -90,8 +90,8 @@ class Exec(Verb):
 def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[str, ...]) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
 
-    Identical outputs are shown once, under the node set they came from, differing ones with the difference; with -q,
-    too: they are what was asked for. Exit: the largest remote status.
+    Identical outputs are shown once, under the node set they came from; differing ones show the difference, also
+    with -q. Exit: the largest remote status.
     """
     if line is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([line, *argv]))}"

@@ -57,8 +57,8 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.
 
-    PORT is a port or a range, 29500-29510. What else a process listens on, and would give up, stands under ALSO. What
-    this connection runs through is never ended. Exit: 1 when a port is still held by something.
+    PORT is a port or a range, 29500-29510. Other ports of a process, which it would give up too, stand under ALSO.
+    What carries this connection is never ended. Exit: 1 when a port is still taken.
     """
     from fleet.ops.kill_port import KillPlan, preview, report
 

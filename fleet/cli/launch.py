@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     help="An option of the engine's own; write --engine-arg=--OPTION.",
 )
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
-@click.option("--force", is_flag=True, help="With --sync: also over what another folder's sync put there.")
+@click.option("--force", is_flag=True, help="With --sync: replace what a sync of another folder put there, too.")
 @click.option(
     "--lease",
     type=Seconds(min=1),

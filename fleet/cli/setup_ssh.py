@@ -137,7 +137,7 @@ def show(report: Report) -> None:
     help="Let this host (or node set) have a new host key; shown and confirmed like an unknown one.",
 )
 @click.option("--key-type", type=click.Choice(["ed25519", "rsa"]), help="Type of the keys that are made [ed25519].")
-@click.option("--undo", is_flag=True, help="Take away what setup-ssh added, on the hosts and here.")
+@click.option("--undo", is_flag=True, help="Remove what setup-ssh added, on the hosts and here.")
 @without("transport")
 def setup_ssh(
     password_file: str | None,

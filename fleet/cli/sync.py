@@ -61,7 +61,7 @@ def show(report: Report) -> None:
 )
 @click.argument("src", required=False, shell_complete=completed("file"))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
-@click.option("--force", is_flag=True, help="Also over what a sync of another folder put there, without asking.")
+@click.option("--force", is_flag=True, help="Replace what a sync of another folder put there, too, without asking.")
 @click.option(
     "-y",
     "--yes",
@@ -112,8 +112,8 @@ def sync(
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
     .gitignore and .fleetignore are honoured. Only what an earlier sync delivered is ever deleted: what runs
-    wrote there, checkpoints above all, stays. What a sync of another folder delivered is not lost without your yes, or
-    --force. Files are staged, verified by sha256, then switched in.
+    wrote there, checkpoints above all, stays. What a sync of another folder delivered is replaced only with
+    your consent, or --force. Files are staged, verified by sha256, then swapped in.
 
     --data PATH:DEST/ puts PATH inside DEST, PATH:DEST makes DEST that file or that folder's contents; PATH alone
     goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
