@@ -1,0 +1,61 @@
+"""Every verb that reaches hosts, by the system's ssh."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
+
+OVER = ("-i", "lab", "--transport", "openssh")
+
+
+def connections(lab: VirtualLab) -> list[str]:
+    """Processes of ssh that belong to this head, by their config."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            mine = f"HOME={lab.home}".encode() in (path / "environ").read_bytes().split(b"\0")
+            if mine and (path / "comm").read_text() == "ssh\n":
+                found.append(path.name)
+        except OSError:
+            pass
+    return found
+
+
+def test_every_verb_over_openssh(lab_factory: LabFactory, tmp_path: Path) -> None:
+    lab = lab_factory(2).enrol()
+    done = lab.fleet(*OVER, "--json", "exec", "--", "hostname", check=True)
+    assert {n: h["stdout"].strip() for n, h in json.loads(done.stdout)["hosts"].items()} == {n: n for n in lab.names}
+    done = lab.fleet(*OVER, "exec", "--shell", "kill -9 $$")
+    assert done.returncode == 137
+    (tmp_path / "rank.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
+    lab.fleet(*OVER, "sync", str(tmp_path), "--to", "/root/code", check=True)
+    (tmp_path / "big").write_bytes(b"weights" * 999_999)
+    lab.fleet(*OVER, "sync", "--data", f"{tmp_path}/big:/root/data/", check=True)
+    for host in lab.names:
+        assert lab.sh(host, "ls /root/code; stat -c %s /root/data/big").split() == ["rank.py", "6999993"]
+    lab.fleet(*OVER, "check", check=True)
+    launch = ("launch", "--engine", "command", "--workdir", "/root/code", "--no-preflight", "python3", "rank.py")
+    done = lab.fleet(*OVER, *launch, cwd=tmp_path, check=True)
+    assert all(f"rank {rank}" in done.stdout for rank in range(2)), done.stdout
+    lab.inside(lab.names[0], "sh", "-c", "setsid python3 -m http.server 8123 >/dev/null 2>&1 &")
+    done = lab.fleet(*OVER, "kill-port", "8123", "--yes", check=True)
+    assert lab.names[0] in done.stdout
+    done = lab.fleet(*OVER, "setup-ssh")
+    assert done.returncode == 2 and "cannot go over --transport openssh" in done.stderr
+    assert connections(lab) == []
+
+
+def test_ctrl_c_leaves_no_connection(ready_lab: VirtualLab) -> None:
+    lab = ready_lab
+    process = lab.popen(*OVER, "exec", "--", "sleep", "300")
+    deadline = time.monotonic() + 30
+    while len(connections(lab)) < 2 * len(lab.names):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and connections(lab) == []
