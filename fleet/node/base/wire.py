@@ -11,7 +11,7 @@ from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, ME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, TypeVar
+    from typing import Any, Iterator, Mapping, TypeVar
 
     T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def control_lines() -> "Iterator[dict[str, Any]]":
             continue
 
 
-def send_json(message: "dict[str, Any]") -> None:
+def send_json(message: "Mapping[str, Any]") -> None:
     frame(MESSAGE, json.dumps(message).encode("utf-8", "surrogateescape"))
 
 

@@ -50,6 +50,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fleet.protocol.messages import code
+
 
 def make_dest(path: bytes) -> "Beneath":
     """Hold DEST open."""
@@ -106,7 +108,7 @@ def receive(head: "Head", parcels: "Parcels") -> "dict[str, Any] | None":
         parcels.unpack(head.payload(message))
 
 
-def mirror(spec: "dict[str, Any]") -> "dict[str, Any] | None":
+def mirror(spec: "dict[str, Any]") -> "code.Shared | code.Other | code.Done | None":
     path = os.path.expanduser(spec["dest"])
     if path.startswith("~"):
         raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
@@ -115,7 +117,7 @@ def mirror(spec: "dict[str, Any]") -> "dict[str, Any] | None":
     meta = state_folder(Beneath(reach(around)), name, SYNC_STATE, dest)
     fd, holder = take_lock(meta, spec)
     if fd is None:
-        return {"event": "shared", "with": holder}
+        return {"event": "shared", "with": str(holder)}
     head = Head(spec["patience"])
     stage = os.path.join(meta, b"stage")
     state = read_state(meta) or NOTHING
@@ -151,7 +153,7 @@ def mirror(spec: "dict[str, Any]") -> "dict[str, Any] | None":
     check_room(dest, wanted, message.get("allocated") or {}, stage)
     for folder in (stage, parcels.folder):
         os.makedirs(folder, 0o700, exist_ok=True)
-    *parts, last = in_parts([[e[0], e[3]] for e in wanted])
+    *parts, last = in_parts([(e[0], e[3]) for e in wanted])
     for part in parts:
         head.say({"event": "lacks", "files": part})
     head.say({"event": "need", "files": last, "stage": decode(stage), "basis": decode(dest.path)})
@@ -189,6 +191,7 @@ def mirror(spec: "dict[str, Any]") -> "dict[str, Any] | None":
 def main() -> None:
     spec = start()
     start_heartbeat()
+    answer: code.Shared | code.Other | code.Done | code.Refused | None
     try:
         answer = mirror(spec)
     except Refused as refused:

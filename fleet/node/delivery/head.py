@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
 
+    from fleet.protocol.messages import code
+
 
 class Head:
     """What says nothing, not even ping, for `patience` seconds while it is waited for is gone: the program ends, and
@@ -45,7 +47,7 @@ class Head:
         except OSError:
             pass
 
-    def say(self, question: "dict[str, Any]") -> None:
+    def say(self, question: "code.Hello | code.Lacks | code.Need") -> None:
         """Something that it has to answer."""
         self.waits = time.monotonic()
         send_json(question)

@@ -23,8 +23,11 @@ from fleet.protocol.state import LEASE, NODE_LOG, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
+    from fleet.protocol.messages import run
+
+say: "Callable[[run.Followed], None]" = send_json
 CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS = 0.01, 0.04, 1.0
@@ -38,7 +41,7 @@ class Stream:
         self.name, self.number = name, number
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.offset = min(offset, os.fstat(self.fd).st_size) if isinstance(offset, int) and offset > 0 else 0
-        send_json({"event": "stream", "id": number, "name": name, "offset": self.offset})
+        say({"event": "stream", "id": number, "name": name, "offset": self.offset})
 
     def turn(self) -> bool:
         """Send what is there, up to 1 MiB, so that one loud file does not silence the others; True if any."""
@@ -80,7 +83,7 @@ class Follower:
             else:
                 self.check_owners(now)
                 time.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
-        send_json({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
+        say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def look(self) -> "list[dict[str, Any]]":
         """Open new files; returns the events of records that are new."""
@@ -145,7 +148,7 @@ def follow() -> int:
     except ValueError:
         folder = None
     if folder is None:
-        send_json(
+        say(
             {
                 "event": "failed",
                 "message": "run %s is not known on this node" % spec["run"],
@@ -168,7 +171,7 @@ def main() -> None:
     except OSError as error:
         # mostly the head is gone, and this goes nowhere; the run goes on
         try:
-            send_json({"event": "failed", "message": "cannot read the run's folder: %s" % error, "hint": None})
+            say({"event": "failed", "message": "cannot read the run's folder: %s" % error, "hint": None})
             send_exit(1)
         except OSError:
             pass

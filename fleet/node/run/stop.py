@@ -15,8 +15,11 @@ from fleet.node.run.run_folder import FINAL, NODE, owners, read_status, request_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
+    from fleet.protocol.messages import run, values
+
+say: "Callable[[run.Stopped | values.Failed], None]" = send_json
 MARGIN = 5.0
 OLD_SECONDS = 86400
 
@@ -80,9 +83,9 @@ def answer() -> int:
     try:
         left, was = stop(spec)
     except ValueError as error:
-        send_json({"event": "failed", "message": str(error), "hint": None})
+        say({"event": "failed", "message": str(error), "hint": None})
         return 1
-    send_json({"event": "stopped", "left": left, "was": was})
+    say({"event": "stopped", "left": left, "was": was})
     return 0
 
 

@@ -10,8 +10,8 @@ Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch,
 
 # dir: of the run, on the node
 Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": str})
-# left: pids that would not die
-Stopped = TypedDict("Stopped", {"event": Literal["stopped"], "left": list[int]})
+# left: pids that would not die. was: "running", "gone" (it had ended), or "unknown" (it never began there)
+Stopped = TypedDict("Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
 # output `id` is that file's from here on; its first byte is at `offset`
 Stream = TypedDict(
     "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, Matching(LOG_NAME)], "offset": int}

@@ -9,7 +9,11 @@ from fleet.node.delivery.chain.link import start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Literal
+
+    from fleet.protocol.messages import chain
+
+say: "Callable[[chain.Refused], None]" = send_json
 
 
 class Mixed(Refused):
@@ -20,8 +24,8 @@ def fail(error: "Any") -> None:
     """Report what ends this program, and end it."""
     message, hint = told(error, shown, again=", then run this again: it goes on where it ended")
     try:
-        kind = "mixed" if isinstance(error, Mixed) else "sync"
-        send_json({"event": "failed", "message": message, "hint": hint, "kind": kind})
+        kind: Literal["mixed", "sync"] = "mixed" if isinstance(error, Mixed) else "sync"
+        say({"event": "failed", "message": message, "hint": hint, "kind": kind})
         send_exit(1)
     finally:
         os._exit(1)

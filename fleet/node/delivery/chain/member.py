@@ -52,8 +52,11 @@ from fleet.node.delivery.unfinished import forget_delivery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
+    from fleet.protocol.messages import chain
+
+say: "Callable[[chain.MemberMessage], None]" = send_json
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
 
 
@@ -86,7 +89,7 @@ def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dic
     return unsure
 
 
-def tell_need(store: "Store", unsure: "dict[int, str]", rest: "dict[str, Any]") -> None:
+def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", port: "int | None") -> None:
     """What is lacking here; of long lists the first parts go ahead."""
     wants = store.wants()
     parts: dict[str, list[Any]] = {
@@ -97,8 +100,18 @@ def tell_need(store: "Store", unsure: "dict[int, str]", rest: "dict[str, Any]") 
     for name, some in parts.items():
         for part in some[:-1]:
             send_json({"event": "lacks", name: part})
-    rest.update((name, some[-1]) for name, some in parts.items())
-    send_json(dict(rest, event="need", bytes=sum(b - a for a, b in wants)))
+    say(
+        {
+            "event": "need",
+            "wants": parts["wants"][-1],
+            "files": parts["files"][-1],
+            "unsure": parts["unsure"][-1],
+            "bytes": sum(b - a for a, b in wants),
+            "address": address,
+            "port": port,
+            "stages": [decode(target.stage) for target in store.targets],
+        }
+    )
 
 
 def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]") -> None:
@@ -148,7 +161,7 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
     """Tell the head how far this node is, then that it is done."""
     count = len(store.files)
     while True:
-        send_json(
+        say(
             {
                 "event": "at",
                 "position": store.position(),
@@ -164,10 +177,10 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
     for target in set(store.targets) - {f.target for f in store.files if f.state == "failed"}:
         forget_delivery(target.path)
-    send_json({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
+    say({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
     while True:
         time.sleep(every)
-        send_json(
+        say(
             {
                 "event": "at",
                 "position": store.total,
@@ -193,11 +206,11 @@ def run_node(spec: "dict[str, Any]") -> None:
                 "only some of these destinations are shared with host %s" % next(filter(None, holders)),
                 "sync them one at a time",
             )
-        send_json({"event": "shared", "with": holders[0]})
+        say({"event": "shared", "with": str(holders[0])})
         return
     for target in targets:
         target.load()
-    send_json({"event": "hello"})
+    say({"event": "hello"})
     store = receiver = sender = None
     unsure = {}
     head = Head(spec["patience"])
@@ -211,11 +224,7 @@ def run_node(spec: "dict[str, Any]") -> None:
                 receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
                 sender = Sender(store, spec["tls"], None)
                 address, port = receiver.listener.getsockname()[:2]
-            tell_need(
-                store,
-                unsure,
-                {"address": address, "port": port, "stages": [decode(target.stage) for target in targets]},
-            )
+            tell_need(store, unsure, address, port)
         elif op == "end":
             break
         elif store is None:

@@ -15,10 +15,12 @@ from fleet.node.delivery.chain.store import CHUNK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
     from fleet.node.delivery.chain.store import Store
+    from fleet.protocol.messages import chain
 
+say: "Callable[[chain.Served | chain.Link], None]" = send_json
 ASKS = 5  # how often a successor may need everything anew
 
 
@@ -58,10 +60,10 @@ class Sender:
                     self.send(order, link)
                 finally:
                     self.at = None
-            send_json({"event": "served", "epoch": order["epoch"]})
+            say({"event": "served", "epoch": order["epoch"]})
         except Lost as error:
             if self.order is order:
-                send_json(
+                say(
                     {
                         "event": "link",
                         "epoch": order["epoch"],

@@ -14,6 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from fleet.protocol.messages import chain
+
+say: "Callable[[chain.SourceMessage], None]" = send_json
 DIGEST_BATCH_SECONDS = 0.2
 
 
@@ -40,13 +43,13 @@ def digest_files(store: "Store", sender: "Sender", indexes: "list[int]", tell: "
 
 def run_source(spec: "dict[str, Any]") -> None:
     targets = [Target(path, kind) for path, kind in spec["targets"]]
-    send_json({"event": "hello"})
+    say({"event": "hello"})
     told = set()
 
     def changed(index: int) -> None:
         if index not in told:
             told.add(index)
-            send_json({"event": "changed", "files": [index]})
+            say({"event": "changed", "files": [index]})
 
     store = sender = None
     head = Head(spec["patience"])
@@ -62,16 +65,16 @@ def run_source(spec: "dict[str, Any]") -> None:
                 store,
                 sender,
                 message["files"],
-                lambda batch: send_json({"event": "digests", "files": batch}),
+                lambda batch: say({"event": "digests", "files": batch}),
             )
         elif op == "next" and sender:
             sender.connect_to(message)
         elif op == "end":
-            send_json({"event": "at", "sent": sender.sent if sender else 0})
+            say({"event": "at", "sent": sender.sent if sender else 0})
             return
 
 
 def report_sent(sender: "Sender", every: float) -> None:
     while True:
-        send_json({"event": "at", "sent": sender.sent})
+        say({"event": "at", "sent": sender.sent})
         time.sleep(every)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from fleet.node.delivery.chain.target import Target
+    from fleet.protocol.messages import chain
 
+say: "Callable[[chain.Corrupt], None]" = send_json
 CHUNK = 1 << 20
 
 
@@ -48,7 +50,7 @@ class Store:
         self.total = position
         self.starts = [f.start for f in self.files]
         self.received, self.left, self.at_least = 0, 0, 0
-        self.problems: list[list[str]] = []
+        self.problems: list[tuple[str, str]] = []
         self.folders: set[tuple[Target, bytes]] = set()
         self.to_place: queue.Queue[int] = queue.Queue()
         self.writing: Writer | None = None
@@ -232,7 +234,7 @@ class Store:
                 return
             f.state = "failed"
             self.left -= 1
-            self.problems.append([f.name or os.path.basename(decode(f.target.path)), reason])
+            self.problems.append((f.name or os.path.basename(decode(f.target.path)), reason))
             self.ready.notify_all()
         for path in (f.part, f.part + b".blocks"):
             if os.path.lexists(path):
@@ -273,7 +275,7 @@ class Store:
             if epoch in (None, self.epoch):
                 self.doubted.add(index)  # until the head says where to have it from
             self.ready.notify_all()
-        send_json({"event": "corrupt", "file": index, "epoch": epoch})
+        say({"event": "corrupt", "file": index, "epoch": epoch})
 
     def enter(self, f: "File") -> None:
         try:
