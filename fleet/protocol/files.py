@@ -10,6 +10,7 @@ from fleet.protocol.state import (
     LEASE,
     LOCK,
     NODE_LOG,
+    OVER,
     PID,
     RUNS,
     SOURCES,
@@ -48,6 +49,7 @@ OF_A_RUN = (
     ("builds", "the folders where torch builds extensions, a line each"),
     (LEASE, "empty; its time of change is when the head was last heard of"),
     (STOP, "JSON: that the run is to stop, with its grace"),
+    (OVER, "empty: every rank on every node has ended well, as the head has heard"),
 )
 OF_CODE = (
     (LOCK, "held by a sync; JSON: which, and whose"),

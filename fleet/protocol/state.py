@@ -9,7 +9,8 @@ HOME = ".fleet"  # in the user's home; the user's alone
 RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
-SPEC, STATUS, PID, LEASE, STOP, NODE_LOG = "spec.json", "status.json", "pid", "lease", "stop", "node.log"
+SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
+LEASE, STOP, OVER = "lease", "stop", "over"
 COMMAND = "command.json"
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 

@@ -189,3 +189,28 @@ def test_throughput(home: Path, run: str) -> None:
     assert taken == 300_000_000
     print(f"{taken / (time.monotonic() - began) / 1e6:.0f} MB/s")
     assert time.monotonic() - began < 30
+
+
+RANKS_THEN_LINGER = """RANK=1 LOCAL_RANK=1 "$@" sh -c 'sleep 2; echo late' &
+until [ -e $FLEET_RUN_DIR/rank1.out ]; do sleep .02; done
+RANK=0 LOCAL_RANK=0 "$@" true; wait; exec sleep 4711"""
+
+
+def test_an_engine_that_has_no_rank_left_is_not_waited_for(home: Path, run: str) -> None:
+    """The head has heard of every rank's end, on all nodes. One that lives, whoever forgot it, keeps its engine."""
+    argv = ["bash", "-c", RANKS_THEN_LINGER, "engine", {"python": True}, {"run_dir": "rank.py"}]
+    start(home, run, argv, ranks=[0])
+    folder, told = folder_of(home, run), 0.0
+    with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
+        messages: list[dict[str, Any]] = []
+        for frame in follow.frames():
+            if frame.kind == b"J":
+                messages.append(frame.json())
+                if messages[-1]["event"] == "rank" and not told:
+                    told = time.monotonic()
+                    follow.send({"op": "over"})
+    assert time.monotonic() - told < 20
+    assert (folder / "rank1.out").read_bytes() == b"late\n" and read_json(folder / "rank1.json")["status"] == 0
+    status = final(home, run)
+    assert (status["state"], status["engine_status"], status["signal"], status["left"]) == ("exited", 0, None, [])
+    assert not marked(run)

@@ -152,3 +152,22 @@ def test_a_node_that_ended_its_ranks_is_the_cause_and_they_are_not(cause: str, c
     g.node_status("a", {"state": "stopped", "cause": cause, "began": 102.99, "time": 103.5})
     first = g.first()
     assert first and (first.what, first.rank, first.exit_code) == (cause, None, code)
+
+
+def test_a_run_is_over_when_every_rank_of_it_has_ended_well() -> None:
+    ranks = {"a": [0, 1], "b": [2]}
+    g = gang()
+    for host, rank in (("a", 0), ("b", 2)):
+        g.rank_ended(end(host, rank, 10.0))
+        assert not g.all_well(ranks)
+    g.rank_ended(end("a", 1, 10.0))
+    assert g.all_well(ranks)
+    g.stop("asked", 11.0)
+    assert not g.all_well(ranks)
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_an_engine_that_may_start_ranks_again_decides_itself(failing: bool) -> None:
+    g = gang(restarts=not failing)
+    g.rank_ended(end("a", 0, 10.0, 3 if failing else 0))
+    assert not g.all_well({"a": [0]})

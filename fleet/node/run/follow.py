@@ -6,8 +6,9 @@ spec: {"run", "offsets": {name: bytes}}. Files: rank<R>.out, rank<R>.err, node.l
     J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
-Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "stop", "grace", "reason"} stops the
-run. End of file on stdin ends this program; the run goes on under its lease.
+Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "stop", "grace", "reason"} stops the run,
+{"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine. End of file on
+stdin ends this program; the run goes on under its lease.
 """
 
 import os
@@ -19,7 +20,7 @@ from fleet.node.base.wire import control_lines, frame, send_exit, send_json, sta
 from fleet.node.run.ending import bury
 from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
-from fleet.protocol.state import LEASE, NODE_LOG, STATUS
+from fleet.protocol.state import LEASE, NODE_LOG, OVER, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def listen(folder: str) -> None:
                 os.utime(os.path.join(folder, LEASE))
             elif op == "stop":
                 request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
+            elif op == "over":
+                open(os.path.join(folder, OVER), "wb").close()
         except (OSError, ValueError, TypeError, KeyError):
             pass
     os._exit(0)

@@ -19,8 +19,9 @@ import shutil
 import signal
 import time
 
+from fleet.node.base.processes import read_file
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.ending import Ending, bury
+from fleet.node.run.ending import Ending, bury, descendants
 from fleet.node.run.engine import (
     KEPT_RUNS,
     LEFTOVER_GRACE,
@@ -39,6 +40,7 @@ from fleet.node.run.engine import (
 from fleet.node.run.extension_builds import Builds, build_root
 from fleet.node.run.run_folder import (
     FINAL,
+    RANK_WRAPPER,
     boot_id,
     final_status,
     identity,
@@ -50,7 +52,7 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.state import LEASE, NODE_LOG, PID, STATUS, STOP
+from fleet.protocol.state import LEASE, NODE_LOG, OVER, PID, STATUS, STOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class Supervisor:
         self.cause = "engine"
         self.stop_seen: tuple[int, int] | None = None
         self.lease_seen: tuple[int, int] | None = None
+        self.over = False
         self.builds = Builds(folder)
         env = engine_env(spec, folder)  # what it sets itself shows once it runs
         self.builds.add(build_root(lambda name: os.fsdecode(env.get(name.encode(), b""))))
@@ -148,8 +151,16 @@ class Supervisor:
         self.ticked = now
         if self.ending is None and self.ended is None:
             self.look_at_builds(now)
+            self.look_whether_over()
         if self.ending or self.beginning.over(now):
             self.beginning.release()
+
+    def look_whether_over(self) -> None:
+        """End an engine that has no rank left on any node: torchrun takes 1 s to say what their records have said."""
+        if not self.over and stamp(os.path.join(self.folder, OVER)):
+            self.over = not any(read_file("/proc/%d/comm" % pid) == RANK_WRAPPER for pid in descendants([self.engine]))
+            if self.over:
+                os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
 
     def look_at_builds(self, now: float) -> None:
         """Say which builds a rank may be waiting for in vain."""
@@ -182,6 +193,8 @@ class Supervisor:
         status = final_status(state, self.reason, left, self.cause, self.began)
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
+        elif self.over:
+            status["engine_status"] = 0  # as its ranks ended
         elif self.ended is not None:
             status["signal"] = os.WTERMSIG(self.ended)
         disk = os.statvfs(self.folder)

@@ -111,6 +111,12 @@ class Follower(threading.Thread):
         if program is not None:
             program.send(self._request)
 
+    def over(self) -> None:
+        """Tell the node that the run's ranks have all ended well. Unheard, its engine ends by itself."""
+        program = self._program
+        if program is not None:
+            program.send({"op": "over"})
+
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""
         self._cancel.set()

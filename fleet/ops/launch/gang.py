@@ -168,6 +168,16 @@ class Gang:
         found = [*self._rank_failures(collateral), *self._node_failures()]
         return min(found, key=lambda f: f.time, default=None)
 
+    def all_well(self, ranks: Mapping[str, Iterable[int]]) -> bool:
+        """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""
+        ends = (end for node in self.nodes.values() for end in node.ranks.values())
+        return (
+            not self.restarts
+            and self.stopped_at is None
+            and not any(self.unaccounted(host, known) for host, known in ranks.items())
+            and not any(end.failed for end in ends)
+        )
+
     def unaccounted(self, host: str, ranks: Iterable[int]) -> list[int]:
         """Ranks of a node that were to run and of which no end is known."""
         known = {rank for rank, _ in self.nodes[host].ranks}

@@ -147,6 +147,9 @@ class Run:
             **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
         self._stop_if(reason)
+        if self.gang.all_well({node.host.name: node.ranks for node in self.plan.nodes}):
+            for follower in self._followers.values():
+                follower.over()
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
             self._followers[host].stop(min(ENGINE_GRACE, self.plan.options.grace), str(self.gang.reason))
 
