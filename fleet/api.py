@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from fleet.ops.check import Checked as Checked  # named in a string below
     from fleet.ops.kill_port import KillPlan
     from fleet.ops.setup_ssh import SetupPlan
-    from fleet.ops.setup_ssh.enrol import Confirm
-    from fleet.ops.setup_ssh.install import AskPassword
+    from fleet.ops.setup_ssh.runtime import AskPassword, Confirm
     from fleet.ops.setup_ssh.undo import UndoPlan
 
 P = TypeVar("P", bound=Plan)

@@ -6,8 +6,8 @@ and everything is on record before it is changed. Run again it finds nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fleet.each import failed
@@ -15,33 +15,19 @@ from fleet.errors import FleetError, Interrupted
 from fleet.events import Round
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.setup_ssh import verify
-from fleet.ops.setup_ssh.enrol import Confirm, enrol
+from fleet.ops.setup_ssh.enrol import enrol
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.install import AskPassword, Reached, install
+from fleet.ops.setup_ssh.install import Reached, install
 from fleet.ops.setup_ssh.mesh import mesh
-from fleet.ops.setup_ssh.passwords import Passwords
 from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions, SetupPlan, plan
 from fleet.ops.setup_ssh.record import Record, my_turn
+from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.ops.setup_ssh.verify import Pair
 from fleet.runtime import Runtime
-from fleet.transport.base import Transport
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.transport import SshTransport
 
 __all__ = ["SetupOptions", "SetupPlan", "SetupRuntime", "plan", "run"]
-
-MakeTransport = Callable[[Callable[[Host], str | None] | None], Transport]
-
-
-@dataclass
-class SetupRuntime(Runtime):
-    """connect: makes a transport that takes passwords. passwords: those that are known. confirm, ask_password: how the
-    user is asked; each returns None when there is nobody to ask."""
-
-    connect: MakeTransport = lambda password_for: SshTransport(password_for=password_for)
-    passwords: Passwords = field(default_factory=Passwords)
-    confirm: Confirm = lambda keys: None
-    ask_password: AskPassword = lambda hosts: None
 
 
 def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
@@ -98,7 +84,7 @@ class _Levels:
     def settle(
         self, level: Sequence[HostPlan], reached: dict[str, Reached], failures: dict[str, Result], how: dict[str, str]
     ) -> None:
-        settled, refused = enrol(level, self._head, self._transport, self._runtime, self._runtime.confirm)
+        settled, refused = enrol(level, self._head, self._transport, self._runtime)
         how.update(settled)
         failures.update(refused)
         if not settled:
@@ -109,7 +95,7 @@ class _Levels:
             self._transport.close()
             self._transport = self._renew()
         wanted = [p for p in level if p.name in settled]
-        found, results = install(wanted, self._head, self._runtime, self._runtime.passwords, self._runtime.ask_password)
+        found, results = install(wanted, self._head, self._runtime)
         reached.update(found)
         failures.update({r.host: r for r in results if not r.ok})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet import fanout
@@ -12,6 +12,7 @@ from fleet.events import Finished, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
@@ -27,12 +28,8 @@ class NewKey:
     old: tuple[str, ...] = ()
 
 
-# shows the keys, returns the user's answer; None when there is nobody to ask
-Confirm = Callable[[Sequence[NewKey]], bool | None]
-
-
 def enrol(
-    level: Sequence[HostPlan], head: Head, transport: SshTransport, runtime: Runtime, confirm: Confirm
+    level: Sequence[HostPlan], head: Head, transport: SshTransport, runtime: SetupRuntime
 ) -> tuple[dict[str, str], dict[str, Result]]:
     """Settle the host keys of these hosts; returns ({host: how}, {host: failure}).
 
@@ -88,7 +85,7 @@ def enrol(
             old = tuple(dict.fromkeys(str(e.key) for e in on_file.known))
             new.append(NewKey(plan.name, str(plan.endpoint), key, old))
     if new:
-        yes = True if options.tofu else confirm(new)
+        yes = True if options.tofu else runtime.confirm(new)
         by_name = {plan.name: plan for plan in level}
         for entry in new:
             plan = by_name[entry.host]

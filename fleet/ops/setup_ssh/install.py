@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleet.each import Task, on_each
@@ -14,16 +14,14 @@ from fleet.ops.setup_ssh import node
 from fleet.ops.setup_ssh.authorize import add_keys
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.node import NodeState
-from fleet.ops.setup_ssh.passwords import Passwords, ask_once
+from fleet.ops.setup_ssh.passwords import ask_once
 from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.ops.setup_ssh.verify import SSHD_HINT
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.ssh.channel import SshSession
 from fleet.transport.ssh.hostkeys import HostKey
-
-# asked for the password of these hosts; None when there is nobody to ask
-AskPassword = Callable[[Sequence[str]], str | None]
 
 
 @dataclass
@@ -37,7 +35,7 @@ class Reached:
 
 
 def install(
-    level: Sequence[HostPlan], head: Head, runtime: Runtime, passwords: Passwords, ask: AskPassword
+    level: Sequence[HostPlan], head: Head, runtime: SetupRuntime
 ) -> tuple[dict[str, Reached], tuple[Result, ...]]:
     """Authorise the head's key on these hosts and read what is in their ~/.ssh; returns (those reached, the
     results). Where it took a password the key is tried at once: sshd may not want it."""
@@ -55,7 +53,7 @@ def install(
             fresh.append(host)
         return Result(host.name, ok=True)
 
-    results = by_key_or_password([p.host for p in level], runtime, task, passwords, ask, what="installing the key")
+    results = by_key_or_password([p.host for p in level], runtime, task, what="installing the key")
     tried = on_each(fresh, runtime, lambda _, host: Result(host.name, ok=True), what="trying the key") if fresh else ()
     results.update({r.host: _explained(r, reached[r.host]) for r in tried})
     for name, found in reached.items():
@@ -73,17 +71,15 @@ def install(
     return reached, tuple(results[p.name] for p in level)
 
 
-def by_key_or_password(
-    hosts: Sequence[Host], runtime: Runtime, task: Task, passwords: Passwords, ask: AskPassword, *, what: str
-) -> dict[str, Result]:
+def by_key_or_password(hosts: Sequence[Host], runtime: SetupRuntime, task: Task, *, what: str) -> dict[str, Result]:
     """Do it on every host. The password is asked for once, when the first host turns out not to take the key."""
     results = {r.host: r for r in on_each(hosts, runtime, task, what=what)}
     refused = [
         host
         for host in hosts
-        if (error := results[host.name].error) and error.kind == "auth" and not passwords.used(host.name)
+        if (error := results[host.name].error) and error.kind == "auth" and not runtime.passwords.used(host.name)
     ]
-    if refused and ask_once(passwords, [h.name for h in refused], ask):
+    if refused and ask_once(runtime.passwords, [h.name for h in refused], runtime.ask_password):
         results.update({r.host: r for r in on_each(refused, runtime, task, what=what)})
     elif refused:
         for host in refused:

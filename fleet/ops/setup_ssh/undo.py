@@ -13,11 +13,12 @@ from fleet.events import Notice
 from fleet.inventory import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost
-from fleet.ops.setup_ssh import SetupRuntime, config_block, files, keys, node
+from fleet.ops.setup_ssh import config_block, files, keys, node
 from fleet.ops.setup_ssh.install import by_key_or_password
 from fleet.ops.setup_ssh.lines import remove
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
+from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -111,7 +112,7 @@ def _undo_hosts(inventory: Inventory, record: Record, runtime: SetupRuntime) -> 
         results[result.host] = result
     rest = [h for h in on_record if h.name not in leaving]
     if rest:
-        results.update(by_key_or_password(rest, runtime, task, runtime.passwords, runtime.ask_password, what=UNDOING))
+        results.update(by_key_or_password(rest, runtime, task, what=UNDOING))
     return results
 
 
