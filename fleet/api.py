@@ -181,6 +181,12 @@ class Verbs(ABC, Generic[R, C, L]):
         from fleet.ops.setup_ssh import undo as undoing
         from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
 
+        if self._fleet.transport != SSH:
+            raise UsageError(
+                f"setup-ssh speaks SSH itself (passwords, host keys): it cannot go over --transport "
+                f"{self._fleet.transport}",
+                hint="leave --transport out; hosts set up so are reached over every transport",
+            )
         options = setup_ssh.SetupOptions(mesh, tofu, frozenset(replace_key), key_type, limit)
         home = Path.home()
 

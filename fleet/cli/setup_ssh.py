@@ -16,7 +16,6 @@ from fleet.cli.context import finish, interruptible, the_fleet
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, echo, fold, groups_by, hint_line, talk
 from fleet.cli.progress import ProgressLine
-from fleet.errors import UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.rules.units import counted
@@ -155,11 +154,6 @@ def setup_ssh(
     from fleet.inventory import select
 
     settings = settings_of()
-    if settings.transport != "ssh":
-        raise UsageError(
-            f"setup-ssh speaks SSH itself (passwords, host keys): it cannot go over --transport {settings.transport}",
-            hint="leave --transport out; hosts set up so are reached over every transport",
-        )
     hosts = the_fleet()
     plan = hosts.plan.setup_ssh(
         password_file=password_file,

@@ -91,7 +91,8 @@ def test_a_plan_does_nothing(hosts: api.Fleet, tmp_path: Path) -> None:
     assert plan.describe()["to"] == dict.fromkeys("ab", f"{tmp_path}/there") and not (tmp_path / "there").exists()
     assert [host.name for host in plan.hosts] == ["a", "b"] and "deleted there" in str(list(plan.lines()))
     assert hosts.plan.launch("t.py", name="n").describe()["world_size"] == 2
-    assert "steps" in str(hosts.plan.setup_ssh(mesh=False).describe())
+    over_ssh = fleet.open().plan.setup_ssh(mesh=False)
+    assert "steps" in str(over_ssh.describe()) and over_ssh.describe()["verify"] == "2 pairs"
 
 
 def test_what_is_wrong_is_raised(hosts: api.Fleet, tmp_path: Path) -> None:
@@ -101,6 +102,8 @@ def test_what_is_wrong_is_raised(hosts: api.Fleet, tmp_path: Path) -> None:
         fleet.open(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="no transport"):
         fleet.open(transport="pigeon").exec(["true"])
+    with pytest.raises(UsageError, match="speaks SSH itself"):
+        hosts.setup_ssh()
     with pytest.raises(UsageError):
         hosts.launch("t.py", nproc_per_node=0)
 
