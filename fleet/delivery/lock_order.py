@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fleet.errors import HostFailed
 from fleet.events import Event, Finished
@@ -12,7 +16,14 @@ from fleet.model import Host, Result
 from fleet.transport.base import Cancel
 
 CONNECT_SECONDS = 3.0  # of the first host; behind that nobody waits for it
+LOCK_WAIT_SECONDS = 10.0  # of each host, while another sync holds it
 LOCK_SECONDS = 5.0  # of all others, while the first host's is held
+
+
+def claim() -> dict[str, Any]:
+    """A sync, for its programs: its id, who it is to those who wait for its locks, how long it waits for others."""
+    head = f"{socket.gethostname()} (pid {os.getpid()})"
+    return {"sync": uuid.uuid4().hex, "head": head, "wait": LOCK_WAIT_SECONDS}
 
 
 class LockOrder:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import socket
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.delivery import rsync
 from fleet.delivery.conversation import Conversation, Delivery
-from fleet.delivery.lock_order import LockOrder
+from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.other_sources import KIND, question, refusal
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.tree import Tree, hard_links, scan
@@ -32,7 +30,6 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
 SMALL_BYTES = 1 << 20
-LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
 RSYNC = ("--links", "--perms", "--ignore-times", "--sparse")
@@ -107,7 +104,7 @@ def _mirror(
 ) -> tuple[Result, ...]:
     """Once over the hosts. replaces: the other folders of which what they delivered may be lost, True: any."""
     digests, parcels = Digests(tree), Parcels(tree)
-    sync_id = uuid.uuid4().hex
+    claimed = claim()
     runs: set[str] = set()
     turns = LockOrder(hosts if min(len(hosts), runtime.fanout) > 1 else (), runtime.cancel)
 
@@ -119,11 +116,9 @@ def _mirror(
     def task(session: Session, host: Host) -> Result:
         name = host.name
         spec = {
+            **claimed,
             "dest": plan.dests[name],
-            "sync": sync_id,
             "host": name,
-            "wait": LOCK_WAIT_SECONDS,
-            "head": f"{here['host']} (pid {os.getpid()})",
             "patience": PATIENCE_SECONDS,
             "source": here,
             "replaces": replaces or [],

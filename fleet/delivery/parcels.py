@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
 from fleet.delivery.tree import Tree
-from fleet.errors import HostFailed
 
 PARCEL_BYTES = 1 << 20
 KEEP_BYTES = 256 << 20
@@ -63,23 +61,6 @@ class Parcels:
         return json.dumps(line).encode() + b"\n" + data
 
     def _read(self, path: str, offset: int, length: int) -> bytes:
-        _path, _kind, _mode, size, mtime_ns, _link = self._tree.by_path[path]
-        try:
-            with open(self._tree.local(path), "rb", opener=_no_link) as file:
-                file.seek(offset)
-                data, info = file.read(length), os.fstat(file.fileno())
-        except FileNotFoundError:
-            raise _changed(f"{path} vanished while it was sent") from None
-        except OSError as error:
-            raise _changed(f"{path} changed while it was read: {error.strerror}") from error
-        if (info.st_size, info.st_mtime_ns) != (size, mtime_ns) or len(data) != length:
-            raise _changed(f"{path} changed while it was read")
-        return data
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
-
-
-def _changed(message: str) -> HostFailed:
-    return HostFailed(message, kind="sync", hint="run the sync again; nothing was switched in")
+        with self._tree.opened(path) as file:
+            file.seek(offset)
+            return file.read(length)

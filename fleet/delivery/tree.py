@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from fleet.delivery.ignore import NOTHING, Ignore, outer_rules
 from fleet.errors import HostFailed, UsageError
@@ -55,23 +56,35 @@ class Tree:
         """The entries of all its files."""
         return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
 
-    def file_digest(self, path: str) -> str:
-        """sha256 of one file's bytes. HostFailed when it cannot be read any more, or is not what was found."""
-        digest = hashlib.sha256()
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[BinaryIO]:
+        """One of its files, to be read. HostFailed when it cannot be any more, or in the end is not what was found."""
         try:
-            with self.local(path).open("rb") as f:
-                while block := f.read(1 << 20):
-                    digest.update(block)
-                info = os.fstat(f.fileno())
+            with open(self.local(path), "rb", opener=_no_link) as file:
+                yield file
+                info = os.fstat(file.fileno())
+        except FileNotFoundError:
+            raise HostFailed(f"{path} vanished while it was sent", kind="sync", hint=AGAIN) from None
         except OSError as error:
             raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind="sync", hint=AGAIN) from error
         if (info.st_size, info.st_mtime_ns) != self.by_path[path][3:5]:
             raise HostFailed(f"{path} changed while it was read", kind="sync", hint=AGAIN)
+
+    def file_digest(self, path: str) -> str:
+        """sha256 of one file's bytes; HostFailed as opened() has it."""
+        digest = hashlib.sha256()
+        with self.opened(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
         return digest.hexdigest()
 
     def local(self, path: str) -> Path:
         """Where the entry `path` lies on this machine."""
         return self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def hard_links(trees: Iterable[Tree]) -> int:

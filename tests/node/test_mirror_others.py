@@ -158,7 +158,7 @@ def test_of_two_syncs_at_once_one_wins_whole(tmp_path: Path, force: bool) -> Non
 def test_where_another_sync_has_the_first_host_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.delivery.mirror.LOCK_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("fleet.delivery.lock_order.LOCK_WAIT_SECONDS", 0.3)
     tree = project(tmp_path, "A", {"a.py": "1"})
     inventory = Inventory(tuple(Host(name, "127.0.0.1", workdir=str(tmp_path / name)) for name in ("n1", "n2", "n3")))
     spec = {

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import socket
 import sys
 import threading
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +19,7 @@ from fleet.delivery.chain.member import Member, converse
 from fleet.delivery.chain.order import SOURCE
 from fleet.delivery.chain.star import send
 from fleet.delivery.chain.tunnel import Tunnels
-from fleet.delivery.lock_order import LockOrder
+from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
 from fleet.each import failed, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
@@ -32,7 +29,6 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import LocalTransport
 
-LOCK_WAIT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing, and its locks
 FDS_PER_HOST = 2
 
@@ -144,9 +140,7 @@ class _Transfer:
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
         self._kinds = kinds
         self._spec: dict[str, Any] = {
-            "sync": uuid.uuid4().hex,
-            "head": f"{socket.gethostname()} (pid {os.getpid()})",
-            "wait": LOCK_WAIT_SECONDS,
+            **claim(),
             "patience": PATIENCE_SECONDS,
             "every": max(0.2, len(members) / 160),
             "tls": make_certificate(),
