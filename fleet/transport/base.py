@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from fleet.errors import ConnectError
 from fleet.model import Host
 
 HELD_UP_SECONDS = 3.0
@@ -119,6 +120,16 @@ class Silence:
             self._heard += now - self._asked
         self._asked = now
         return now - self._heard
+
+
+def reads_nothing(host: Host) -> ConnectError:
+    """The error for a process that takes nothing of what it is sent."""
+    return ConnectError(
+        f"the process there reads nothing for {SEND_PATIENCE:g} s",
+        kind="lost",
+        host=host.name,
+        hint="the host hangs, or something else answers there",
+    )
 
 
 class Channel(Protocol):

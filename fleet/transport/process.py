@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, STDERR_BYTES
+from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, STDERR_BYTES, reads_nothing
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
@@ -67,7 +67,7 @@ class ProcessChannel:
                     moved = time.monotonic()
                 except BlockingIOError:
                     if time.monotonic() - moved >= SEND_PATIENCE:
-                        raise self._lost(f"the process there reads nothing for {SEND_PATIENCE:g} s") from None
+                        raise reads_nothing(self._host) from None
                     self._take_in()
         except (OSError, ValueError) as error:
             raise self._lost() from error
@@ -89,11 +89,8 @@ class ProcessChannel:
             if mine:
                 self._read_lock.release()
 
-    def _lost(self, why: str | None = None) -> ConnectError:
-        why = why or "the connection was lost, or the process there has ended"
-        return ConnectError(
-            why, host=self._host.name, kind="lost", hint="the host went down or hangs, or its sshd was stopped"
-        )
+    def _lost(self) -> ConnectError:
+        return ConnectError("the process has ended", host=self._host.name, kind="lost")
 
     def send_eof(self) -> None:
         self._stdin.close()

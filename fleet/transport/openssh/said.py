@@ -101,13 +101,13 @@ class Said:
 
     def _not_let_in(self, allowed: str | None) -> ConnectError:
         names = [Path(path).name for path in re.findall(r"Offering public key: (.+?) [A-Z0-9-]+ SHA256:", self._text)]
-        tried = ", ".join(f"publickey ({name})" for name in names)
+        tried = ", ".join(f"publickey ({name})" for name in dict.fromkeys(names))
         what = f"tried {tried}" if tried else "there was no key to offer"
         said = f"; the host allows {allowed.replace(',', ', ')}" if allowed else ""
         return ConnectError(
             f"not authenticated as {self._endpoint.user}: {what}{said}",
             kind="auth",
-            hint="does 'ssh HOST true' get in without a question? fleet setup-ssh installs a key there",
+            hint="does 'ssh -o BatchMode=yes HOST true' get in? fleet setup-ssh installs a key there",
         )
 
     def _ended(self) -> ConnectError:

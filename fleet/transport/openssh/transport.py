@@ -17,7 +17,7 @@ from fleet.transport.openssh.said import Said
 from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways
+from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, lost
 from fleet.transport.ssh.known_hosts import KnownHosts
 from fleet.transport.ssh.route import Routed, route_key
 
@@ -52,16 +52,11 @@ class OpensshChannel(ProcessChannel):
         except OSError as error:
             raise os_error(error, "ssh") from error
 
-    def _lost(self, why: str | None = None) -> ConnectError:
+    def _lost(self) -> ConnectError:
         via = self._master.via
-        if via is None or not via.ended(0.2):
-            return super()._lost(why)
-        return ConnectError(
-            "the connection to its gateway was lost",
-            host=self._host.name,
-            kind="gateway",
-            hint="the gateway went down, or its sshd was stopped",
-        )
+        if via is not None:
+            via.ended(0.2)  # it ends a little later than what went through it
+        return lost(self._host, via)
 
     def recv(self, timeout: float) -> bytes | None:
         data = super().recv(timeout)
@@ -97,12 +92,7 @@ class OpensshSession:
 
     def start(self, command: str, *, with_stderr: bool = False) -> OpensshChannel:
         if self._master.broken:
-            raise ConnectError(
-                "the connection was lost",
-                host=self.host.name,
-                kind="lost",
-                hint="the host went down, or its sshd was stopped",
-            )
+            raise lost(self.host, self._master.via)
         channel = OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master, with_stderr)
         self._channels.append(channel)
         return channel

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
-from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel
+from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel, reads_nothing
 from fleet.transport.ssh.adapter import WINDOW_BYTES, NodeChannel, PipeTimeout
 from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.gates import lost
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.link import ChannelRefused, Link
 
@@ -42,12 +43,7 @@ class SshChannel:
                 sent = self._channel.send(view)
             except TimeoutError:
                 if time.monotonic() - moved >= SEND_PATIENCE:
-                    raise ConnectError(
-                        f"the process there reads nothing for {SEND_PATIENCE:g} s",
-                        kind="lost",
-                        host=self._host.name,
-                        hint="the host hangs, or something else answers there",
-                    ) from None
+                    raise reads_nothing(self._host) from None
                 self._take_in()
                 continue
             except Exception as error:
@@ -69,20 +65,7 @@ class SshChannel:
 
     def _lost(self) -> FleetError:
         link = self._channel.transport
-        via = link.via if isinstance(link, Link) else None
-        if via is not None and via.broken:
-            return ConnectError(
-                "the connection to its gateway was lost",
-                host=self._host.name,
-                kind="gateway",
-                hint="the gateway went down, or its sshd was stopped",
-            )
-        return ConnectError(
-            "the connection was lost, or the process there has ended",
-            host=self._host.name,
-            kind="lost",
-            hint="the host went down, or its sshd was stopped",
-        )
+        return lost(self._host, link.via if isinstance(link, Link) else None)
 
     def send_eof(self) -> None:
         with contextlib.suppress(Exception):

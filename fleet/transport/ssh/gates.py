@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
+from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.dial import Deadline
 
@@ -206,4 +207,21 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
         Reason("gateway {gateway} does not forward to {at}: {text}", **of),
         kind="gateway",
         hint="AllowTcpForwarding and PermitOpen in the gateway's sshd_config; can it reach the host?",
+    )
+
+
+def lost(host: Host, gateway: Shareable | None) -> ConnectError:
+    """The error for a connection that is gone; gateway: what it went through."""
+    if gateway is not None and gateway.broken:
+        return ConnectError(
+            "the connection to its gateway was lost",
+            host=host.name,
+            kind="gateway",
+            hint="the gateway went down, or its sshd was stopped",
+        )
+    return ConnectError(
+        "the connection was lost, or the process there has ended",
+        host=host.name,
+        kind="lost",
+        hint="the host went down, or its sshd was stopped",
     )

@@ -12,7 +12,10 @@ import pytest
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
 from tests.lab.private_sshd import Head, Sshd, make_key
-from tests.lab.transport_tools import transport
+from tests.lab.transport_tools import over, transport
+
+# ssh itself takes ~ from the user database, not from a test's HOME: what names a file by it is not for openssh here
+KINDS = ("ssh", "openssh")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,7 @@ def test_a_certificate_beside_its_key(head: Head, strict: Sshd, authority: Path,
     get_in(head, strict)
 
 
+@over("ssh")
 def test_a_certificate_that_the_config_names(head: Head, strict: Sshd, authority: Path) -> None:
     made = certify(authority, head.public)
     made.rename(head.home / "work-cert.pub")
@@ -98,6 +102,7 @@ def test_a_certificate_for_another_key_is_not_offered(head: Head, strict: Sshd, 
     assert "tried publickey (id_ed25519);" in refusal(head, strict)
 
 
+@over("ssh")
 def test_a_certificate_for_the_agents_key(
     head: Head, strict: Sshd, authority: Path, agent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
