@@ -10,11 +10,10 @@ import click
 from fleet.cli import plans
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, the_fleet
-from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.options import Seconds, common_options, pairs, settings_of
 from fleet.cli.output import clean, echo, talk
 from fleet.cli.progress import ProgressLine
 from fleet.cli.wheels import show_wheels
-from fleet.errors import UsageError
 from fleet.events import Event, Output
 
 if TYPE_CHECKING:
@@ -42,14 +41,6 @@ class BuildTalk(ProgressLine):
                 talk(f"{click.style(event.host + ':', dim=True)} {clean(text)}", wrap=False)
         else:
             super().__call__(event)
-
-
-def variables(pairs: tuple[str, ...]) -> dict[str, str]:
-    """--env NAME=VALUE"""
-    for pair in pairs:
-        if not pair.partition("=")[0].isidentifier() or "=" not in pair:
-            raise UsageError(f"--env: '{pair}' is not NAME=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 @click.command(
@@ -110,7 +101,7 @@ def build(
         ops=[op.strip() for op in ops.split(",") if op.strip()],
         on=on,
         cpu=cpu,
-        env=variables(env),
+        env=pairs("--env", env),
         install=install,
         builds_dir=builds_dir,
         import_timeout=import_timeout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -58,6 +58,16 @@ class Named(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return str(value) if value in self.registry.own else super().convert(value, param, ctx)
+
+
+def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE words; UsageError for anything else."""
+    found = dict[str, str]()
+    for word in words:
+        name, equals, found[name] = word.partition("=")
+        if not (name.isidentifier() and equals):
+            raise UsageError(f"{option} {word}: must be NAME=VALUE")
+    return found
 
 
 _KEY = "fleet.settings"

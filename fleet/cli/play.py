@@ -17,7 +17,7 @@ from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.context import load_inventory
 from fleet.cli.examples import find, shipped
 from fleet.cli.main import cli, run
-from fleet.cli.options import Settings, common_options, settings_of
+from fleet.cli.options import Settings, common_options, pairs, settings_of
 from fleet.cli.output import clean, talk, write_json
 from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
@@ -127,17 +127,6 @@ def shared_options(settings: Settings) -> list[str]:
     return words + ["-v"] * settings.verbose
 
 
-def variables(words: Sequence[str]) -> dict[str, str]:
-    """K=V words -> {K: V}; UsageError for anything else."""
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise UsageError(f"--var {word}: must be NAME=VALUE")
-        found[name] = value
-    return found
-
-
 @click.command(
     "play",
     cls=Verb,
@@ -162,7 +151,7 @@ def play(vars_: tuple[str, ...], playbook: Path) -> int:
     except FleetError:
         inventory = None
     verbs = kind(shared_options(settings), settings.dry_run, inventory)
-    steps = load(playbook, verbs, variables(vars_))
+    steps = load(playbook, verbs, pairs("--var", vars_))
     narrowed = next((s for s in steps if settings.hosts and s.on), None)
     if narrowed:
         raise UsageError(
