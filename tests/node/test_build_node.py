@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def spec(tmp_path: Path) -> dict[str, Any]:
         "env": {},
         "source": str(tree),
         "id": "b1",
-        "mark": "build-b1",
+        "mark": f"build-{uuid.uuid4().hex}",
         "grace": 0.0,
         "wait": 0.3,
     }

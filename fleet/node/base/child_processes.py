@@ -4,13 +4,12 @@
 SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
 
-import signal
 import threading
 
-from fleet.node.base.errors import Trouble, told
+from fleet.node.base.errors import Refused
 from fleet.node.base.locks import wait_for
 from fleet.node.base.processes import end_marked
-from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +20,7 @@ stopped = threading.Event()
 
 def begin_marked(on_stop: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, Any]":
     """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     spec = start()
-    start_heartbeat()
 
     def listen() -> None:
         for _message in control_lines():
@@ -33,9 +29,7 @@ def begin_marked(on_stop: "Callable[[dict[str, Any]], None] | None" = None) -> "
         if on_stop is not None:
             on_stop(spec)
 
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
+    start_thread(listen)
     return spec
 
 
@@ -50,14 +44,8 @@ def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | No
 
     got = wait_for(fd, kind, seconds, meanwhile)
     if not got and stopped.is_set():
-        raise Trouble("interrupted", None)
+        raise Refused("interrupted", None)
     return got
-
-
-def refusal_of(error: "Trouble | OSError") -> "dict[str, Any]":
-    """The answer to a Trouble or an OSError."""
-    message, hint = told(error)
-    return {"event": "failed", "message": message, "hint": hint}
 
 
 def finish_marked(spec: "dict[str, Any]", answer: "dict[str, Any] | None", status: int = 0) -> None:

@@ -4,23 +4,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
+    from fleet.protocol.messages.values import Failed
+
 
 class Refused(Exception):
-    """message, hint; and "busy" where another one is at it just now"""
+    """Why nothing, or nothing more, is done; busy: because another one is at it just now."""
+
+    def __init__(self, message: str, hint: "str | None" = None, busy: bool = False) -> None:
+        Exception.__init__(self, message)
+        self.message, self.hint, self.busy = message, hint, busy
 
 
-class Trouble(Exception):
-    """message, hint"""
-
-
-def told(
+def failed(
     error: BaseException, shown: "Callable[[bytes], str]" = str, where: "str | None" = None, again: str = ""
-) -> "tuple[str, str | None]":
-    """(message, hint) for what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
+) -> "Failed":
+    """The message about what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
     without errno), or a fault. shown: what people call a path in it; where: what it was about if the error does not
     say; again: what to do once there is space."""
-    if isinstance(error, (Refused, Trouble)):
-        return error.args[0], error.args[1]
+    if isinstance(error, Refused):
+        return {"event": "failed", "message": error.message, "hint": error.hint}
     import errno
 
     name = getattr(error, "filename", None) or where
@@ -30,4 +32,5 @@ def told(
     else:
         reason = error.strerror or str(error)[:300]
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    return "%s: %s" % (name, reason) if name else reason, "free some space there" + again if full else None
+    message = "%s: %s" % (name, reason) if name else reason
+    return {"event": "failed", "message": message, "hint": "free some space there" + again if full else None}

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import threading
 import time
 
-from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Mapping
 
 
 def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float) -> "dict[str, Any]":
@@ -25,9 +24,7 @@ def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: floa
     deadline = time.monotonic() + seconds
     threads = []
     for name, function in todo:
-        thread = threading.Thread(target=work, args=(name, function))
-        thread.daemon = True
-        thread.start()
+        thread = start_thread(work, name, function)
         threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -56,14 +53,11 @@ def leave() -> None:
 def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, Any]":
     """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
     each of which `heed` gets to see, ends it."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     spec = start()
     try:
         os.setpgid(0, 0)
     except OSError:
         pass  # already the leader of its session, as under sshd
-    start_heartbeat()
 
     def listen() -> None:
         for message in control_lines():
@@ -71,13 +65,11 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, 
                 heed(message)
         leave()
 
-    thread = threading.Thread(target=listen)
-    thread.daemon = True
-    thread.start()
+    start_thread(listen)
     return spec
 
 
-def finish(message: "dict[str, Any]") -> None:
+def finish(message: "Mapping[str, Any]") -> None:
     """The one answer of such a program, and its end; a head that is gone needs none."""
     try:
         send_json(message)

@@ -42,7 +42,7 @@ def take_lock(meta: bytes, spec: "dict[str, Any]") -> "tuple[int | None, str | N
     raise Refused(
         "another sync to the same folder is under way, from %s" % holder.get("head", "?"),
         "wait for it to end, then run this again",
-        "busy",
+        busy=True,
     )
 
 

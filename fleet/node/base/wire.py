@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, ME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Mapping, TypeVar
+    from typing import Any, Callable, Iterator, Mapping, TypeVar
 
     T = TypeVar("T")
 
@@ -35,11 +36,21 @@ def send_exit(status: int) -> None:
     frame(EXIT, b'{"exit_status": %d}' % status)
 
 
-def start() -> "dict[str, Any]":
-    """Send the preamble, return the spec (a dict)."""
+def start(heartbeat: bool = True) -> "dict[str, Any]":
+    """Send the preamble, return the spec. heartbeat: not for a program that will fork."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed stdin tells that the head is gone
     write_all(_out, PREAMBLE)
     spec: dict[str, Any] = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    if heartbeat:
+        start_heartbeat()
     return spec
+
+
+def start_thread(target: "Callable[..., object]", *args: object) -> threading.Thread:
+    """One that does not keep the program from ending."""
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
@@ -53,7 +64,7 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
         except OSError:
             pass
 
-    threading.Thread(target=beat, daemon=True).start()
+    start_thread(beat)
 
 
 def control_lines() -> "Iterator[dict[str, Any]]":

@@ -27,11 +27,11 @@ where DEST is a mount point or the parent is not ours); only that is ever delete
 import os
 
 from fleet.node.base.beneath import Beneath, reach, shown
-from fleet.node.base.errors import Refused, told
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, lstat, remove_tree
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
-from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.commit import Switch, Writable, check_own, compare, count_lost, delete_stale, flush
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
@@ -190,15 +190,14 @@ def mirror(spec: "dict[str, Any]") -> "code.Shared | code.Other | code.Done | No
 
 def main() -> None:
     spec = start()
-    start_heartbeat()
     answer: code.Shared | code.Other | code.Done | code.Refused | None
     try:
         answer = mirror(spec)
     except Refused as refused:
-        answer = {"event": "failed", "message": refused.args[0], "hint": refused.args[1], "busy": len(refused.args) > 2}
+        answer = {"event": "failed", "message": refused.message, "hint": refused.hint, "busy": refused.busy}
     except OSError as error:
-        message, hint = told(error, shown, spec["dest"])
-        answer = {"event": "failed", "message": message, "hint": hint}
+        said = failed(error, shown, spec["dest"])
+        answer = {"event": "failed", "message": said["message"], "hint": said["hint"]}
     if answer is not None:
         send_json(answer)
         send_exit(1 if answer["event"] == "failed" else 0)

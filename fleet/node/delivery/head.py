@@ -4,12 +4,11 @@ import hashlib
 import json
 import os
 import sys
-import threading
 import time
 import zlib
 
-from fleet.node.base.errors import Refused
-from fleet.node.base.wire import control_lines, send_exit, send_json
+from fleet.node.base.errors import Refused, failed
+from fleet.node.base.wire import control_lines, send_exit, send_json, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class Head:
         self.patience = patience
         self.waits: float | None = None
         self.control = control_lines()
-        threading.Thread(target=self.watch, daemon=True).start()
+        start_thread(self.watch)
 
     def watch(self) -> None:
         while True:
@@ -34,15 +33,12 @@ class Head:
             waits = self.waits
             if waits is not None and time.monotonic() - waits > self.patience:
                 # what it does not read may fill the pipe: these words then go with this program
-                last = threading.Thread(target=self.part, daemon=True)
-                last.start()
-                last.join(1.0)
+                start_thread(self.part).join(1.0)
                 os._exit(1)
 
     def part(self) -> None:
-        message = "the head said nothing for %g s" % self.patience
         try:
-            send_json({"event": "failed", "message": message, "hint": "run the sync again"})
+            send_json(failed(Refused("the head said nothing for %g s" % self.patience, "run the sync again")))
             send_exit(1)
         except OSError:
             pass

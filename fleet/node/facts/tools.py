@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 
+from fleet.node.base.wire import start_thread
 from fleet.node.facts.system import find, text
 
 TYPE_CHECKING = False
@@ -72,9 +73,7 @@ def run(argv: "list[str]", env: "dict[str, str]") -> "tuple[int, str, str]":
     assert child.stdout and child.stderr
     told = child.stderr
     said: list[bytes] = []
-    reader = threading.Thread(target=lambda: said.append(told.read(OUTPUT_LIMIT)))
-    reader.daemon = True
-    reader.start()
+    reader = start_thread(lambda: said.append(told.read(OUTPUT_LIMIT)))
     with child.stdout:
         out = child.stdout.read(OUTPUT_LIMIT)
     status = child.wait()

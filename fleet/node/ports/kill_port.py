@@ -17,7 +17,7 @@ import signal
 import time
 
 from fleet.node.base.processes import read_file, start_time
-from fleet.node.base.wire import send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.ports.listeners import TCP_LISTENS, UDP_LISTENS, describe, holders, parse_listeners, status_number
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ def scan(ports: "set[int]") -> "list[dict[str, Any]]":
     return sorted(found, key=lambda e: (e["port"], e["protocol"], e["address"], e["pid"] or 0))
 
 
-def judge(pid: int, born: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "str | None":
+def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "str | None":
     """Why an approved process must be left alone all the same; None when it may be ended."""
     if status_number(pid, b"Uid") != uid:
         return "its owner changed since it was shown"
@@ -119,7 +119,7 @@ def end(
         if start_time(pid) != born:  # gone by itself; whoever has the pid now is a stranger
             ended.append(pid)
             continue
-        reason = judge(pid, born, uid, listening.get((pid, born)), force)
+        reason = judge(pid, uid, listening.get((pid, born)), force)
         if reason:
             reasons[pid] = reason
         else:
@@ -147,10 +147,7 @@ def end(
 
 
 def main() -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     spec = start()
-    start_heartbeat()
     ports = set(spec["ports"])
     answer: dict[str, Any] = {}
     if spec["op"] == "end":

@@ -15,8 +15,8 @@ import shutil
 import subprocess
 import time
 
-from fleet.node.base.child_processes import begin_marked, finish_marked, locked, refusal_of, stopped
-from fleet.node.base.errors import Trouble
+from fleet.node.base.child_processes import begin_marked, finish_marked, locked, stopped
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import holder_of
 from fleet.node.base.wire import frame, send_json
@@ -85,7 +85,7 @@ def copy_tree(there: str, source: str, wait: float) -> None:
     held = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in locks if os.path.exists(path)]
     for fd in held:
         if not locked(fd, fcntl.LOCK_SH, wait):
-            raise Trouble(
+            raise Refused(
                 "a sync to %s from %s is under way for more than %d s" % (there, holder_of(fd).get("head", "?"), wait),
                 "wait for it to end, then run this again",
             )
@@ -128,7 +128,7 @@ def build(spec: "dict[str, Any]", work: str) -> "dict[str, Any] | None":
         start_new_session=True,
     )
     if not pump(child):
-        raise Trouble("interrupted", None)
+        raise Refused("interrupted", None)
     status = child.wait()
     out = os.path.join(work, "out")
     wheels = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name.endswith(".whl")]
@@ -159,8 +159,8 @@ def main() -> None:
     try:
         work = room(spec)
         answer = build(spec, work)
-    except (Trouble, OSError) as error:
-        answer = dict(refusal_of(error), status=1)
+    except (Refused, OSError) as error:
+        answer = dict(failed(error), status=1)
     finish_marked(spec, answer, answer["status"] if answer else 0)
     if work:
         shutil.rmtree(work, ignore_errors=True)

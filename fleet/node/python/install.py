@@ -18,11 +18,11 @@ import subprocess
 import threading
 import time
 
-from fleet.node.base.child_processes import begin_marked, finish_marked, locked, refusal_of, stopped
-from fleet.node.base.errors import Trouble
+from fleet.node.base.child_processes import begin_marked, finish_marked, locked, stopped
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.processes import end_marked, signal_marked
-from fleet.node.base.wire import send_json
+from fleet.node.base.wire import send_json, start_thread
 from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
@@ -71,10 +71,10 @@ def claim(answer: "dict[str, Any]", wait: float) -> None:
         except OSError:
             continue
     if fd is None:
-        raise Trouble("cannot write to %s" % home, "mend its mode, or free some space")
+        raise Refused("cannot write to %s" % home, "mend its mode, or free some space")
     said = {"event": "doing", "what": "waiting for another install into the same interpreter"}
     if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(said)):
-        raise Trouble(
+        raise Refused(
             "another install into %s is under way for more than %d s" % (answer["target"], wait),
             "wait for it to end, then run this again",
         )
@@ -85,9 +85,9 @@ def check_files(spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
         try:
             digest = file_digest(os.path.join(spec["folder"], wheel["file"]))
         except FileNotFoundError:
-            raise Trouble("%s was taken away again, by another sync of it" % wheel["file"], "run this again") from None
+            raise Refused("%s was taken away again, by another sync of it" % wheel["file"], "run this again") from None
         if digest != wheel["sha256"]:
-            raise Trouble("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
+            raise Refused("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
 
 
 def pip_install(path: str, tools: "Tools", spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
@@ -108,9 +108,7 @@ def pip_install(path: str, tools: "Tools", spec: "dict[str, Any]", todo: "list[d
     assert child.stdout
     told = child.stdout
     said: list[bytes] = []
-    reader = threading.Thread(target=lambda: said.extend(iter(lambda: told.read(1 << 16), b"")))
-    reader.daemon = True
-    reader.start()
+    reader = start_thread(lambda: said.extend(iter(lambda: told.read(1 << 16), b"")))
     while child.poll() is None:
         if stopped.wait(0.05):
             child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
@@ -119,13 +117,13 @@ def pip_install(path: str, tools: "Tools", spec: "dict[str, Any]", todo: "list[d
             except subprocess.TimeoutExpired:
                 pass
             end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
-            raise Trouble("interrupted", None)
+            raise Refused("interrupted", None)
     reader.join(1.0)
     out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
     if child.returncode:
         errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
         last = errors[0] if errors else last_line(out) or "exit status %d" % child.returncode
-        raise Trouble(
+        raise Refused(
             "pip: %s" % last[:300],
             "free some space there"
             if "No space left" in out
@@ -143,13 +141,13 @@ def import_all(
     status, _out, err = ask_python([path, "-c", IMPORT], json.dumps(names).encode(), env, spec["import_deadline"], "/")
     importing.clear()
     if stopped.is_set():
-        raise Trouble("interrupted", None)
+        raise Refused("interrupted", None)
     if status:
         current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
         last = last_line(err)
         if last == "importing " + current[0]:
             last = "signal %d" % -status if status < 0 else "exit status %d" % status
-        raise Trouble(
+        raise Refused(
             "installed, but 'import %s' fails: %s" % (current[0], last),
             "it needs a package that is not there, and does not say so: sync that one's wheel, too"
             if last.startswith("ModuleNotFoundError")
@@ -157,7 +155,7 @@ def import_all(
         )
     if status is None:
         current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
-        raise Trouble(
+        raise Refused(
             "installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
             "look at the file system there, or give it longer with --import-timeout",
         )
@@ -186,7 +184,7 @@ def install(
     for wheel in todo:
         state = states[wheel["name"]]
         if state["state"] != "there":
-            raise Trouble(
+            raise Refused(
                 "pip says that it installed %s %s, %s"
                 % (
                     wheel["name"],
@@ -239,6 +237,6 @@ def main() -> None:
     seen: dict[str, str] = {}
     try:
         answer = work(spec, seen)
-    except (Trouble, OSError) as error:
-        answer = dict(refusal_of(error), wheels=seen)
+    except (Refused, OSError) as error:
+        answer = dict(failed(error), wheels=seen)
     finish_marked(spec, answer)

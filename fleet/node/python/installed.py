@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 
-from fleet.node.base.errors import Trouble
+from fleet.node.base.errors import Refused
 from fleet.node.facts.tools import last_line
 from fleet.protocol.state import WHEELS, below_home
 
@@ -132,11 +132,11 @@ def training_python(tools: "Tools") -> str:
     """The interpreter's path: the inventory's `python`, else python3 (or python) behind `activate`."""
     problem = tools.activate()["activate"]
     if problem:
-        raise Trouble("the activate line failed: %s" % problem, "run it by hand there: ssh HOST, then bash")
+        raise Refused("the activate line failed: %s" % problem, "run it by hand there: ssh HOST, then bash")
     wanted = tools.spec.get("python")
     path = tools.tool(os.path.expanduser(wanted)) if wanted else tools.tool("python3") or tools.tool("python")
     if path is None:
-        raise Trouble(
+        raise Refused(
             "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
             "correct 'python' (or 'activate') of this host in the inventory",
         )
@@ -151,12 +151,12 @@ def wheel_answer(
     try:
         status, out, err = ask_python([path, "-c", ASK_WHEELS], asked, tools.env, seconds, "/")
         if status is None:
-            raise Trouble("%s gave no answer in %d s" % (path, seconds), "the file system that it lies on hangs")
+            raise Refused("%s gave no answer in %d s" % (path, seconds), "the file system that it lies on hangs")
         answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return answer
     except (OSError, ValueError, IndexError) as error:
         reason = str(error) if isinstance(error, OSError) else last_line(err) or "said nothing"
-        raise Trouble(
+        raise Refused(
             "%s does not work: %s" % (path, reason), "correct 'python' of this host in the inventory"
         ) from None
 

@@ -11,7 +11,7 @@ pip, tags and unmet only with "judge". Any refusal is J {"event": "failed", "mes
 
 import os
 
-from fleet.node.base.errors import Trouble
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python, verified_file, wheel_answer
@@ -35,15 +35,15 @@ def facts(spec: "dict[str, Any]") -> "dict[str, Any]":
     return dict(answer, event="facts", path=path)
 
 
-def main() -> "Any":
+def main() -> None:
     spec = begin()
 
     def step() -> "dict[str, Any]":
         try:
             return {"answer": facts(spec)}
-        except Trouble as trouble:
-            return {"answer": {"event": "failed", "message": trouble.args[0], "hint": trouble.args[1]}}
+        except Refused as refused:
+            return {"answer": failed(refused)}
 
     found = gather([("python", step)], spec["deadline"] + 5.0)
     why = found["failed"].get("python") or "the interpreter gave no answer in %d s" % spec["deadline"]
-    finish(found.get("answer") or {"event": "failed", "message": why, "hint": "a file system there hangs"})
+    finish(found.get("answer") or failed(Refused(why, "a file system there hangs")))

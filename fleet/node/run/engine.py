@@ -41,14 +41,6 @@ KEPT_RUNS, KEPT_BYTES, FETCH_SECONDS = 20, 1 << 30, 600.0
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
-class Failed(Exception):
-    """Why nothing was started: message, hint."""
-
-    def __init__(self, message: str, hint: "str | None" = None) -> None:
-        Exception.__init__(self, message)
-        self.answer = {"event": "failed", "message": message, "hint": hint}
-
-
 def prctl(option: int, argument: "bytes | int") -> None:
     """Best effort: a kernel or a python without it costs a safety net, not the run."""
     try:
@@ -91,9 +83,9 @@ def publish_folder(temporary: str, run: str) -> str:
             continue
         if os.path.exists(tombstone(run)):
             write_final(folder, final_status("stopped", "stopped before it began", []))
-            raise Failed("run %s was stopped before it began" % run)
+            raise Refused("run %s was stopped before it began" % run)
         return folder
-    raise Failed("run %s exists already on this node" % run, "every launch needs a run id of its own")
+    raise Refused("run %s exists already on this node" % run, "every launch needs a run id of its own")
 
 
 def has_ended(folder: str) -> bool:
@@ -126,10 +118,7 @@ class Beginning:
         self.spec, self.folder, self.lock = spec, folder, None
         self.latest, self.until = time.monotonic() + BEGIN_SECONDS, None
         if spec.get("code"):
-            try:
-                self.lock = begin_from(spec["code"], spec["run"], SYNC_WAIT)
-            except Refused as refused:
-                raise Failed(*refused.args[:2]) from None
+            self.lock = begin_from(spec["code"], spec["run"], SYNC_WAIT)
 
     def over(self, now: float) -> bool:
         if self.lock is not None and self.until is None:
@@ -177,7 +166,7 @@ def engine_env(spec: "dict[str, Any]", folder: str) -> "dict[bytes, bytes]":
 
 
 def start_engine(spec: "dict[str, Any]", folder: str) -> int:
-    """Fork and exec it; returns its pid. Raises Failed with the reason, also when the working folder hangs."""
+    """Fork and exec it; returns its pid. Raises Refused with the reason, also when the working folder hangs."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = os.path.expanduser(spec.get("cwd") or "~")
     log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -221,11 +210,11 @@ def start_engine(spec: "dict[str, Any]", folder: str) -> int:
     os.kill(pid, signal.SIGKILL)
     stage, reason = json.loads(said.decode())
     if stage == "cwd":
-        raise Failed(
+        raise Refused(
             "cannot enter the folder %s: %s" % (cwd, reason),
             "create it there, sync the code first (--sync), or set --workdir",
         )
-    raise Failed(
+    raise Refused(
         "cannot start %s: %s" % (argv[0].decode("utf-8", "replace"), reason),
         "install it there, or set 'python' or 'activate' for this host",
     )

@@ -12,11 +12,9 @@ stdin ends this program; the run goes on under its lease.
 """
 
 import os
-import signal
-import threading
 import time
 
-from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_thread
 from fleet.node.run.ending import bury
 from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
@@ -145,7 +143,6 @@ def listen(folder: str) -> None:
 
 def follow() -> int:
     spec = start()
-    start_heartbeat()
     try:
         folder = run_folder(spec["run"])
     except ValueError:
@@ -159,16 +156,12 @@ def follow() -> int:
             }
         )
         return 1
-    thread = threading.Thread(target=listen, args=(folder,))
-    thread.daemon = True
-    thread.start()
+    start_thread(listen, folder)
     Follower(spec["run"], folder, spec.get("offsets") or {}).follow()
     return 0
 
 
 def main() -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         send_exit(follow())
     except OSError as error:

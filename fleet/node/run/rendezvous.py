@@ -12,6 +12,7 @@ import threading
 import time
 
 from fleet.node.base.processes import read_file
+from fleet.node.base.wire import start_thread
 from fleet.node.facts.network import addresses
 from fleet.node.ports.listeners import describe, holders, parse_listeners
 
@@ -146,9 +147,7 @@ def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event
                 peer, _address = listener.accept()
             except OSError:
                 continue
-            greeters.append(threading.Thread(target=greet, args=(peer, master["token"].encode(), arrived)))
-            greeters[-1].daemon = True
-            greeters[-1].start()
+            greeters.append(start_thread(greet, peer, master["token"].encode(), arrived))
     for greeter in greeters:
         greeter.join(max(0.0, until - time.monotonic()))
     facts.update(ok=True, arrived=sorted(arrived))

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from fleet.node.base.wire import send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.run.ending import Ending, bury, descendants, send_signal
 from fleet.node.run.run_folder import FINAL, NODE, owners, read_status, request_stop, run_folder, runs_root, tombstone
 
@@ -79,7 +79,6 @@ def stop(spec: "dict[str, Any]") -> "tuple[list[int], str]":
 
 def answer() -> int:
     spec = start()
-    start_heartbeat()
     try:
         left, was = stop(spec)
     except ValueError as error:
@@ -90,8 +89,6 @@ def answer() -> int:
 
 
 def main() -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         send_exit(answer())
     except OSError:

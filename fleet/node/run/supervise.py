@@ -19,6 +19,7 @@ import shutil
 import signal
 import time
 
+from fleet.node.base.errors import Refused, failed
 from fleet.node.base.processes import read_file
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.ending import Ending, bury, descendants
@@ -28,7 +29,6 @@ from fleet.node.run.engine import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
     Beginning,
-    Failed,
     engine_env,
     fill_folder,
     prctl,
@@ -240,12 +240,12 @@ def supervise(spec: "dict[str, Any]", temporary: str, guardian: "dict[str, int |
         folder = publish_folder(temporary, spec["run"])
         beginning = Beginning(spec, folder)
         engine = start_engine(spec, folder)
-    except (Failed, OSError, ValueError) as error:
+    except (Refused, OSError, ValueError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        failed = error if isinstance(error, Failed) else Failed("cannot start the run: %s" % error)
+        why = error if isinstance(error, Refused) else Refused("cannot start the run: %s" % error)
         if folder is not None:
-            write_final(folder, final_status("stopped", str(failed), []))
-        os.write(writer, json.dumps(failed.answer).encode())
+            write_final(folder, final_status("stopped", why.message, []))
+        os.write(writer, json.dumps(failed(why)).encode())
         return
     supervisor = Supervisor(spec, folder, engine, signals, beginning)  # its clock runs before anybody knows of it
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
@@ -288,19 +288,15 @@ def guard(spec: "dict[str, Any]", temporary: str, writer: int) -> None:
 
 
 def answer() -> None:
-    spec = start()
+    spec = start(heartbeat=False)
     spec["umask"] = os.umask(0o077)
     temporary = temporary_folder(spec)
     try:
         fill_folder(temporary, spec)
     except (OSError, ValueError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        send_json(
-            Failed(
-                "cannot create the run's folder in %s: %s" % (runs_root(), error),
-                "is the home folder there writable, its disk full?",
-            ).answer
-        )
+        where = "cannot create the run's folder in %s: %s" % (runs_root(), error)
+        send_json(failed(Refused(where, "is the home folder there writable, its disk full?")))
         return
     reader, writer = os.pipe()
     if os.fork() == 0:
@@ -315,7 +311,7 @@ def answer() -> None:
     if said:
         frame(MESSAGE, said)
     else:
-        send_json(Failed("the supervisor died before it could start the run").answer)
+        send_json(failed(Refused("the supervisor died before it could start the run")))
 
 
 def main() -> None:

@@ -3,9 +3,8 @@
 import os
 
 from fleet.node.base.beneath import shown
-from fleet.node.base.errors import Refused, told
-from fleet.node.base.wire import send_exit, send_json
-from fleet.node.delivery.chain.link import start_thread
+from fleet.node.base.errors import Refused, failed
+from fleet.node.base.wire import send_exit, send_json, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ class Mixed(Refused):
 
 def fail(error: "Any") -> None:
     """Report what ends this program, and end it."""
-    message, hint = told(error, shown, again=", then run this again: it goes on where it ended")
+    said = failed(error, shown, again=", then run this again: it goes on where it ended")
     try:
         kind: Literal["mixed", "sync"] = "mixed" if isinstance(error, Mixed) else "sync"
-        say({"event": "failed", "message": message, "hint": hint, "kind": kind})
+        say({"event": "failed", "message": said["message"], "hint": said["hint"], "kind": kind})
         send_exit(1)
     finally:
         os._exit(1)

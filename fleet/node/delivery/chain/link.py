@@ -13,13 +13,12 @@ import shutil
 import socket
 import ssl
 import tempfile
-import threading
 
 from fleet.node.base.wire import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any
 
 HANDSHAKE_SECONDS = 5.0
 DIAL_SECONDS = 3.0
@@ -129,9 +128,3 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return "TLS: %s" % (error.reason or error)
     return getattr(error, "strerror", None) or str(error)
-
-
-def start_thread(target: "Callable[..., Any]", *args: "Any") -> None:
-    thread = threading.Thread(target=target, args=args)
-    thread.daemon = True
-    thread.start()

@@ -30,7 +30,6 @@ The source answers {"op": "digest", "files": [...]} with {"event": "digests", "f
 """
 
 import os
-import signal
 import ssl
 import stat
 import time
@@ -38,7 +37,7 @@ import time
 from fleet.node.base.beneath import chmod
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest, remove_tree, waiting_link
-from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start, start_heartbeat
+from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.part_file import BLOCK, verified_prefix
 from fleet.node.delivery.chain.receive import Receiver
@@ -255,9 +254,7 @@ def run_node(spec: "dict[str, Any]") -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     spec = start()
-    start_heartbeat()
     try:
         (run_source if spec["role"] == "source" else run_node)(spec)
         send_exit(0)

@@ -11,7 +11,8 @@ import threading
 import time
 
 from fleet.node.base.errors import Refused
-from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, shut, start_thread, tls_context
+from fleet.node.base.wire import start_thread
+from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, shut, tls_context
 from fleet.node.delivery.chain.part_file import Stopped
 from fleet.node.delivery.chain.store import CHUNK
 
