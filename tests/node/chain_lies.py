@@ -59,7 +59,11 @@ def false_done() -> None:
 def says(event: str, **lie: Any) -> None:
     """These fields in each message of this event."""
     honest = MEMBER.send_json
-    MEMBER.send_json = lambda message: honest(dict(message, **lie) if message["event"] == event else message)
+
+    def lied(message: Any) -> None:
+        honest(dict(message, **lie) if message["event"] == event else message)
+
+    MEMBER.say = MEMBER.send_json = lied
 
 
 def complains() -> None:
