@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 
+from fleet.node.base.errors import Refused
 from fleet.node.base.wire import start_thread
 from fleet.node.facts.system import find, text
 
@@ -133,13 +134,24 @@ class Tools:
         self.activated.set()
         return {"activate": problem}
 
-    def python(self) -> "dict[str, Any]":
+    def interpreter(self) -> str:
+        """The path of the one that trains: the inventory's `python`, else python3 (or python) behind `activate`."""
         wanted = self.spec.get("python")
         path = self.tool(os.path.expanduser(wanted)) if wanted else self.tool("python3") or self.tool("python")
-        answer = {"path": path, "version": None, "error": None}
-        facts = {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
         if path is None:
-            answer["error"] = "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH"
+            raise Refused(
+                "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
+                "correct 'python' (or 'activate') of this host in the inventory",
+            )
+        return path
+
+    def python(self) -> "dict[str, Any]":
+        answer: dict[str, Any] = {"path": None, "version": None, "error": None}
+        facts = {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
+        try:
+            path = answer["path"] = self.interpreter()
+        except Refused as refused:
+            answer["error"] = refused.message
             return facts
         status, out, err = 126, "", ""
         try:

@@ -18,7 +18,7 @@ import time
 from fleet.node.base.child_processes import begin_marked, finish_marked, locked, stopped
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
-from fleet.node.base.locks import holder_of
+from fleet.node.base.locks import holder_of, try_lock
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
@@ -40,11 +40,8 @@ def room(spec: "dict[str, Any]") -> str:
             fd = os.open(lock, os.O_RDWR)
         except OSError:
             continue
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(fd, fcntl.LOCK_EX):
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
-        except OSError:
-            pass
         os.close(fd)
     work = os.path.join(base, os.path.basename(spec["id"]))
     os.mkdir(work, 0o700)

@@ -1,7 +1,6 @@
 """Which interpreter trains here, and what it has of a set of wheels."""
 
 import json
-import os
 import subprocess
 
 from fleet.node.base.errors import Refused
@@ -133,14 +132,7 @@ def training_python(tools: "Tools") -> str:
     problem = tools.activate()["activate"]
     if problem:
         raise Refused("the activate line failed: %s" % problem, "run it by hand there: ssh HOST, then bash")
-    wanted = tools.spec.get("python")
-    path = tools.tool(os.path.expanduser(wanted)) if wanted else tools.tool("python3") or tools.tool("python")
-    if path is None:
-        raise Refused(
-            "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
-            "correct 'python' (or 'activate') of this host in the inventory",
-        )
-    return path
+    return tools.interpreter()
 
 
 def wheel_answer(

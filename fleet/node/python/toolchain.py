@@ -10,9 +10,9 @@ spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s}. Answ
 """
 
 import json
-import os
 import re
 
+from fleet.node.base.errors import Refused
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.facts.system import find, system
 from fleet.node.facts.tools import Tools, rows, run
@@ -69,15 +69,10 @@ class Toolchain:
         }
 
     def build(self) -> "dict[str, Any]":
-        wanted = self.spec.get("python")
-        path = (
-            self.tools.tool(os.path.expanduser(wanted))
-            if wanted
-            else (self.tools.tool("python3") or self.tools.tool("python"))
-        )
-        if path is None:
-            return {}
-        out = run([path, "-c", ASK_BUILD], self.tools.env)[1]
+        try:
+            out = run([self.tools.interpreter(), "-c", ASK_BUILD], self.tools.env)[1]
+        except Refused:
+            return {}  # the step `python` says so
         answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return answer
 
