@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.delivery.chain import steering
@@ -23,49 +22,28 @@ from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
-from fleet.ops.launch import gang
-from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import RunState
+from fleet.protocol.messages import chain, code
 from fleet.runtime import Runtime
+from tests.liar import JUNK, steady
+from tests.schemas import as_json, fitting, nearly
 from tests.unit.test_hostile_node import HOST, said
 
-steady = settings(
-    max_examples=int(os.environ.get("FLEET_FUZZ", "200")),
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-PARTS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-2, 5),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.sampled_from(["/d", ":mod", "0", "e", "a", "x" * 5000, 1 << 62, 10**400, [], {}, [[0, 4]], [["f", 1]]]),
-)
-JUNK = st.one_of(
-    PARTS,
-    st.lists(PARTS, max_size=3),
-    st.lists(st.lists(PARTS, max_size=3), max_size=3),
-    st.dictionaries(st.text(max_size=3), PARTS, max_size=3),
-)
 Messages = list[dict[str, Any]]
 
 
 @st.composite
-def lies(draw: Callable[[Any], Any], known: Messages) -> Messages:
-    """What an honest node says, with fields of it changed or gone, in another order, more than once."""
+def lies(draw: Callable[[Any], Any], known: Messages, kind: Any) -> Messages:
+    """What an honest node says, in another order, more than once, and with what it might say (a `kind`) or never would
+    between it."""
     messages: Messages = copy.deepcopy(known)
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, len(messages) - 1))
-        key = draw(st.sampled_from([*messages[at], "event", "more"]))
-        change = draw(st.sampled_from(["junk", "gone", "again", "swap", "drop"]))
-        if change == "junk":
-            messages[at][key] = draw(JUNK)
-        elif change == "gone":
-            messages[at].pop(key, None)
+        change = draw(st.sampled_from(["might", "never", "junk", "again", "swap", "drop"]))
+        if change in ("might", "never"):
+            said = as_json(draw(fitting(kind) if change == "might" else nearly(kind)))
+            messages.insert(at, said if isinstance(said, dict) else {"event": said})
+        elif change == "junk":
+            messages[at][draw(st.sampled_from([*messages[at], "event", "more"]))] = draw(JUNK)
         elif change == "again":
             messages.insert(draw(st.integers(0, len(messages))), copy.deepcopy(messages[at]))
         elif change == "swap":
@@ -115,7 +93,7 @@ class Outbox:
 
 
 @steady
-@given(lies(RELAY), st.booleans())
+@given(lies(RELAY, chain.MemberMessage), st.booleans())
 def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     names = ["e", "a"] if first else ["a", "e"]
     members = {name: Member(Host(name, name), ["/d"], "secret") for name in names}
@@ -158,6 +136,7 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     assert dialled <= {"a", "e"}
 
 
+MIRROR_SAYS = code.Hello | code.Shared | code.Waiting | code.Lacks | code.Need | code.Other | code.Done | code.Refused
 MIRROR: Messages = [
     {"event": "hello", "dest": "/d", "known": None, "rsync": None},
     {"event": "waiting", "run": "r"},
@@ -168,7 +147,7 @@ MIRROR: Messages = [
 
 
 @steady
-@given(lies(MIRROR))
+@given(lies(MIRROR, MIRROR_SAYS))
 def test_a_mirror_that_says_anything(messages: Messages) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "f").write_text("x")
@@ -177,31 +156,3 @@ def test_a_mirror_that_says_anything(messages: Messages) -> None:
         report = sync.run(plan, Runtime(said(*messages)))
     error = report.results[0].error
     assert report.as_json() and (error is None or error.kind != "internal"), error
-
-
-RUN: Messages = [
-    {"event": "rank", "rank": 0, "local_rank": 0, "status": 1, "signal": None, "time": 1.0, "attempt": 0},
-    {
-        "event": "status",
-        "state": "exited",
-        "reason": "x",
-        "cause": None,
-        "engine_status": 0,
-        "signal": None,
-        "left": [],
-        "began": 1.0,
-        "time": 2.0,
-        "disk_full": True,
-    },
-    {"event": "failed", "message": "no such run", "hint": None},
-]
-
-
-@steady
-@given(lies(RUN))
-def test_a_run_of_which_anything_is_said(messages: Messages) -> None:
-    state = gang.NodeState("n1", 0)
-    for message in messages:
-        with contextlib.suppress(Misfit):
-            state.status = decode(RunState, message)
-        assert isinstance(state.engine_code, int) and isinstance(state.began, float) and state.state
