@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 stopped = threading.Event()
 
 
-def begin_marked(on_stop: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, Any]":
+def begin_marked(on_stop: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
     """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
     spec = start()
 

@@ -50,7 +50,7 @@ def leave() -> None:
     os._exit(0)
 
 
-def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "dict[str, Any]":
+def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
     """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
     each of which `heed` gets to see, ends it."""
     spec = start()

@@ -36,11 +36,11 @@ def send_exit(status: int) -> None:
     frame(EXIT, b'{"exit_status": %d}' % status)
 
 
-def start(heartbeat: bool = True) -> "dict[str, Any]":
+def start(heartbeat: bool = True) -> "Any":
     """Send the preamble, return the spec. heartbeat: not for a program that will fork."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed stdin tells that the head is gone
     write_all(_out, PREAMBLE)
-    spec: dict[str, Any] = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     if heartbeat:
         start_heartbeat()
     return spec

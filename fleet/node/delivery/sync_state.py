@@ -27,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from fleet.protocol.messages.run import CodeInUse
+
 SYNC_STATE = encode(CODE_STATE)
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
@@ -151,7 +153,7 @@ def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:
     return os.open(os.path.join(meta, b"begins"), how | os.O_NOFOLLOW, 0o600)
 
 
-def begin_from(code: "dict[str, Any]", run: str, seconds: float) -> "int | None":
+def begin_from(code: "CodeInUse", run: str, seconds: float) -> "int | None":
     """Hold the code as preflight saw it, {"state", "digest"}, while a run begins: a descriptor to close when it has,
     None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
     meta = encode(code["state"])

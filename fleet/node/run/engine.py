@@ -32,7 +32,7 @@ from fleet.protocol.state import LEASE, NODE_LOG, PID, SPEC, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from fleet.protocol.messages import run
 
 START_DEADLINE = 10.0
 LEFTOVER_GRACE = 2.0
@@ -50,11 +50,11 @@ def prctl(option: int, argument: "bytes | int") -> None:
 
 
 # -- the run's folder -------------------------------------------------------------------------------------
-def temporary_folder(spec: "dict[str, Any]") -> str:
+def temporary_folder(spec: "run.Starting") -> str:
     return os.path.join(runs_root(), ".%s.%s.%d" % (spec["run"].replace("/", "_"), NODE, os.getpid()))
 
 
-def fill_folder(folder: str, spec: "dict[str, Any]") -> None:
+def fill_folder(folder: str, spec: "run.Starting") -> None:
     """Make it, with everything in it but the pid file."""
     run_names(spec["run"])
     os.makedirs(runs_root(), 0o700, exist_ok=True)
@@ -114,11 +114,14 @@ def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
 class Beginning:
     """Holds the code that a sync delivered until all ranks have run for spec["code"]["settle"] s: time to import it."""
 
-    def __init__(self, spec: "dict[str, Any]", folder: str) -> None:
+    def __init__(self, spec: "run.Starting", folder: str) -> None:
         self.spec, self.folder, self.lock = spec, folder, None
-        self.latest, self.until = time.monotonic() + BEGIN_SECONDS, None
-        if spec.get("code"):
-            self.lock = begin_from(spec["code"], spec["run"], SYNC_WAIT)
+        self.latest = time.monotonic() + BEGIN_SECONDS
+        self.until: float | None = None
+        code = spec.get("code")
+        if code:
+            self.settle = code["settle"]
+            self.lock = begin_from(code, spec["run"], SYNC_WAIT)
 
     def over(self, now: float) -> bool:
         if self.lock is not None and self.until is None:
@@ -127,7 +130,7 @@ class Beginning:
             except OSError:
                 names = []  # somebody removed it: the run is none the worse for that
             if sum(name.startswith("rank") and name.endswith(".out") for name in names) >= len(self.spec["ranks"]):
-                self.until = now + self.spec["code"]["settle"]
+                self.until = now + self.settle
         return now >= (self.latest if self.until is None else self.until)
 
     def release(self) -> None:
@@ -137,20 +140,21 @@ class Beginning:
 
 
 # -- the engine -------------------------------------------------------------------------------------------
-def engine_argv(spec: "dict[str, Any]", folder: str) -> "list[bytes]":
+def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
     argv = []
     for item in spec["argv"]:
         if isinstance(item, dict):
             argv += [sys.executable, "-I", "-S"] if "python" in item else [os.path.join(folder, item["run_dir"])]
         else:
             argv.append(item)
-    if spec.get("activate"):
+    activate = spec.get("activate")
+    if activate:
         # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
-        argv = ["bash", "-c", spec["activate"] + '\nexec "$@"', "bash"] + argv
+        argv = ["bash", "-c", activate + '\nexec "$@"', "bash"] + argv
     return [encode(item) for item in argv]
 
 
-def engine_env(spec: "dict[str, Any]", folder: str) -> "dict[bytes, bytes]":
+def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
     env = dict(os.environb)
     for name, value in (spec.get("env") or {}).items():
         env[encode(name)] = encode(value)
@@ -165,7 +169,7 @@ def engine_env(spec: "dict[str, Any]", folder: str) -> "dict[bytes, bytes]":
     return env
 
 
-def start_engine(spec: "dict[str, Any]", folder: str) -> int:
+def start_engine(spec: "run.Starting", folder: str) -> int:
     """Fork and exec it; returns its pid. Raises Refused with the reason, also when the working folder hangs."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = os.path.expanduser(spec.get("cwd") or "~")

@@ -142,7 +142,7 @@ def listen(folder: str) -> None:
 
 
 def follow() -> int:
-    spec = start()
+    spec: run.FollowSpec = start()
     try:
         folder = run_folder(spec["run"])
     except ValueError:

@@ -15,7 +15,7 @@ from fleet.node.run.run_folder import FINAL, NODE, owners, read_status, request_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Callable
 
     from fleet.protocol.messages import run, values
 
@@ -50,7 +50,7 @@ def ask(folder: str, grace: float, reason: str) -> bool:
     return False
 
 
-def stop(spec: "dict[str, Any]") -> "tuple[list[int], str]":
+def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
     folder = run_folder(run)
     if folder is None:

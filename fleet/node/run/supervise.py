@@ -56,7 +56,7 @@ from fleet.protocol.state import LEASE, NODE_LOG, OVER, PID, STATUS, STOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from fleet.protocol.messages import run
 
 TICK, ENDING_TICK = 0.05, 0.02
 
@@ -86,7 +86,7 @@ class Supervisor:
     """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
 
     def __init__(
-        self, spec: "dict[str, Any]", folder: str, engine: int, signals: "Signals", beginning: "Beginning"
+        self, spec: "run.Starting", folder: str, engine: int, signals: "Signals", beginning: "Beginning"
     ) -> None:
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
         self.beginning = beginning
@@ -229,7 +229,7 @@ def detach(keep: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def supervise(spec: "dict[str, Any]", temporary: str, guardian: "dict[str, int | None]", writer: int) -> None:
+def supervise(spec: "run.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int) -> None:
     """The supervisor's life: publish the folder, start the engine, answer, keep it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-supervise")
@@ -258,7 +258,7 @@ def supervise(spec: "dict[str, Any]", temporary: str, guardian: "dict[str, int |
         raise
 
 
-def guard(spec: "dict[str, Any]", temporary: str, writer: int) -> None:
+def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
     """The guardian's life: if the supervisor is killed, end the run in its place."""
     detach(writer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -288,7 +288,7 @@ def guard(spec: "dict[str, Any]", temporary: str, writer: int) -> None:
 
 
 def answer() -> None:
-    spec = start(heartbeat=False)
+    spec: run.Starting = start(heartbeat=False)
     spec["umask"] = os.umask(0o077)
     temporary = temporary_folder(spec)
     try:

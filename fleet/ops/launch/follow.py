@@ -17,7 +17,7 @@ from fleet.events import Emit, Output
 from fleet.model import Host
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
-from fleet.protocol.messages.run import Followed
+from fleet.protocol.messages.run import Followed, FollowSpec
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
@@ -169,7 +169,7 @@ class Follower(threading.Thread):
             self._cancel.wait(RETRY_SECONDS)
 
     def _follow(self, session: Session) -> None:
-        spec = {"run": self.run_id, "offsets": self.logs.sizes()}
+        spec: FollowSpec = {"run": self.run_id, "offsets": self.logs.sizes()}
         with Program(session, "run.follow", spec) as program:
             self._program = program
             try:

@@ -23,7 +23,7 @@ from fleet.model import Host
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs, RunFolder, private
 from fleet.ops.launch.plan import Plan
-from fleet.protocol.messages.run import Stopped
+from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.transport import TRANSPORTS, open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
 from fleet.transport.program import call
@@ -80,7 +80,7 @@ def _host(stored: dict[str, Any]) -> Host:
 
 def clean(host: Host, run: str, grace: float, transport: Transport, until: float, logs: NodeLogs) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
-    spec = {"run": run, "grace": grace, "reason": "the head gave this node up"}
+    spec: StopSpec = {"run": run, "grace": grace, "reason": "the head gave this node up"}
     last = "never tried"
     while time.monotonic() < until:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fleet.each import as_one, over
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
@@ -85,7 +85,7 @@ class Sessions:
         return {result.host: answers[result.host] for result in results if result.ok}, errors
 
 
-def supervise_spec(plan: Plan, node: NodePlan) -> dict[str, Any]:
+def supervise_spec(plan: Plan, node: NodePlan) -> run.StartSpec:
     """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
     remote = files("fleet") / "node/run"
     facts = plan.facts.get(node.host.name)
@@ -136,7 +136,7 @@ def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, run.Started]:
 
 def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str) -> None:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
-    spec = {"run": plan.run_id, "grace": grace, "reason": reason}
+    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": reason}
 
     def stop(host: Host) -> run.Stopped:
         return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)

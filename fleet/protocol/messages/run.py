@@ -1,6 +1,6 @@
 """A run: what nodes say of its start, of its ranks and of its end."""
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from fleet.protocol.messages.values import Failed, Matching
 from fleet.protocol.state import LOG_NAME
@@ -54,3 +54,36 @@ End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 
 News = RankEnded | Status | Failed
 Followed = Stream | End | News
+
+# -- what the head asks for ---------------------------------------------------------------------------------------
+FollowSpec = TypedDict("FollowSpec", {"run": str, "offsets": dict[str, int]})
+StopSpec = TypedDict("StopSpec", {"run": str, "grace": float, "reason": str})
+# of the code that the run begins from: it is not replaced before `settle` seconds after its start
+CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
+
+
+class StartSpec(TypedDict):
+    """files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: words, or what only
+    the node knows. env: literal; env_expand: expanded there."""
+
+    run: str
+    host: str
+    node_rank: int
+    argv: list[Any]
+    env: dict[str, str]
+    env_expand: dict[str, str]
+    cwd: str
+    activate: str | None
+    ranks: list[int]
+    lease: float | None
+    grace: float
+    node_timeout: float
+    time: float
+    code: CodeInUse | None
+    files: dict[str, str]
+
+
+class Starting(StartSpec, total=False):
+    """umask: the user's, which supervise notes."""
+
+    umask: int
