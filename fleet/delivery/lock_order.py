@@ -8,11 +8,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fleet.errors import HostFailed
 from fleet.events import Event, Finished
 from fleet.model import Host, Result
+from fleet.protocol.messages.values import Claim
 from fleet.transport.base import Cancel
 
 CONNECT_SECONDS = 3.0  # of the first host; behind that nobody waits for it
@@ -20,7 +20,7 @@ LOCK_WAIT_SECONDS = 10.0  # of each host, while another sync holds it
 LOCK_SECONDS = 5.0  # of all others, while the first host's is held
 
 
-def claim() -> dict[str, Any]:
+def claim() -> Claim:
     """A sync, for its programs: its id, who it is to those who wait for its locks, how long it waits for others."""
     head = f"{socket.gethostname()} (pid {os.getpid()})"
     return {"sync": uuid.uuid4().hex, "head": head, "wait": LOCK_WAIT_SECONDS}

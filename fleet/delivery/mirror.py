@@ -24,7 +24,7 @@ from fleet.each import on_each, with_shared
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round
 from fleet.model import Host, Report, Result, exit_code_of
-from fleet.protocol.messages.code import Done, Hello, Lacks, Need, Other, Shared, Source, Wanted
+from fleet.protocol.messages.code import Done, Hello, Lacks, Need, Other, Shared, Source, Spec, Wanted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
@@ -115,13 +115,13 @@ def _mirror(
 
     def task(session: Session, host: Host) -> Result:
         name = host.name
-        spec = {
+        spec: Spec = {
             **claimed,
             "dest": plan.dests[name],
             "host": name,
             "patience": PATIENCE_SECONDS,
             "source": here,
-            "replaces": replaces or [],
+            "replaces": True if replaces is True else list(replaces or []),
         }
         turns.begin(name)
         with Program(session, "delivery.code_sync", spec) as program:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fleet import fanout
 from fleet.delivery.chain.certificate import make_certificate
@@ -25,6 +25,7 @@ from fleet.each import failed, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
+from fleet.protocol.messages.chain import MemberSpec, SourceSpec, Spec
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import LocalTransport
@@ -139,7 +140,7 @@ class _Transfer:
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
         kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
         self._kinds = kinds
-        self._spec: dict[str, Any] = {
+        self._spec: Spec = {
             **claim(),
             "patience": PATIENCE_SECONDS,
             "every": max(0.2, len(members) / 160),
@@ -159,13 +160,13 @@ class _Transfer:
             undo = self._runtime.cancel.on_set(member.cancel.set)
             try:
                 self._lock_order.begin(host.name)
-                spec = {
+                spec: MemberSpec = {
                     **self._spec,
                     "role": "node",
                     "host": host.name,
                     "token": member.token,
                     "listen": host.data_address or host.address,
-                    "targets": [[d, kind] for d, kind in zip(member.dests, self._kinds, strict=True)],
+                    "targets": list(zip(member.dests, self._kinds, strict=True)),
                 }
 
                 if not coordinator.over.is_set():
@@ -191,12 +192,12 @@ class _Transfer:
         """This machine as the one that has everything."""
         coordinator = self.coordinator
         here = Host(SOURCE, "localhost", python=sys.executable)
-        spec = {
+        spec: SourceSpec = {
             **self._spec,
             "role": "source",
             "limit": self._plan.limit,
             "targets": [
-                [str(item.source.resolve()), kind] for item, kind in zip(self._plan.items, self._kinds, strict=True)
+                (str(item.source.resolve()), kind) for item, kind in zip(self._plan.items, self._kinds, strict=True)
             ],
         }
         try:

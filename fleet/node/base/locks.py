@@ -12,7 +12,9 @@ from fleet.protocol.state import LOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Callable
+
+    from fleet.protocol.messages.values import Delivery
 
 
 def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] | None" = None) -> bool:
@@ -25,16 +27,16 @@ def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] 
     return True
 
 
-def take_lock(meta: bytes, spec: "dict[str, Any]") -> "tuple[int | None, str | None]":
+def take_lock(meta: bytes, spec: "Delivery") -> "tuple[int | None, str | None]":
     """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
     fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDWR | os.O_CREAT, 0o600)
 
     def is_ours() -> bool:
         return bool(holder_of(fd).get("sync") == spec["sync"])
 
-    if wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0), is_ours):
+    if wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0.0), is_ours):
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({k: spec[k] for k in ("sync", "host", "head")}).encode(), 0)
+        os.pwrite(fd, json.dumps({"sync": spec["sync"], "host": spec["host"], "head": spec["head"]}).encode(), 0)
         return fd, None
     holder = holder_of(fd)
     if holder.get("sync") == spec["sync"]:

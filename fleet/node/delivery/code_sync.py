@@ -108,7 +108,7 @@ def receive(head: "Head", parcels: "Parcels") -> "dict[str, Any] | None":
         parcels.unpack(head.payload(message))
 
 
-def mirror(spec: "dict[str, Any]") -> "code.Shared | code.Other | code.Done | None":
+def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     path = os.path.expanduser(spec["dest"])
     if path.startswith("~"):
         raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
@@ -189,7 +189,7 @@ def mirror(spec: "dict[str, Any]") -> "code.Shared | code.Other | code.Done | No
 
 
 def main() -> None:
-    spec = start()
+    spec: code.Spec = start()
     answer: code.Shared | code.Other | code.Done | code.Refused | None
     try:
         answer = mirror(spec)

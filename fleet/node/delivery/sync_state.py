@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from fleet.protocol.messages.code import Source
     from fleet.protocol.messages.run import CodeInUse
 
 SYNC_STATE = encode(CODE_STATE)
@@ -88,7 +89,7 @@ def mark_switch(meta: bytes, entries: "list[Any]") -> None:
     replace_file(os.path.join(meta, b"switching"), zlib.compress(json.dumps(entries).encode(), 1))
 
 
-def save_state(meta: bytes, digest: str, packed: bytes, also: "list[Any]", source: "dict[str, str]") -> None:
+def save_state(meta: bytes, digest: str, packed: bytes, also: "list[Any]", source: "Source") -> None:
     """The switch is over."""
     line = {"digest": digest, "also": also, "source": source}
     replace_file(os.path.join(meta, b"state"), json.dumps(line).encode() + b"\n" + packed)

@@ -5,7 +5,7 @@ Files are numbers: of the manifest's regular files, from 0.
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Failed, Matching
+from fleet.protocol.messages.values import AbsolutePath, Claim, Count, Failed, Matching
 
 Ranges = list[tuple[Count, Count]]  # from, to
 FileNumber = Annotated[str, Matching("[0-9]{1,18}")]
@@ -56,3 +56,31 @@ Sent = TypedDict("Sent", {"event": Literal["at"], "sent": Count})
 
 MemberMessage = Hello | Shared | Lacks | Need | At | Link | Served | Corrupt | Done | Refused
 SourceMessage = Hello | Digests | Changed | Sent | Link | Served | Refused
+
+
+# -- what the head asks for ---------------------------------------------------------------------------------------
+class Spec(Claim):
+    """every: seconds between reports. tls: the certificate of this transfer, and its key."""
+
+    patience: float
+    every: float
+    tls: dict[str, str]
+    via: str
+
+
+class MemberSpec(Spec):
+    """token: the secret of this member. listen: the address for its listener. targets: path, "f" or "d"."""
+
+    role: Literal["node"]
+    host: str
+    token: str
+    listen: str
+    targets: list[tuple[str, str]]
+
+
+class SourceSpec(Spec):
+    """limit: bytes a second."""
+
+    role: Literal["source"]
+    limit: int | None
+    targets: list[tuple[str, str]]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Failed, Path
+from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Path
 
 # known: the digest of the manifest that it has. rsync: where it lies there
 Hello = TypedDict("Hello", {"event": Literal["hello"], "dest": Path, "known": str | None, "rsync": Path | None})
@@ -46,3 +46,11 @@ class Refused(Failed, total=False):
 
 
 Message = Hello | Shared | Lacks | Need | Other | Waiting | Done | Refused
+
+
+class Spec(Delivery):
+    """replaces: the other folders of which what they delivered may be replaced and deleted; True: any."""
+
+    dest: str
+    source: Source
+    replaces: list[Source] | Literal[True]

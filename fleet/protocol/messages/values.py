@@ -21,3 +21,18 @@ Count = Annotated[int, lambda number: 0 <= number < 1 << 62]
 Sha256 = Annotated[str, Matching("[0-9a-f]{64}")]
 # what a program says in the end that could not do its work
 Failed = TypedDict("Failed", {"event": Literal["failed"], "message": str, "hint": str | None})
+
+
+class Claim(TypedDict):
+    """Who delivers, on all hosts alike. sync: its id. head: in words. wait: seconds for the lock."""
+
+    sync: str
+    head: str
+    wait: float
+
+
+class Delivery(Claim):
+    """On one host. patience: seconds after which a head that says nothing is gone."""
+
+    host: str
+    patience: float

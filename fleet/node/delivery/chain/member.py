@@ -190,7 +190,7 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
         )
 
 
-def run_node(spec: "dict[str, Any]") -> None:
+def run_node(spec: "chain.MemberSpec") -> None:
     if not ssl.HAS_TLSv1_3:
         raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
     targets = [Target(path, kind) for path, kind in spec["targets"]]

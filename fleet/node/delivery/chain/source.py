@@ -41,7 +41,7 @@ def digest_files(store: "Store", sender: "Sender", indexes: "list[int]", tell: "
     tell(batch)
 
 
-def run_source(spec: "dict[str, Any]") -> None:
+def run_source(spec: "chain.SourceSpec") -> None:
     targets = [Target(path, kind) for path, kind in spec["targets"]]
     say({"event": "hello"})
     told = set()

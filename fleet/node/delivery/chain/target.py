@@ -24,7 +24,9 @@ from fleet.protocol.state import DATA_STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO
+    from typing import BinaryIO
+
+    from fleet.protocol.messages.values import Delivery
 
 
 def delivered(name: str, size: int, mtime_ns: int, digest: str) -> bytes:
@@ -42,7 +44,7 @@ class Target:
         self.lock: int | None = None
         self.known: dict[str, tuple[int, int, str]] = {}
 
-    def prepare(self, spec: "dict[str, Any]") -> "str | None":
+    def prepare(self, spec: "Delivery") -> "str | None":
         """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
         folder = self.path if self.kind == "d" else os.path.dirname(self.path)
         self.made = False
