@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ def fleet(site: Path, *args: str) -> tuple[int, str]:
     inventory = site / "fleet.yaml"
     inventory.write_text(HOSTS)
     env = {**os.environ, "PYTHONPATH": str(site), "FLEET_INVENTORY": str(inventory)}
-    done = subprocess.run(["fleet", *args], env=env, capture_output=True, text=True, timeout=60, check=False)
+    argv = [sys.executable, "-m", "fleet", *args]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
