@@ -195,10 +195,11 @@ def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
         assert err.read_bytes() == block[:1000]
 
 
+@pytest.mark.parametrize("transport", ["ssh", "openssh"])
 def test_a_dropped_connection_costs_no_line(
-    background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
+    transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("./s.py", "ticks", "500")
+    process = background("--transport", transport, "./s.py", "ticks", "500")
     for _ in range(2):
         ready.sh(ready.names[1], "pkill -f '^sshd: root@notty'")
         time.sleep(1.0)
@@ -237,11 +238,11 @@ def test_a_killed_head_costs_the_nodes_their_lease(
     until(lambda: not left_on(ready, tmp_path), 15)
 
 
-@pytest.mark.parametrize("how", ["cut", "freeze"])
+@pytest.mark.parametrize("how, transport", [("cut", "ssh"), ("freeze", "ssh"), ("cut", "openssh")])
 def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
-    how: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
+    how: str, transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--node-timeout", "4", "--grace", "2", "./s.py", "ticks", "2000")
+    process = background("--transport", transport, "--node-timeout", "4", "--grace", "2", "./s.py", "ticks", "2000")
     victim = ready.names[3]
     began = time.monotonic()
     try:
