@@ -30,19 +30,23 @@ class RankEnded(_Rank, total=False):
     begins: tuple[int, int] | None
 
 
-class RunState(TypedDict, total=False):
-    """status.json. builds: locks that a rank waits for in vain. began: when this node began to end its part."""
-
-    state: str
-    reason: str | None
-    cause: str | None
-    engine_status: Whole | None
-    signal: Whole | None
-    left: list[int] | None
-    disk_full: bool | None
-    builds: list[str]
-    began: Time | None
-    time: Time
+# status.json. builds: locks that a rank waits for in vain. began: when this node began to end its part.
+RunState = TypedDict(
+    "RunState",
+    {
+        "state": str,
+        "reason": str | None,
+        "cause": str | None,
+        "engine_status": Whole | None,
+        "signal": Whole | None,
+        "left": list[int] | None,
+        "disk_full": bool | None,
+        "builds": list[str],
+        "began": Time | None,
+        "time": Time,
+    },
+    total=False,
+)
 
 
 class Status(RunState):
@@ -62,25 +66,28 @@ StopSpec = TypedDict("StopSpec", {"run": str, "grace": float, "reason": str})
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
 
 
-class StartSpec(TypedDict):
-    """files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: words, or what only
-    the node knows. env: literal; env_expand: expanded there."""
-
-    run: str
-    host: str
-    node_rank: int
-    argv: list[Any]
-    env: dict[str, str]
-    env_expand: dict[str, str]
-    cwd: str
-    activate: str | None
-    ranks: list[int]
-    lease: float | None
-    grace: float
-    node_timeout: float
-    time: float
-    code: CodeInUse | None
-    files: dict[str, str]
+# files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: words, or what only the
+# node knows. env: literal; env_expand: expanded there.
+StartSpec = TypedDict(
+    "StartSpec",
+    {
+        "run": str,
+        "host": str,
+        "node_rank": int,
+        "argv": list[Any],
+        "env": dict[str, str],
+        "env_expand": dict[str, str],
+        "cwd": str,
+        "activate": str | None,
+        "ranks": list[int],
+        "lease": float | None,
+        "grace": float,
+        "node_timeout": float,
+        "time": float,
+        "code": CodeInUse | None,
+        "files": dict[str, str],
+    },
+)
 
 
 class Starting(StartSpec, total=False):
