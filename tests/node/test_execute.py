@@ -296,7 +296,8 @@ def test_nothing_is_started_but_sh_and_the_command(tmp_path: Path) -> None:
     assert command.status == 3
     with Command(Bare(), Words(["sh", "-c", "sleep 4611 & sleep 4611"], None, {}), new_mark(), 0.5) as command:  # type: ignore[arg-type]
         list(command.output(silence=10, timeout=0.5, patience=10))
-    assert command.left == [] and command.status is None and not alive("sleep 4611")
+    assert command.left == [] and not alive("sleep 4611")
+    assert command.status in (None, 143)  # whether it tells how it ended before the connection is closed
 
 
 def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
