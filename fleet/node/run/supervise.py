@@ -14,22 +14,17 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 
 import json
 import os
-import select
 import shutil
 import signal
-import time
 
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.processes import read_file
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.ending import Ending, bury, descendants
+from fleet.node.run.ending import bury
 from fleet.node.run.engine import (
     KEPT_RUNS,
-    LEFTOVER_GRACE,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
     Beginning,
-    engine_env,
     fill_folder,
     prctl,
     prune_runs,
@@ -37,10 +32,8 @@ from fleet.node.run.engine import (
     start_engine,
     temporary_folder,
 )
-from fleet.node.run.extension_builds import Builds, build_root
 from fleet.node.run.run_folder import (
     FINAL,
-    RANK_WRAPPER,
     boot_id,
     final_status,
     identity,
@@ -51,168 +44,15 @@ from fleet.node.run.run_folder import (
     write_final,
     write_json,
 )
+from fleet.node.run.supervisor import Signals, Supervisor
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.state import LEASE, NODE_LOG, OVER, PID, STATUS, STOP
+from fleet.protocol.state import NODE_LOG, PID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleet.protocol.messages import run
 
-TICK, ENDING_TICK = 0.05, 0.02
 
-
-class Signals:
-    """SIGCHLD, SIGTERM and SIGINT as a list to read. (CPython's sigtimedwait returns garbage after SIGCONT.)"""
-
-    def __init__(self) -> None:
-        self.caught: list[int] = []
-        self.reader, writer = os.pipe()
-        for fd in (self.reader, writer):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(writer)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, lambda got, _frame: self.caught.append(got))
-
-    def wait(self, seconds: float) -> "list[int]":
-        """Those caught since the last call; waits up to `seconds` for the first."""
-        if select.select([self.reader], [], [], seconds)[0]:
-            os.read(self.reader, 4096)
-        caught, self.caught = self.caught, []
-        return caught
-
-
-# -- the supervisor -----------------------------------------------------------------------------------------
-class Supervisor:
-    """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
-
-    def __init__(
-        self, spec: "run.Starting", folder: str, engine: int, signals: "Signals", beginning: "Beginning"
-    ) -> None:
-        self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
-        self.beginning = beginning
-        self.ended: int | None = None
-        self.ending: Ending | None = None
-        self.began: float | None = None
-        self.reason: str | None = None
-        self.cause = "engine"
-        self.stop_seen: tuple[int, int] | None = None
-        self.lease_seen: tuple[int, int] | None = None
-        self.over = False
-        self.builds = Builds(folder)
-        env = engine_env(spec, folder)  # what it sets itself shows once it runs
-        self.builds.add(build_root(lambda name: os.fsdecode(env.get(name.encode(), b""))))
-        self.renewed = self.ticked = time.monotonic()
-
-    def run(self) -> None:
-        while True:
-            caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
-            self.reap()
-            for signum in caught:
-                if signum != signal.SIGCHLD:
-                    grace = self.spec["grace"] if signum == signal.SIGTERM else 0
-                    self.stop("the supervisor got signal %d" % signum, grace, "signal")
-            self.look()
-            if self.ended is not None and self.ending is None:
-                self.began = time.time()
-                self.ending = Ending(self.spec["run"], min(self.spec["grace"], LEFTOVER_GRACE), [os.getpid()])
-            if self.ending is not None and self.ending.step():
-                self.reap()
-                return self.finish(self.ending.left)
-
-    def reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self.engine:
-                self.ended = status
-
-    def look(self) -> None:
-        """Stop requests, the lease, and time that this node did not see."""
-        now = time.monotonic()
-        request = stamp(os.path.join(self.folder, STOP))
-        if request != self.stop_seen:
-            self.stop_seen = request
-            asked = read_json(os.path.join(self.folder, STOP))
-            self.stop(asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked")
-        lease = self.spec.get("lease")
-        if lease is not None:
-            renewal = stamp(os.path.join(self.folder, LEASE))
-            if renewal != self.lease_seen:
-                self.lease_seen, self.renewed = renewal, now
-            # frozen for so long, this node was given up: renewals that waited in a socket prove nothing
-            if now - self.ticked > (self.spec.get("node_timeout") or lease):
-                self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
-            elif now - self.renewed > lease:
-                self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
-        self.ticked = now
-        if self.ending is None and self.ended is None:
-            self.look_at_builds(now)
-            self.look_whether_over()
-        if self.ending or self.beginning.over(now):
-            self.beginning.release()
-
-    def look_whether_over(self) -> None:
-        """End an engine that has no rank left on any node: torchrun takes 1 s to say what their records have said."""
-        if not self.over and stamp(os.path.join(self.folder, OVER)):
-            self.over = not any(read_file("/proc/%d/comm" % pid) == RANK_WRAPPER for pid in descendants([self.engine]))
-            if self.over:
-                os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
-
-    def look_at_builds(self, now: float) -> None:
-        """Say which builds a rank may be waiting for in vain."""
-        if self.builds.look(now, self.engine):
-            try:
-                write_json(
-                    os.path.join(self.folder, STATUS),
-                    {"state": "running", "time": time.time(), "builds": sorted(self.builds.told)[:20]},
-                )
-            except OSError:
-                pass
-
-    def stop(self, reason: str, grace: float, cause: str) -> None:
-        if self.ending is not None:
-            self.ending.hurry(grace)
-            return
-        self.reason, self.cause, self.began = reason, cause, time.time()
-        self.ending = Ending(self.spec["run"], grace, [os.getpid()])
-        try:
-            write_json(
-                os.path.join(self.folder, STATUS),
-                {"state": "stopping", "reason": reason, "time": time.time(), "cause": cause, "began": self.began},
-            )
-        except OSError:
-            pass
-
-    def finish(self, left: "list[int]") -> None:
-        self.builds.finish()
-        state = "exited" if self.reason is None else "stopped"
-        status = final_status(state, self.reason, left, self.cause, self.began)
-        if self.ended is not None and os.WIFEXITED(self.ended):
-            status["engine_status"] = os.WEXITSTATUS(self.ended)
-        elif self.over:
-            status["engine_status"] = 0  # as its ranks ended
-        elif self.ended is not None:
-            status["signal"] = os.WTERMSIG(self.ended)
-        disk = os.statvfs(self.folder)
-        if disk.f_blocks and disk.f_bavail * disk.f_frsize < 65536:
-            status["disk_full"] = True
-        write_final(self.folder, status)
-
-
-def stamp(path: str) -> "tuple[int, int] | None":
-    """Changes whenever the file is renewed or replaced; None while there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino
-
-
-# -- three processes ----------------------------------------------------------------------------------------
 def detach(keep: int) -> None:
     """Become a session of our own with nothing of the caller's open but `keep`."""
     os.setsid()
