@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.bench.fleet_lab import BIN, FLEET, BenchLab
 from tests.bench.harness import Contestant, Done, command
 
-AIMS = {"pdsh": 0.35, "pyinfra": 1.0}
+AIMS = {"pdsh": 0.35, "pyinfra": 1.0, "bare fabric": 1.0}
 PYINFRA = [BIN.parent / "peers/bin/pyinfra", BIN / "pyinfra"]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tests.bench.fleet_lab import BIN, FLEET, BenchLab
 from tests.bench.harness import RUN_LIMIT, Contestant, Done, command
 
-AIMS = {"bare ssh + torchrun": 1.1, "deepspeed launcher (pdsh)": 0.7}
+AIMS = {"bare ssh + torchrun": 1.0, "deepspeed launcher (pdsh)": 0.65}
 WORKDIR = "/root/bench"
 SCRIPT = """\
 import os
