@@ -142,7 +142,6 @@ def test_no_room_for_pip_on_one_host(lab3: VirtualLab, large: Path) -> None:
     assert f"{victim}: lacks largepkg 1.0" in done.stdout and "installed largepkg 1.0" in done.stdout
     assert f"host {victim}: pip: Could not install packages due to an OSError: [Errno 28]" in done.stderr
     assert "hint: free some space there" in done.stderr
-    assert lab3.sh(victim, f"ls {SITE} | grep large", check=False) == ""
     completes(lab3, large, "largepkg")
 
 
