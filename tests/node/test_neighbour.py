@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet.model import Host, Inventory, Report
-from tests.node.test_mirror import mirror, snapshot
-from tests.node.test_relay import Fleet
+from tests.node.test_chain import Fleet
+from tests.node.test_code_sync import mirror, snapshot
 
 pytestmark = pytest.mark.usefixtures("own_home")
 NEIGHBOUR = 12345

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.test_mirror import mirror, node_with, ok, snapshot
+from tests.node.test_code_sync import mirror, node_with, ok, snapshot
 
 KILLED_IN_THE_SWITCH = """
 import os

@@ -21,7 +21,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import until
-from tests.node.test_mirror import snapshot
+from tests.node.test_code_sync import snapshot
 from tests.node.test_preflight import facts, free_port
 
 pytestmark = pytest.mark.usefixtures("own_home")

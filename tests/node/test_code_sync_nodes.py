@@ -17,7 +17,7 @@ from fleet.ops import sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
-from tests.node.test_mirror import mirror, node_with, ok
+from tests.node.test_code_sync import mirror, node_with, ok
 
 LARGE = code.SMALL_BYTES + 1  # goes by rsync
 

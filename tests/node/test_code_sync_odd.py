@@ -15,7 +15,7 @@ from fleet.delivery import parcels
 from fleet.delivery.rsync import stage
 from fleet.delivery.tree import scan
 from fleet.errors import FleetError, HostFailed, UsageError
-from tests.node.test_mirror import mirror, ok, snapshot
+from tests.node.test_code_sync import mirror, ok, snapshot
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from fleet.delivery import mirror as code
 from fleet.errors import HostFailed
-from tests.node.test_mirror import dest, mirror, node_with, ok, source  # noqa: F401 (fixtures)
-from tests.node.test_relay import Fleet
+from tests.node.test_chain import Fleet
+from tests.node.test_code_sync import dest, mirror, node_with, ok, source  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20

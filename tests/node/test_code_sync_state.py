@@ -13,7 +13,7 @@ import pytest
 
 from fleet.node.delivery.sync_state import read_state
 from fleet.node.run.engine import Beginning
-from tests.node.test_delivered import NEW, OLD, code, content, fill, mirror, state_of
+from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 
 ENTRY = ["a.py", "f", 0o644, 3, 7, ""]
 
