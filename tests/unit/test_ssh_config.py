@@ -279,7 +279,7 @@ def test_ssh_reads_the_users_own_file_itself(tmp_path: Path, monkeypatch: pytest
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").write_text('User "me"\n')
     resolve(Host("x", "x"), SshConfig(tmp_path))
-    assert asked[1] == ["-T", "-G", "--", "x"]
+    assert asked[1] == ["-T", "-N", "-G", "--", "x"]
 
 
 def _calls(home: Path, names: list[str]) -> int:

@@ -16,8 +16,9 @@ from fleet.transport.openssh.master import popen
 # A socket's path holds 108 bytes, and ssh puts 17 behind it at first. Nothing in it may mean something to ssh.
 _FIT = re.compile(r"/[A-Za-z0-9_./-]{,60}")
 # It ends with fleet, however that ends. Renamed first, so that a connection that comes about just now finds no folder.
-_WATCH = """read x; mv "$1" "$1.over" || exit 0
-for s in "$1.over"/*.sock; do [ -S "$s" ] && ssh -F none -O exit -S "$s" fleet.invalid; done; rm -rf "$1.over" """
+# What it is renamed to lies in the private folder too: nobody else can have put anything there.
+_WATCH = """read x; mv "$1/c" "$1/over" || exit 0
+for s in "$1/over"/*.sock; do [ -S "$s" ] && ssh -F none -O exit -S "$s" fleet.invalid; done; rm -rf "$1" """
 # What ssh is told about a host key when the inventory pins one: any other is revoked; that one is good, unless a key of
 # its type is on file, which then speaks for itself.
 _PIN = """[ "$6" != NONE ] || exit 0
@@ -32,22 +33,25 @@ class Folder:
     def __init__(self, home: Path) -> None:
         base = tempfile.gettempdir()
         self.path = Path(tempfile.mkdtemp(prefix="fleet-", dir=base if _FIT.fullmatch(base) else "/tmp"))
+        (self.path / "c").mkdir()
         null = subprocess.DEVNULL
         argv = ["/bin/sh", "-c", _WATCH, "fleet", str(self.path)]
         self._watch = popen(argv, stdin=subprocess.PIPE, stdout=null, stderr=null)
         self._numbers = itertools.count(1)
-        self._home = home
         (self.path / "pin").write_text(_PIN)
         if home != Path(pwd.getpwuid(os.getuid()).pw_dir):
-            (self.path / "config").write_text(_config(home))
+            (self.path / "config").write_text(_config(home, "all"))
+        # in its second reading Host stands for the address
+        (self.path / "again").write_text(_config(home, "final all"))
 
     def socket(self) -> Path:
         """A path for another connection's socket."""
-        return self.path / f"{next(self._numbers)}.sock"
+        return self.path / "c" / f"{next(self._numbers)}.sock"
 
-    def config(self) -> list[str]:
-        """What makes ssh read the config of fleet's home, where ssh itself would read another."""
-        file = self.path / "config"
+    def config(self, again: bool) -> list[str]:
+        """What makes ssh read the config of fleet's home, where ssh itself would read another. again: what it says of
+        the host's address holds, too."""
+        file = self.path / ("again" if again else "config")
         return ["-F", str(file)] if file.exists() else []
 
     def pinned(self, pin: str, on_file: Iterable[str]) -> list[str]:
@@ -55,17 +59,17 @@ class Folder:
         files of known hosts have for the host."""
         types = ",".join(on_file) or "none"
         words = ["/bin/sh", str(self.path / "pin"), pin.rstrip("="), types, "%f", "%H", "%t", "%K"]
-        return ["-o", f"KnownHostsCommand={' '.join(words)}"]
+        return ["-o", f"KnownHostsCommand={' '.join(words)}", "-o", "VerifyHostKeyDNS=no"]
 
     def close(self) -> None:
         """Let the watcher end what still runs, and take the folder away."""
         self._watch.communicate()
 
 
-def _config(home: Path) -> str:
-    """The config of this home as ssh would read it if its ~ were there."""
+def _config(home: Path, last: str) -> str:
+    """The config of this home as ssh would read it if its ~ were there. last: when its defaults hold."""
     ssh = f"{home}/.ssh"
     return (
-        f'Include "{ssh}/config"\nMatch all\nInclude /etc/ssh/ssh_config\nMatch all\n'
+        f'Include "{ssh}/config"\nMatch all\nInclude /etc/ssh/ssh_config\nMatch {last}\n'
         f'UserKnownHostsFile "{ssh}/known_hosts" "{ssh}/known_hosts2"\n'
     ).replace("%", "%%")

@@ -40,13 +40,18 @@ def popen(argv: Sequence[str], **options: int) -> subprocess.Popen[bytes]:
         raise os_error(error, "ssh") from error
 
 
+_DIALS = re.compile(rb"debug1: Connecting to \S+ \[([^\]]+)\] port ")
+
+
 class Master:
     """Ends with abort(). control: its socket. said: what it said so far, of a long life only the end. refusals:
-    what the host said when it was asked for a way to another one. via: the gateway's."""
+    what the host said when it was asked for a way to another one. via: the gateway's. address: the number it was
+    reached at; None where another machine, or a command, leads there."""
 
     def __init__(self, argv: Sequence[str], control: Path, via: Master | None) -> None:
         self.control, self.via = control, via
         self.said = ""
+        self.address: str | None = None
         self.refusals: list[str] = []
         self._settled = threading.Event()
         null = subprocess.DEVNULL
@@ -60,7 +65,12 @@ class Master:
     def _listen(self) -> None:
         assert self._process.stderr
         with self._process.stderr as pipe:
+            ours = True  # nothing of it is the host's own word
             for line in pipe:
+                ours = ours and not line.startswith(b"debug1: Local version string ")
+                if ours and (found := _DIALS.match(line)):
+                    number = found[1].decode()
+                    self.address = None if ipaddress.ip_address(number.partition("%")[0]).is_loopback else number
                 self.said = (self.said + line.decode("utf-8", "replace"))[-KEPT_CHARS:]
                 if b": open failed: " in line:
                     self.refusals.append(line.decode("utf-8", "replace").partition(": open failed: ")[2].strip())
@@ -75,12 +85,6 @@ class Master:
         if not deadline.wait(self._settled):
             return None
         return self.control.exists() and not self.broken
-
-    @property
-    def address(self) -> str | None:
-        """The number it was reached at; None where another machine, or a command, leads there."""
-        found = re.search(r"^Authenticated to \S+ \(\[([^\]]+)\]", self.said, re.MULTILINE)
-        return found[1] if found and not ipaddress.ip_address(found[1].partition("%")[0]).is_loopback else None
 
     @property
     def broken(self) -> bool:

@@ -18,7 +18,7 @@ from fleet.transport.ssh.hostkeys import changed, not_pinned, unknown
 from fleet.transport.ssh.known_hosts import Entry, parse
 
 _CODES = {os.strerror(code).lower(): code for code in errno.errorcode}
-_KEY_TYPES = {"ed25519": "*ed25519*", "ecdsa": "ecdsa-*", "rsa": "*rsa*"}
+_KEY_TYPES = {"-cert-": "*-cert-*", "ed25519": "*ed25519*", "ecdsa": "ecdsa-*", "rsa": "*rsa*"}
 # what ssh says of itself, and not of the connection
 _TALK = re.compile(r"debug\d: |Authenticated to |@@@|Transferred: |Bytes per second: ")
 
@@ -42,7 +42,7 @@ class Said:
     @property
     def key_types(self) -> str | None:
         """The pattern of algorithms that the presented host key stands for."""
-        found = self._last(r"Server host key: (\S+) ")
+        found = self._last(r"Server host (?:key|certificate): (\S+) ")
         return next((pattern for word, pattern in _KEY_TYPES.items() if found and word in found[1]), None)
 
     def _last(self, pattern: str) -> re.Match[str] | None:
@@ -55,7 +55,7 @@ class Said:
     def _host_key(self) -> ConnectError | None:
         if "Host key verification failed" not in self._text:
             return None
-        found = self._last(r"Server host key: (?:ssh-|ecdsa-sha2-)?(\S+) (SHA256:\S+)")
+        found = self._last(r"Server host (?:key|certificate): (?:ssh-|ecdsa-sha2-)?(\S+) (SHA256:[^\s,]+)")
         key = f"{found[2]} ({found[1]})" if found else "another one"
         pin = self._host.host_key
         if pin is not None and (not found or pin.rstrip("=") != found[2]):

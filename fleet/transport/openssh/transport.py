@@ -40,6 +40,8 @@ _ALWAYS = (
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
 )
+# The same, of keywords that OpenSSH older than 8.7 does not know: for a config that has them.
+_IF_NAMED = ("ForkAfterAuthentication=no", "SessionType=default", "StdinNull=no")
 
 
 class OpensshChannel(ProcessChannel):
@@ -154,7 +156,7 @@ class OpensshTransport(Routed):
         while True:
             gateway = self._gateway(route, deadline) if route else None
             seen = len(gateway.refusals) if gateway else 0
-            words = [*self._words(host, endpoint, without), *(_through(gateway) if gateway else ())]
+            words = [*self._words(host, endpoint, without), *_through(gateway, endpoint)]
             control = self._folder.socket()
             main = ["-N", "-M", "-S", str(control), "-o", "LogLevel=DEBUG1"]
             master = Master(["ssh", *main, *words, "--", host.name], control, gateway)
@@ -173,8 +175,13 @@ class OpensshTransport(Routed):
             if isinstance(error, ClosedEarly) and retries < EARLY_RETRIES and deadline.left() > pause:
                 retries += 1
                 deadline.cancel.wait(pause)
-            elif error.kind == "host-key" and host.host_key and said.key_types and said.key_types not in without:
-                # the pinned key may be of another type than the one presented
+            elif (
+                error.kind in ("host-key", "unknown-host-key")
+                and host.host_key
+                and said.key_types
+                and said.key_types not in without
+            ):
+                # the pinned key may be of another type than the one presented, or lie in a certificate
                 refused = refused or error
                 without.append(said.key_types)
             else:
@@ -184,6 +191,7 @@ class OpensshTransport(Routed):
         """What leads to this host: the inventory's word, over the user's config, which ssh reads itself. Nothing of
         it passes a shell."""
         options = [*_ALWAYS, f"ConnectTimeout={int(self.options.connect_timeout) + 2}"]
+        options += (option for option in _IF_NAMED if self.config.names(option.partition("=")[0]))
         if without:
             options.append(f"HostKeyAlgorithms=-{','.join(without)}")
         if host.identity_file:
@@ -196,7 +204,7 @@ class OpensshTransport(Routed):
         if host.host_key:
             known = self._known_hosts.of(endpoint).known
             words += self._folder.pinned(host.host_key, (entry.key.type for entry in known))
-        return [*self._folder.config(), *words, "-l", endpoint.user, "-p", str(endpoint.port)]
+        return [*self._folder.config(endpoint.by_address), *words, "-l", endpoint.user, "-p", str(endpoint.port)]
 
     def _gateway(self, route: tuple[Host, ...], deadline: Deadline) -> Master:
         """The connection to the last gateway of the route."""
@@ -208,10 +216,13 @@ class OpensshTransport(Routed):
         return self._gateways.get(route_key(route), gateway.name, connect, deadline)
 
 
-def _through(gateway: Master) -> list[str]:
-    """What leads through a gateway's connection."""
+def _through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
+    """What leads through a gateway's connection, or through none: what ssh itself runs for a ProxyJump verifies the
+    gateway's key as the user's config has it."""
+    if gateway is None:
+        return ["-o", "ProxyCommand=none"] if endpoint.proxy_command is None else []
     share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
-    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}"]
+    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}", "-o", "ProxyUseFdpass=no"]
 
 
 def _identity(file: Path) -> str:

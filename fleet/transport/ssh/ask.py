@@ -124,7 +124,7 @@ class SshClient:
 
     def _compare(self, query: Query, why: str, cancel: Cancel | None) -> Settings:
         unset = self._once(None, lambda: self._run(["-F", "none", "-G", "--", _NOBODY], why, cancel))
-        argv = [*([] if self._plain else ["-F", "/dev/stdin"]), "-T", "-G"]
+        argv = [*([] if self._plain else ["-F", "/dev/stdin"]), "-T", "-N", "-G"]
         if any("%C" in value for values in self._lines.values() for value in values):
             argv += ["-o", "ControlPath=/%C"]
         try:

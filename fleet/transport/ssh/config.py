@@ -172,6 +172,10 @@ class SshConfig:
             found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more
         return found if isinstance(found, dict) else self._client.ask(query, found, cancel)
 
+    def names(self, keyword: str) -> bool:
+        """Whether any line of what lookup() has read sets it."""
+        return keyword.lower() in self._lines
+
     def _settings(self, name: str, final: bool) -> Settings | str:
         """What holds for this name, or the place for whose sake ssh has to be asked."""
         found: Settings = {}

@@ -30,6 +30,7 @@ class Endpoint(Target):
     notes: what of the ssh config fleet did not follow, for hints. certificates: beside those that lie next to their
     keys. agent: the socket of the user's agent. revoked: a file of host keys that are not to be trusted.
     proxy_command: "FILE:LINE" ("" where ssh -G tells of it) of a command that leads there instead of TCP.
+    by_address: the config says something of its address that it does not say of its name.
     """
 
     identity_files: tuple[Path, ...]
@@ -43,6 +44,7 @@ class Endpoint(Target):
     agent: str | None = None
     revoked: Path | None = None
     proxy_command: str | None = None
+    by_address: bool = False
 
     @property
     def known_name(self) -> str:
@@ -56,7 +58,7 @@ def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endp
     own; fields of the host win over both. Raises ConnectError(kind="config") for a config that makes no sense."""
     own = host.address if host.address != host.name else None
     query = Query(host.name, own, host.user, host.port)
-    found = config.lookup(query, cancel)
+    found = by_name = config.lookup(query, cancel)
     if own:
         found = merged(found, config.lookup(Query(own, None, host.user, host.port), cancel))
 
@@ -98,6 +100,7 @@ def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endp
         _agent(found, put_in),
         next(iter(paths("revokedhostkeys")), None),
         _command(host, found),
+        found != by_name,
     )
 
 

@@ -77,6 +77,83 @@ def test_a_match_exec_and_the_users_own_multiplexing(head: Head, sshd: Sshd) -> 
     assert failure(head, Host("node", "node")).kind == "unknown-host-key"
 
 
+@pytest.mark.parametrize(
+    "word", ["ForkAfterAuthentication yes", "SessionType none", "SessionType subsystem", "StdinNull yes"]
+)
+def test_what_a_config_says_for_other_uses_of_ssh(head: Head, sshd: Sshd, word: str) -> None:
+    (head.ssh / "config").write_text(f"Host *\n {word}\n")
+    with contextlib.closing(transport(head).connect(sshd.host(), Cancel())) as session:
+        channel = session.start("cat")
+        channel.send(b"in\n")
+        channel.send_eof()
+        assert channel.recv(10) == b"in\n"
+
+
+@pytest.mark.parametrize("said", ["key", "known", "alias"])
+def test_what_the_config_says_of_an_address(head: Head, sshd: Sshd, said: str) -> None:
+    lines = {"key": f"IdentityFile {head.ssh}/other", "known": f"UserKnownHostsFile {head.ssh}/other"}
+    if said in lines:
+        (head.ssh / "id_ed25519" if said == "key" else head.known_hosts).rename(head.ssh / "other")
+    else:
+        head.known_hosts.write_text(f"there {sshd.public_key()}\n")
+    (head.ssh / "config").write_text(f"Host {sshd.addresses[0]}\n {lines.get(said, 'HostKeyAlias there')}\n")
+    assert runs(head, sshd.host())
+
+
+def test_the_inventorys_way_there_is_the_way(head: Head, sshd: Sshd) -> None:
+    """Also where it is the direct one: ssh's own ProxyJump would not verify the gateway."""
+    (head.ssh / "config").write_text(f"Host *\n ProxyJump gate\nHost gate\n HostName 127.0.0.1\n Port {sshd.port}\n")
+    assert runs(head, sshd.host("gate", user="root"))
+    (head.ssh / "config").write_text("Host *\n ProxyJump fleet.invalid\n")
+    assert runs(head, sshd.host(proxy_jump="none"))
+
+
+@pytest.mark.parametrize("number", ["junk", "198.18.0.9"])
+def test_a_banner_says_nothing_of_the_address(head: Head, tmp_path: Path, number: str) -> None:
+    line = f'debug1: Connecting to x [{number}] port 22.\nAuthenticated to x ([{number}]:22) using "publickey".\n'
+    (tmp_path / "banner").write_text(line)
+    server = Sshd(tmp_path / "s", settings=[f"Banner {tmp_path}/banner"])
+    try:
+        head.trusted_by(server)
+        with contextlib.closing(transport(head).connect(server.host(), Cancel())) as session:
+            assert session.address is None
+    finally:
+        server.stop()
+
+
+def test_a_pinned_key_in_a_certificate_that_nobody_vouches_for(head: Head, tmp_path: Path) -> None:
+    server = Sshd(tmp_path / "s")
+    server.stop()
+    make_key(tmp_path / "ca")
+    public = server.folder / "host_ed25519.pub"
+    subprocess.run(["ssh-keygen", "-q", "-s", tmp_path / "ca", "-h", "-I", "it", "-n", "127.0.0.1", public], check=True)
+    with (server.folder / "sshd_config").open("a") as file:
+        file.write(f"HostCertificate {server.folder}/host_ed25519-cert.pub\n")
+    (server.folder / "log").unlink()
+    server.start()
+    try:
+        server.allow(head.public)
+        said = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True)
+        pin = said.stdout.split()[1]
+        head.known_hosts.write_text("")
+        assert runs(head, server.host(host_key=pin))
+        error = failure(head, server.host(host_key="SHA256:" + "A" * 43))
+        assert error.kind == "host-key" and pin in error.message
+        head.known_hosts.write_text(f"@cert-authority * {(tmp_path / 'ca.pub').read_text()}")
+        assert failure(head, server.host(host_key="SHA256:" + "A" * 43)).kind == "host-key"
+    finally:
+        server.stop()
+
+
+def test_no_name_server_speaks_for_a_pinned_key(head: Head, sshd: Sshd) -> None:
+    (head.ssh / "config").write_text("Host *\n VerifyHostKeyDNS yes\n")
+    made = transport(head)
+    host = sshd.host(host_key="SHA256:" + "A" * 43)
+    argv = ["ssh", "-G", *made._words(host, made.resolve(host), []), host.name]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "verifyhostkeydns false\n" in said and "stricthostkeychecking true\n" in said
+
+
 def test_names_and_paths_reach_no_shell(tmp_path: Path, head: Head, sshd: Sshd) -> None:
     key = tmp_path / "it's 100% $(touch RAN) `touch RAN` key"
     key.write_bytes((head.ssh / "id_ed25519").read_bytes())
@@ -152,3 +229,15 @@ def test_a_closed_transport_leaves_no_connection(head: Head, sshd: Sshd) -> None
     session.close()
     made.close()
     assert not folder.exists() and not of(folder)
+
+
+def test_nobody_gets_between_a_killed_head_and_its_connections(held: tuple[subprocess.Popen[str], Path]) -> None:
+    process, folder = held
+    beside = folder.with_name(f"{folder.name}.over")
+    beside.mkdir()
+    try:
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: not of(folder) and not folder.exists())
+        assert not list(beside.iterdir())
+    finally:
+        beside.rmdir()
