@@ -59,17 +59,17 @@ class Words:
             words = ["env", *(_word(f"{name}={self.env[name]}") for name in held), *words]
         given = [f"{name}={_word(value)}" for name, value in self.env.items() if name not in READONLY]
         text = (
-            f"key={key} mark={mark} grace={round(grace * 10)} silence={NODE_SILENCE_SECONDS}; "
-            f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$mark'])}; }}; set -- {' '.join(words)}"
+            f"fleet_key={key} fleet_mark={mark} fleet_grace={round(grace * 10)} fleet_silence={NODE_SILENCE_SECONDS}; "
+            f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$fleet_mark'])}; }}; set -- {' '.join(words)}"
         )
-        if '"$nl"' in text:  # for them alone it takes a process
-            text = 'nl=$(printf "\\nx"); nl=${nl%x}; ' + text
+        if '"$fleet_nl"' in text:  # for them alone it takes a process
+            text = 'fleet_nl=$(printf "\\nx"); fleet_nl=${fleet_nl%x}; ' + text
         return os.fsencode(f"fleet begins {text}\nfleet\n")
 
 
 def _word(text: str) -> str:
     """A word as sh reads it, on one line."""
-    return "'" + text.replace("'", "'\\''").replace("\n", "'\"$nl\"'") + "'"
+    return "'" + text.replace("'", "'\\''").replace("\n", "'\"$fleet_nl\"'") + "'"
 
 
 class _Stream:

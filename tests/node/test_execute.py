@@ -322,6 +322,58 @@ def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
     assert run(ExecOptions(line="kill -KILL 0")).results[0].exit_status == 137
 
 
+def test_the_end_of_what_tells_of_the_command_is_its_end() -> None:
+    """The shell around it killed, by it or for memory: the head does not wait for word from nobody."""
+    begun = time.monotonic()
+    assert run(ExecOptions(line="kill -KILL $PPID; exec sleep 4631", grace=0)).results[0].exit_status == 137
+    assert time.monotonic() - begun < 15
+    wait_gone("sleep 4631")
+
+
+def test_what_is_exported_there_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under whatever name: nothing of command.sh's is seen by the command, nor taken from it."""
+    names = re.findall(r"\b([a-z]\w*)=", command_line()) + ["key", "mark", "grace", "spec", "ending"]
+    for name in (names := [name for name in names if not name.startswith("fleet_")]):
+        monkeypatch.setenv(name, "theirs")
+    argv = ("/usr/bin/python3", "-c", "import os,sys; print({os.environ.get(n) for n in sys.argv[1:]})", *names)
+    assert run(ExecOptions(argv)).results[0].stdout == b"{'theirs'}\n"
+
+
+# a process may have a line end in its name
+NAMES_A_VICTIM = """
+import ctypes, os, sys, time
+while not str(os.getpid()) > sys.argv[1]:
+    if os.fork():
+        os.wait()
+        os._exit(0)
+if not os.fork():
+    while not str(os.getpid()) > sys.argv[1]:
+        if os.fork():
+            time.sleep(4641)
+    ctypes.CDLL(None).prctl(15, b") S 1 1\\n" + sys.argv[1].encode())
+time.sleep(4641)
+"""
+
+
+def test_no_name_of_a_process_has_another_ended() -> None:
+    victim = subprocess.Popen(["sleep", "4641"], start_new_session=True)
+    try:
+        argv = ("/usr/bin/python3", "-c", NAMES_A_VICTIM, str(victim.pid))
+        error = run(ExecOptions(argv, timeout=1.5, grace=0.3)).results[0].error
+        assert error and error.message.endswith("ended there")
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_a_full_pipe_that_the_command_made_nonblocking_loses_no_word() -> None:
+    fill = "import os, time\nos.set_blocking(1, False); os.write(1, b'x'); time.sleep(.5)\n"
+    fill += "try:\n  while 1: os.write(1, b'y' * 4096)\nexcept BlockingIOError: os._exit(7)"
+    result = run(ExecOptions(("/usr/bin/python3", "-c", fill)), emit=lambda e: time.sleep(1.5)).results[0]
+    assert result.error is None and result.exit_status == 7
+
+
 def test_what_the_command_prints_is_never_taken_for_word_of_its_end() -> None:
     lines = "env; printf '\\000K'; printf '\\000Kabc exit 7\\n'; printf '\\000FLEET1\\n'; printf '\\000'"
     result = run(ExecOptions(line=lines)).results[0]
