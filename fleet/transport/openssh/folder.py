@@ -16,9 +16,10 @@ from fleet.transport.openssh.master import popen
 # A socket's path holds 108 bytes, and ssh puts 17 behind it at first. Nothing in it may mean something to ssh.
 _FIT = re.compile(r"/[A-Za-z0-9_./-]{,60}")
 # It ends with fleet, however that ends. Renamed first, so that a connection that comes about just now finds no folder.
-# What it is renamed to lies in the private folder too: nobody else can have put anything there.
+# What it is renamed to lies in the private folder too: nobody else can have put anything there. Each connection, also
+# one that is not through yet, has a file called as its process; that may by now be another's number.
 _WATCH = """read x; mv "$1/c" "$1/over" || exit 0
-for s in "$1/over"/*.sock; do [ -S "$s" ] && ssh -F none -O exit -S "$s" fleet.invalid; done; rm -rf "$1" """
+for f in "$1/over"/*; do p=${f##*/}; grep -qsF "$1/c/" "/proc/$p/cmdline" && kill "$p"; done; rm -rf "$1" """
 # What ssh is told about a host key when the inventory pins one: any other is revoked; that one is good, unless a key of
 # its type is on file, which then speaks for itself.
 _PIN = """[ "$6" != NONE ] || exit 0
@@ -45,7 +46,7 @@ class Folder:
         (self.path / "again").write_text(_config(home, "final all"))
 
     def socket(self) -> Path:
-        """A path for another connection's socket."""
+        """A path for another connection's socket. What is called as a process beside it ends with fleet."""
         return self.path / "c" / f"{next(self._numbers)}.sock"
 
     def config(self, again: bool) -> list[str]:

@@ -56,7 +56,9 @@ class Master:
         self._settled = threading.Event()
         null = subprocess.DEVNULL
         self._process = popen(argv, stdin=null, stdout=null, stderr=subprocess.PIPE)
+        self._mark = control.with_name(str(self._process.pid))  # for the folder's watcher
         try:
+            self._mark.touch()
             start_thread(self._listen, "fleet-openssh")
         except BaseException:
             self.abort()
@@ -103,5 +105,6 @@ class Master:
                 self._process.send_signal(signum)
             if self.ended(1.0):
                 break
-        with contextlib.suppress(OSError):
-            self.control.unlink(missing_ok=True)
+        for path in (self.control, self._mark):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)

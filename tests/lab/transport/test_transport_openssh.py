@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.line import run_line
-from tests.lab.private_sshd import Head, Sshd, make_key
+from tests.lab.private_sshd import Head, Sshd, listener, make_key
 from tests.lab.transport_tools import failure, transport, wait_until
 
 KINDS = ("openssh",)
@@ -218,6 +219,19 @@ def test_a_killed_head_leaves_no_connection(held: tuple[subprocess.Popen[str], P
     assert len(of(folder)) == 3 and folder.stat().st_mode & 0o777 == 0o700
     process.send_signal(signal.SIGKILL)
     wait_until(lambda: not of(folder) and not list(folder.parent.glob(f"{folder.name}*")))
+
+
+def test_a_head_killed_while_a_host_hangs_leaves_no_connection(head: Head) -> None:
+    with listener(lambda peer: peer.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
+        hold = HOLD.replace("channel =", "print(made._folder.path, flush=True); channel =")
+        argv = [sys.executable, "-c", hold, str(head.home), str(port)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            folder = Path(process.stdout.readline().strip())
+            wait_until(lambda: len(of(folder)) == 2)
+            time.sleep(0.3)
+            process.kill()
+            wait_until(lambda: not of(folder) and not folder.exists())
 
 
 def test_a_closed_transport_leaves_no_connection(head: Head, sshd: Sshd) -> None:
