@@ -11,7 +11,8 @@
 
 A verb gives a Report when it is over, with a Result for each host: a host that failed raises nothing, it is in there.
 What keeps a verb from being begun at all raises a FleetError, the class by its cause, with its `exit_code` and `hint`.
-Ctrl-C ends what runs on the hosts before it raises KeyboardInterrupt here. Nothing is printed.
+Ctrl-C ends what runs on the hosts before it raises KeyboardInterrupt here, as does what another signal's handler
+raises. Nothing is printed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def open(
     """The hosts of an inventory: its file, "lab" for the lab's, or None for the one that the command line would find.
 
     transport: as --transport. fanout: hosts worked on at once. connect_timeout: seconds to reach and authenticate one.
-    emit: takes the events of what happens, from several threads. ask: answers questions by yes or no; None: nobody can.
+    emit: takes the events of what happens, from several threads; those of a launch are its Run's. ask: answers
+    questions by yes or no; None: nobody can.
     InventoryError when it is not there, or not understood.
     """
     from fleet.inventory import find_inventory, load
@@ -433,7 +435,7 @@ class _Task(Generic[T]):
     def result(self) -> T:
         try:
             self.over.wait()
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or whatever else a signal handler of the caller's raises
             self._cancel.set()
             self.over.wait()
             raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -128,3 +131,51 @@ def test_a_run(hosts: api.Fleet, tmp_path: Path) -> None:
     refused = one.launch("./nothing-here", engine="command")
     with pytest.raises(PreflightError):
         list(refused)
+
+
+@pytest.mark.parametrize("verb", ["exec", "launch"])
+def test_what_a_signal_handler_of_the_program_raises_leaves_nothing_running(
+    hosts: api.Fleet, tmp_path: Path, verb: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    line = f"echo $$ > {tmp_path}/pid; exec sleep 600"
+
+    def ring(signum: int, frame: object) -> None:
+        raise TimeoutError("the program's own")
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    pid = tmp_path / "pid"
+
+    def fire() -> None:
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    timer = threading.Thread(target=fire, daemon=True)
+    try:
+        timer.start()
+        with pytest.raises(TimeoutError, match="the program's own"):
+            if verb == "exec":
+                hosts.select("a").exec(shell=line, grace=1)
+            else:
+                hosts.select("a").plan.launch("/bin/sh", ["-c", line], engine="command", grace=1).run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not Path("/proc", pid.read_text().strip()).exists()
+
+
+@pytest.mark.parametrize("what", ["ranks meet at", "logs in", "rank 0 on a", ""])
+def test_a_run_that_nobody_can_be_told_of_is_stopped(hosts: api.Fleet, tmp_path: Path, what: str) -> None:
+    """Whatever event it is that the program's own function fails over: before the start, after it, of a rank."""
+    (tmp_path / "there").mkdir()
+
+    def emit(event: Event) -> None:
+        if what in event.message if isinstance(event, Notice) and what else isinstance(event, Output) and not what:
+            raise LookupError("the program's own")
+
+    line = f"echo $$ >> {tmp_path}/pids; echo rank; test $RANK = 0 || exec sleep 600"
+    plan = hosts.select("a").plan.launch("/bin/sh", ["-c", line], engine="command", nproc_per_node=2, grace=1)
+    with pytest.raises(LookupError, match="the program's own"):
+        plan.run(emit)
+    pids = tmp_path / "pids"
+    assert not any(Path("/proc", pid).exists() for pid in (pids.read_text().split() if pids.exists() else ()))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from fleet import fanout
 from fleet.each import as_one
 from fleet.errors import HostFailed
-from fleet.events import Notice
+from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.loop import Run
@@ -36,7 +37,26 @@ FDS_PER_HOST = 4  # a connection and, for a moment, the one that replaces it
 def run(draft: Plan, runtime: Runtime) -> Report:
     """Do it all. PreflightError, ConnectError: nothing was started anywhere. Otherwise the run's own end.
 
-    runtime.cancel: set once it stops gently, twice it kills, three times it leaves the nodes alone."""
+    runtime.cancel: set once it stops gently, twice it kills, three times it leaves the nodes alone. What runtime.emit
+    raises stops it, too, and is raised when nothing runs any more."""
+    faults: list[Exception] = []
+
+    def emit(event: Event) -> None:
+        if not faults:
+            try:
+                runtime.emit(event)
+            except Exception as error:
+                faults.append(error)
+                runtime.cancel.set()
+
+    try:
+        return _run(draft, replace(runtime, emit=emit))
+    finally:
+        if faults:
+            raise faults[0]
+
+
+def _run(draft: Plan, runtime: Runtime) -> Report:
     hosts, run_id, runs_dir = len(draft.hosts), draft.run_id, draft.options.runs_dir
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     if draft.options.sync:
