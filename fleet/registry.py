@@ -56,7 +56,7 @@ class Registry(Generic[T]):
             raise UsageError(f"no {self.what} '{name}'", hint=f"one of: {', '.join(self.names)}")
         try:
             return self._made(point.load())
-        except Exception as error:  # whatever a package does when it is imported
+        except (Exception, SystemExit) as error:  # whatever a package does when it is imported
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "another package"
             raise UsageError(
                 f"{self.what} '{name}' of {package} cannot be loaded: {type(error).__name__}: {error}",

@@ -18,6 +18,7 @@ HOSTS = "hosts: {a: {}, b: {}}\n"
 def site(tmp_path: Path) -> Path:
     install(tmp_path / "site", "quietlaunch", ENGINE, quiet="Quiet", torchrun="Quiet")
     install(tmp_path / "site", "brokenlaunch", "import nothere\n", broken="Broken")
+    install(tmp_path / "site", "byelaunch", "raise SystemExit(0)\n", bye="Bye")
     return install(tmp_path / "site", "oddlaunch", "class Odd: ...\n", odd="Odd", gone="Gone")
 
 
@@ -34,7 +35,7 @@ def test_they_stand_among_the_choices(site: Path) -> None:
     for verb in ("launch", "check"):
         code, said = fleet(site, verb, "--help")
         listed = "".join(said.split())
-        assert code == 0 and "[torchrun|deepspeed|command|broken|gone|odd|quiet]" in listed
+        assert code == 0 and "[torchrun|deepspeed|command|broken|bye|gone|odd|quiet]" in listed
     assert "did you mean quiet" in fleet(site, "launch", "--engine", "quiett", "x.py")[1]
 
 
@@ -51,6 +52,7 @@ def test_one_is_planned_with(site: Path) -> None:
     "name, why",
     [
         ("broken", "of brokenlaunch 1.5 cannot be loaded: ModuleNotFoundError: No module named 'nothere'"),
+        ("bye", "of byelaunch 1.5 cannot be loaded: SystemExit: 0"),
         ("odd", "of oddlaunch 1.5 cannot be loaded: TypeError"),
         ("gone", "of oddlaunch 1.5 cannot be loaded: AttributeError"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +169,8 @@ def test_names_and_paths_reach_no_shell(tmp_path: Path, head: Head, sshd: Sshd) 
 
 
 def test_a_machine_without_ssh(head: Head, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for tool in ("mv", "rm"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     monkeypatch.setenv("PATH", str(tmp_path))
     error = failure(head, sshd.host())
     assert error.kind == "config" and "openssh-client" in str(error.hint)
