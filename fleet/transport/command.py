@@ -24,8 +24,13 @@ from fleet.transport.frames import NOISE_LIMIT
 from fleet.transport.shell import EATEN, foreign, lost, silent, stdin_eaten
 
 NODE_SILENCE_SECONDS = 60
-# what bash does not let anybody set
-READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+# what bash (or dash) does not let anybody set, or not to any value
+_OF_BASH = (
+    "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE "
+    "BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD LINENO OPTIND PPID "
+    "RANDOM SECONDS SHELLOPTS SRANDOM UID _"
+)
+READONLY = frozenset(_OF_BASH.split())
 LEFT_MOST = 20
 STATUS = re.compile(rb"exit (\d{1,3})")
 LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)

@@ -35,23 +35,24 @@ read -r self rest </proc/self/stat; known=;
 n=0; [ $fleet_grace = 0 ] || { scan && kill -TERM $pids; };
 while [ $n -lt $fleet_grace ] && scan; do sleep .1 || sleep 1; n=$((n + 1)); done;
 n=0; while scan && [ $n -lt 50 ]; do kill -KILL $pids; sleep .1 || sleep 1; n=$((n + 1)); done;
-for one in $pids; do tell "left $one $(tr "\000\n" "  " </proc/$one/cmdline | cut -c 1-300)"; done;
+trap - PIPE; for one in $pids; do tell "left $one $(tr "\000\n" "  " </proc/$one/cmdline | cut -c 1-300)"; done;
 tell ended;
 };
-# Hears the head: ends the command when it says so or is gone. Answering is all that tells it that this machine lives.
+# Hears the head: ends the command when it says so or is gone. Answering is all that tells it that this machine lives;
+# over stdout, which no startup file can do without. A head that is gone is read of, not died of (PIPE).
 listen() {
-exec <&4 >/dev/null 4<&-; trap "" HUP INT QUIT TERM; read -r self rest </proc/self/stat;
+exec <&4 3>&- 4<&-; trap "" HUP INT PIPE QUIT TERM; read -r self rest </proc/self/stat;
 watch & watch=$! ;
 while read -r word; do case $word in
-ping) say "" >&3; kill -URG $watch ;;
+ping) say ""; kill -URG $watch ;;
 end) break ;;
 esac; done;
-kill -KILL $watch; kill -WINCH $$; exec >&3; finish;
+kill -KILL $watch; kill -WINCH $$; finish;
 };
 # Ends the command when the head is silent: behind a cut link nobody else notices; and when our sh was killed, which
 # nobody else could tell of. (exe: not a dead process's, not another user's.)
 watch() {
-exec 3>&-; trap "idle=0" URG; idle=0;
+exec >/dev/null; trap "idle=0" URG; idle=0;
 while [ $idle -lt $fleet_silence ]; do sleep 1; [ -e /proc/$self/exe ] || exit; [ -e /proc/$$/exe ] || break; idle=$((idle + 1)); done;
 kill -KILL $self; finish;
 };

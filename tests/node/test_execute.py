@@ -28,7 +28,7 @@ from fleet.ops.execute import ExecOptions, _cut_short
 from fleet.runtime import Runtime
 from fleet.transport import command as command_module
 from fleet.transport.base import Cancel, Completed
-from fleet.transport.command import LEFT, Command, Words, _Stream, command_line
+from fleet.transport.command import LEFT, READONLY, Command, Words, _Stream, command_line
 from fleet.transport.line import run_line
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
@@ -152,8 +152,8 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     node = subprocess.Popen(
         ["/bin/sh", "-c", command_line()],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         user=65534,
         group=65534,
         extra_groups=[],
@@ -161,7 +161,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
         start_new_session=True,
     )
     try:
-        assert node.stdin and node.stderr
+        assert node.stdin and node.stdout
         node.stdin.write(words.script("KEY", new_mark(), 0.2))
         node.stdin.flush()
         deadline = time.monotonic() + 5
@@ -173,7 +173,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
         node.stdin.flush()
         said = b""
         while not said.endswith(b"\0KEYended\n"):
-            said += (line := node.stderr.readline())
+            said += (line := node.stdout.readline())
             assert line
         found = LEFT.search(said)
         assert found and found[2].startswith(f"{sudo} -I -S -c".encode())
@@ -337,6 +337,66 @@ def test_what_is_exported_there_is_the_commands(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, "theirs")
     argv = ("/usr/bin/python3", "-c", "import os,sys; print({os.environ.get(n) for n in sys.argv[1:]})", *names)
     assert run(ExecOptions(argv)).results[0].stdout == b"{'theirs'}\n"
+
+
+@pytest.mark.parametrize("sh", ["dash", "bash"])
+def test_every_variable_arrives_as_it_was_given(sh: str, tmp_path: Path) -> None:
+    """Also those that a shell keeps for itself."""
+    (tmp_path / "sh").symlink_to(str(shutil.which(sh)))
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Other:
+        host = HOST
+
+        def start(self, command: str, *, with_stderr: bool = False) -> object:
+            return session.start(f"PATH={tmp_path}:$PATH; {command}", with_stderr=with_stderr)
+
+    env = dict.fromkeys(READONLY | {"IFS", "PS1", "HOME", "PWD", "HOSTNAME", "key", "status"}, "x y")
+    argv = ["/usr/bin/python3", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+    with Command(Other(), Words(argv, None, env), new_mark(), 0) as command:  # type: ignore[arg-type]
+        seen = json.loads(b"".join(data for _, data in command.output(silence=10, timeout=None, patience=0)))
+    assert {name: seen.get(name) for name in env} == env
+
+
+def test_a_startup_file_that_closes_stderr_does_not_make_a_quiet_command_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
+    session = LocalTransport().connect(HOST, Cancel())
+
+    class Closed:
+        host = HOST
+
+        def start(self, command: str, *, with_stderr: bool = False) -> object:
+            return session.start("exec 2>/dev/null; " + command, with_stderr=with_stderr)
+
+    words = Words(["sh", "-c", "sleep 4; echo hi"], None, {})
+    with Command(Closed(), words, new_mark(), 0) as command:  # type: ignore[arg-type]
+        assert list(command.output(silence=2, timeout=None, patience=0)) == [(0, b"hi\n")]
+    assert command.status == 0
+
+
+def test_a_head_that_is_gone_with_a_ping_unanswered_ends_it() -> None:
+    node = subprocess.Popen(
+        ["/bin/sh", "-c", command_line()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert node.stdin and node.stdout and node.stderr
+    node.stdin.write(Words(["sleep", "4651"], None, {}).script("KEY", new_mark(), 0.2))
+    node.stdin.flush()
+    deadline = time.monotonic() + 5
+    while not alive("sleep 4651"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    node.stdout.close()
+    node.stderr.close()
+    node.stdin.write(b"ping\n")
+    node.stdin.flush()
+    time.sleep(0.5)
+    node.stdin.close()
+    wait_gone("sleep 4651")
+    node.wait(10)
 
 
 # a process may have a line end in its name
