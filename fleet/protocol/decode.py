@@ -59,7 +59,7 @@ def _reader(kind: Any) -> Reader:
     if origin in (Union, UnionType):
         return _either(args)
     if origin is Literal:
-        return _that(lambda value: isinstance(value, str) and value in args)
+        return _that(lambda value: any(type(value) is type(arg) and value == arg for arg in args))
     if origin is list:
         return _items(_reader(args[0]))
     if origin is tuple:

@@ -32,7 +32,7 @@ except KeyboardInterrupt:
 
 def two(lab: VirtualLab, folder: Path) -> None:
     hosts = "".join(f"  {name}: {{address: {lab.address(name)}}}\n" for name in lab.names[:2])
-    (folder / "fleet.yaml").write_text(f"defaults: {{user: root}}\nhosts:\n{hosts}")
+    (folder / "fleet.yaml").write_text(f"defaults: {{user: root, workdir: /root/page}}\nhosts:\n{hosts}")
 
 
 def test_what_the_page_shows(lab: VirtualLab, tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def test_the_page_is_well_typed(tmp_path: Path) -> None:
     page = tmp_path / "page.py"
     page.write_text("".join(block.text for block in BLOCKS if block.page == "docs/api.md" and block.kind == "python"))
     line = [sys.executable, "-m", "mypy", "--config-file", os.devnull, "--follow-imports=silent", str(page)]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # where fleet lies as it is in a clone, mypy does not find it by itself
+    env = {**os.environ, "MYPYPATH": str(Path(fleet.__file__).parents[1])}
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -52,6 +52,7 @@ def test_what_fits_is_read_and_what_does_not_is_a_misfit(name: str, data: st.Dat
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
+        (Literal[True], True),
         (int, 1),
         (float, 1),
         (None, None),
