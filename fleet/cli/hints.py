@@ -56,7 +56,9 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
         given = [
             f"{flag} {quote(value)} "
             for flag, value in said.items()
-            if value is not None and not re.search(rf" {flag}\b", own)
+            if value is not None
+            and not re.search(rf" {flag}\b", own)
+            and not (flag == "--transport" and own.startswith("setup-ssh"))  # which has its own
         ]
         return f"fleet {''.join(given)}{match['rest']}"
 

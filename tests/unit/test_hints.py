@@ -153,6 +153,12 @@ def test_a_hint_that_says_who_keeps_its_own(typed: Settings) -> None:
     assert as_typed("fleet exec -- grep -w x") == 'fleet -w "gpu[01-04]" -x gpu02 exec -- grep -w x'
 
 
+def test_setup_ssh_is_named_without_a_transport_that_it_refuses(typed: Settings) -> None:
+    typed.transport = "openssh"
+    assert as_typed("fleet setup-ssh -w a") == "fleet setup-ssh -w a"
+    assert as_typed("fleet check") == "fleet --transport openssh check"
+
+
 @pytest.mark.parametrize("value", ["my hosts", "gpu[01-04],@a", "$(id)", "it's", 'a"b', "~/x", "a\\b", "!x", "#a"])
 def test_what_is_repeated_is_read_back_by_a_shell(value: str, typed: Settings) -> None:
     typed.inventory = typed.hosts = value
