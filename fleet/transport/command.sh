@@ -47,7 +47,7 @@ while read -r word; do case $word in
 ping) say ""; kill -URG $watch ;;
 end) break ;;
 esac; done;
-kill -KILL $watch; kill -WINCH $$; finish;
+kill -KILL $watch; kill -WINCH $$; [ "$word" ] || exec >/dev/null; finish;
 };
 # Ends the command when the head is silent: behind a cut link nobody else notices; and when our sh was killed, which
 # nobody else could tell of. (exe: not a dead process's, not another user's.)

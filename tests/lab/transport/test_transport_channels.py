@@ -47,6 +47,13 @@ def test_every_byte_passes_both_ways(session: Session) -> None:
     assert run_line(session, "cat", every).stdout == every
 
 
+def test_a_command_whose_shell_was_killed_is_told_of_as_killed(session: Session, kind: str) -> None:
+    """Not as one that was ended because the head said so: sshd closes stdin then."""
+    with Command(session, Words(None, "kill -KILL $PPID; exec sleep 4801", {}), "exec-lab-killed", 0) as command:
+        assert list(command.output(silence=20, timeout=20, patience=5)) == []
+    assert (command.status, command.left) == (255 if kind == "openssh" else 137, None)
+
+
 def test_a_stderr_flood_never_blocks_stdout(session: Session) -> None:
     done = run_line(session, "head -c 40000000 /dev/zero >&2; echo tail >&2; echo out", timeout=60)
     assert done.stdout == b"out\n"
