@@ -32,7 +32,7 @@ except KeyboardInterrupt:
 
 def two(lab: VirtualLab, folder: Path) -> None:
     hosts = "".join(f"  {name}: {{address: {lab.address(name)}}}\n" for name in lab.names[:2])
-    (folder / "fleet.yaml").write_text(f"defaults: {{user: root, workdir: /root/page}}\nhosts:\n{hosts}")
+    (folder / "fleet.yaml").write_text(f"defaults: {{user: root}}\nhosts:\n{hosts}")
 
 
 def test_what_the_page_shows(lab: VirtualLab, tmp_path: Path) -> None:
@@ -52,6 +52,7 @@ def test_what_the_page_shows(lab: VirtualLab, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     for host in lab.names[:2]:
+        lab.sh(host, "rm -r /root/work /root/.work.fleet-sync")  # other tests sync their own there
         assert f"{host} 0 {host}\n" in done.stdout
     for rank in range(4):
         assert f"rank {rank} of 4\\n" in done.stdout

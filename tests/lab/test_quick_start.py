@@ -31,6 +31,8 @@ def test_the_block_to_rehearse_works_line_by_line(lab: VirtualLab, tmp_path: Pat
             (run,) = (tmp_path / "runs").glob("digits-*")
             logs = sorted(str(path.relative_to(run)) for path in run.glob("*/rank*.out"))
             assert logs == [f"{name}/rank{rank}.out" for rank, name in enumerate(lab.names)]
+    for name in lab.names:
+        lab.sh(name, "rm -r /root/work /root/.work.fleet-sync")  # other tests sync their own there
 
 
 def heed_interrupts() -> None:
