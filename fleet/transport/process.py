@@ -146,7 +146,7 @@ class ProcessChannel:
         for signum in (signal.SIGTERM, signal.SIGKILL):
             if ProcessChannel.wait(self, self._patience) is not None:
                 break
-            os.kill(self._process.pid, signum)
+            self._process.send_signal(signum)  # nothing where another thread has seen it end
         ProcessChannel.wait(self, 2.0)
         if self._reader.ident is not None:
             self._reader.join(min(self._patience, 0.5))
