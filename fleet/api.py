@@ -427,8 +427,10 @@ class _Task(Generic[T]):
             except BaseException as error:
                 self._error = error
             finally:
-                at_end()
-                self.over.set()
+                try:
+                    at_end()
+                finally:
+                    self.over.set()
 
         threading.Thread(target=do, name="fleet", daemon=True).start()
 
@@ -472,8 +474,10 @@ class Run:
         self._events.put(event)
 
     def _end(self) -> None:
-        self._entered.__exit__(None, None, None)
-        self._events.put(None)
+        try:
+            self._entered.__exit__(None, None, None)
+        finally:
+            self._events.put(None)
 
     def __iter__(self) -> Iterator[Event]:
         """What happens, until the run is over; then raises what kept it from starting. Each event is seen once."""
