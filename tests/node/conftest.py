@@ -25,6 +25,20 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """What is synced: an empty folder."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    """Where it goes on a node; not there yet."""
+    return tmp_path / "node" / "work"
+
+
+@pytest.fixture
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What programs note in the home folder of the node, here this machine, is none of its user's."""
     folder = tmp_path_factory.getbasetemp() / "own-home"

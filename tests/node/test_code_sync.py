@@ -17,18 +17,6 @@ from fleet.transport.local import LocalTransport
 from tests.changed import changed
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "src"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def dest(tmp_path: Path) -> Path:
-    return tmp_path / "node" / "work"
-
-
 def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",)) -> Report:
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names))
     plan = sync.plan(inventory, source, str(dest))

@@ -39,16 +39,9 @@ assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "src"
-    folder.mkdir()
-    (folder / "other.py").write_text("other")
-    return folder
-
-
-@pytest.fixture
-def dest(tmp_path: Path) -> Path:
-    return tmp_path / "node" / "work"
+def source(source: Path) -> Path:
+    (source / "other.py").write_text("other")
+    return source
 
 
 def become(path: Path, kind: str) -> None:

@@ -23,16 +23,9 @@ LARGE = code.SMALL_BYTES + 1  # goes by rsync
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "src"
-    folder.mkdir()
-    (folder / "a.py").write_text("a")
-    return folder
-
-
-@pytest.fixture
-def dest(tmp_path: Path) -> Path:
-    return tmp_path / "node" / "work"
+def source(source: Path) -> Path:
+    (source / "a.py").write_text("a")
+    return source
 
 
 FREEZES = """

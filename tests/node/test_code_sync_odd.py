@@ -19,16 +19,9 @@ from tests.node.test_code_sync import mirror, ok, snapshot
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "src"
-    folder.mkdir()
-    (folder / "a.py").write_text("a")
-    return folder
-
-
-@pytest.fixture
-def dest(tmp_path: Path) -> Path:
-    return tmp_path / "node" / "work"
+def source(source: Path) -> Path:
+    (source / "a.py").write_text("a")
+    return source
 
 
 def error_of(source: Path, dest: Path) -> FleetError:

@@ -13,7 +13,7 @@ import pytest
 from fleet.delivery import mirror as code
 from fleet.errors import HostFailed
 from tests.node.test_chain import Fleet
-from tests.node.test_code_sync import dest, mirror, node_with, ok, source  # noqa: F401 (fixtures)
+from tests.node.test_code_sync import mirror, node_with, ok
 
 pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20
@@ -39,14 +39,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", str(point)], check=True)
 
 
-def refused(source: Path, dest: Path) -> HostFailed:  # noqa: F811
+def refused(source: Path, dest: Path) -> HostFailed:
     error = mirror(source, dest).results[0].error
     assert isinstance(error, HostFailed)
     return error
 
 
-def test_inodes_that_ran_out(source: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    dest = disk("size=8m,nr_inodes=40")  # noqa: F811
+def test_inodes_that_ran_out(source: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    dest = disk("size=8m,nr_inodes=40")
     for n in range(60):
         (source / f"{n:02}").write_text(str(n))
     assert "60 files are to be made" in refused(source, dest).message
@@ -62,9 +62,9 @@ def test_inodes_that_ran_out(source: Path, disk: Disk, monkeypatch: pytest.Monke
     assert len(list(dest.rglob("*"))) == 29
 
 
-def test_bytes_that_ran_out(source: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_bytes_that_ran_out(source: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """What rsync left of a large file is no room for it: it is written anew beside that."""
-    dest = disk("size=8m")  # noqa: F811
+    dest = disk("size=8m")
     (source / "big").write_bytes(os.urandom(12 * MB))
     node_with(monkeypatch, NO_LOOK)
     assert not mirror(source, dest).ok
@@ -103,8 +103,8 @@ def check_holes(folder: Path, made: dict[str, bytes]) -> None:
         assert (folder / name).stat().st_blocks * 512 <= 64 << 10, name
 
 
-def test_code_keeps_its_holes(source: Path, disk: Disk) -> None:  # noqa: F811
-    dest = disk("size=4m")  # noqa: F811
+def test_code_keeps_its_holes(source: Path, disk: Disk) -> None:
+    dest = disk("size=4m")
     made = holes(source)
     ok(source, dest)
     check_holes(dest, made)
@@ -123,7 +123,7 @@ def test_data_keeps_its_holes_also_when_it_was_cut_short(tmp_path: Path, disk: D
     check_holes(fleet.path("n2", "set"), made)
 
 
-def test_hard_links_are_told(source: Path, dest: Path) -> None:  # noqa: F811
+def test_hard_links_are_told(source: Path, dest: Path) -> None:
     (source / "a").write_text("1")
     os.link(source / "a", source / "b")
     assert mirror(source, dest).data["hard_links"] == 2
@@ -132,8 +132,8 @@ def test_hard_links_are_told(source: Path, dest: Path) -> None:  # noqa: F811
 
 
 def test_a_large_file_that_changes_while_it_is_sent_is_named(
-    source: Path,  # noqa: F811
-    dest: Path,  # noqa: F811
+    source: Path,
+    dest: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (source / "model.bin").write_bytes(bytes(range(256)) * 8192)
@@ -152,7 +152,7 @@ def test_a_large_file_that_changes_while_it_is_sent_is_named(
     assert (dest / "model.bin").read_bytes() == (source / "model.bin").read_bytes()
 
 
-def test_a_file_that_vanishes_while_the_source_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_file_that_vanishes_while_the_source_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source / "a").write_text("1")
     monkeypatch.setattr(os, "access", lambda path, mode: (source / "a").unlink() or os.stat(source / "a"))
     with pytest.raises(HostFailed, match="a vanished while the source was read"):
