@@ -3,7 +3,8 @@
 import time
 from typing import Any, Callable  # noqa: UP035 (runs on nodes' Python)
 
-from fleet.node.delivery.chain import link, member, send, store
+from fleet.node.delivery import store
+from fleet.node.delivery.chain import link, member, send
 
 # what is changed here is none of their types' business
 LINK, MEMBER, SEND, STORE = (link, member, send, store)  # type: Any, Any, Any, Any

@@ -13,14 +13,14 @@ import time
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, shut, tls_context
-from fleet.node.delivery.chain.part_file import Stopped
-from fleet.node.delivery.chain.store import CHUNK
+from fleet.node.delivery.part_file import Stopped
+from fleet.node.delivery.store import CHUNK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fleet.node.delivery.chain.store import Store
+    from fleet.node.delivery.store import Store
 
 GATHER_SECONDS = 0.005
 

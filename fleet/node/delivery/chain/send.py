@@ -10,14 +10,14 @@ import time
 from fleet.node.base.wire import send_json
 from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.link import DIAL_SECONDS, Link, Lost, Nonsense, lost, reason_of, tls_context, whole
-from fleet.node.delivery.chain.part_file import Stopped
-from fleet.node.delivery.chain.store import CHUNK
+from fleet.node.delivery.part_file import Stopped
+from fleet.node.delivery.store import CHUNK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from fleet.node.delivery.chain.store import Store
+    from fleet.node.delivery.store import Store
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.Served | chain.Link], None]" = send_json

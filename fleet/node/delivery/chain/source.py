@@ -6,9 +6,9 @@ from fleet.node.base.files import file_digest
 from fleet.node.base.wire import send_json
 from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.send import Limit, Sender
-from fleet.node.delivery.chain.store import Store
-from fleet.node.delivery.chain.target import Target
 from fleet.node.delivery.head import Head, unpack
+from fleet.node.delivery.store import Store
+from fleet.node.delivery.target import Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

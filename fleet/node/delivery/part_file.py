@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fleet.node.delivery.chain.target import Target
+    from fleet.node.delivery.target import Target
 
 BLOCK = 4 << 20
 

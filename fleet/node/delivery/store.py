@@ -15,13 +15,13 @@ from fleet.node.base.beneath import chmod
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
 from fleet.node.base.wire import decode, encode, send_json
-from fleet.node.delivery.chain.part_file import BLOCK, File, Stopped, Writer, verified_prefix
+from fleet.node.delivery.part_file import BLOCK, File, Stopped, Writer, verified_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from fleet.node.delivery.chain.target import Target
+    from fleet.node.delivery.target import Target
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.Corrupt], None]" = send_json
