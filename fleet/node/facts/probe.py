@@ -1,7 +1,8 @@
 """Brings the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
 
-spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; for a launch also
-{"script": str, "program": bool, "modules": [names], "node_rank", "peer_addresses": [str],
+spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
+has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
+launch also {"script": str, "program": bool, "modules": [names], "node_rank", "peer_addresses": [str],
 "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines: {"op": "clock"} is answered with
 J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J frame is {"facts": {...}}; see
 protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py, unfinished.py,
@@ -23,6 +24,7 @@ from fleet.node.facts.system import disk, hardware, limits, system
 from fleet.node.facts.tools import Tools, driver
 from fleet.node.facts.workdir import Workdir
 from fleet.node.ports.listeners import describe
+from fleet.node.python.interpreters import interpreters
 from fleet.node.run.extension_builds import build_root, stale_locks
 from fleet.node.run.rendezvous import meet, network
 
@@ -34,10 +36,9 @@ if TYPE_CHECKING:
 MARGIN = 0.3
 
 
-def steps(spec: "dict[str, Any]", done: threading.Event) -> "list[Step]":
+def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
     """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
     until = time.monotonic() + spec["deadline"] - MARGIN
-    tools = Tools(spec)
     workdir = Workdir(spec, tools)
     found: list[Step] = [
         ("activate", tools.activate),
@@ -80,6 +81,11 @@ def python(tools: Tools, modules: "list[str] | None") -> "dict[str, Any]":
     return facts
 
 
+def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
+    """Whether the interpreter that trains does not work, or has no torch where that is needed."""
+    return "python" in facts and not (facts["python"]["version"] and (facts["torch"] or "torch" not in modules))
+
+
 def gpu_processes(tools: Tools) -> "dict[str, Any]":
     facts = tools.gpu_processes()
     for process in facts["gpu_processes"]:
@@ -105,6 +111,9 @@ def main() -> None:
 
     spec = begin(heed)
     began = time.monotonic()
-    facts = gather(steps(spec, done), spec["deadline"])
+    tools = Tools(spec)
+    facts = gather(steps(spec, tools, done), spec["deadline"])
+    if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
+        facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
     facts["seconds"] = round(time.monotonic() - began, 3)
     finish({"facts": facts})

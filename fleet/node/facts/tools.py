@@ -88,6 +88,17 @@ def last_line(*texts: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
+def ask_interpreter(path: str, env: "dict[str, str]") -> "tuple[dict[str, Any] | None, str | None]":
+    """(what ASK_PYTHON tells, None), or (None, why it does not work)."""
+    status, out, err = 126, "", ""
+    try:
+        status, out, err = run([path, "-c", ASK_PYTHON], env)
+        return json.loads(out.strip().splitlines()[-1]), None
+    except (OSError, ValueError, IndexError) as error:
+        reason = str(error) if isinstance(error, OSError) else last_line(err)
+        return None, "%s: %s" % (path, reason or "said nothing, exit status %d" % status)
+
+
 def driver() -> "dict[str, str | None]":
     # from the kernel: it answers also where nvidia-smi hangs
     version = text("/proc/driver/nvidia/version")
@@ -153,13 +164,8 @@ class Tools:
         except Refused as refused:
             answer["error"] = refused.message
             return facts
-        status, out, err = 126, "", ""
-        try:
-            status, out, err = run([path, "-c", ASK_PYTHON], self.env)
-            said = json.loads(out.strip().splitlines()[-1])
-        except (OSError, ValueError, IndexError) as error:
-            reason = str(error) if isinstance(error, OSError) else last_line(err)
-            answer["error"] = "%s: %s" % (path, reason or "said nothing, exit status %d" % status)
+        said, answer["error"] = ask_interpreter(path, self.env)
+        if said is None:
             return facts
         for name in ("torch", "deepspeed", "packages"):
             facts[name] = said.pop(name)

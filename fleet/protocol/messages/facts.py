@@ -24,6 +24,8 @@ Cpu = TypedDict("Cpu", {"model": Text, "count": Number, "usable": Number}, total
 Python = TypedDict(
     "Python", {"path": Text, "executable": Text, "version": Text, "implementation": Text, "error": Text}, total=False
 )
+# torch: its version. cuda: what torch is built for
+Interpreter = TypedDict("Interpreter", {"path": str, "version": str, "torch": Text, "cuda": Text})
 DeepSpeed = TypedDict("DeepSpeed", {"version": Text, "ops": list[str]}, total=False)
 Interface = TypedDict("Interface", {"name": str, "addresses": list[str], "state": Text, "speed": Number, "mtu": Number})
 Port = TypedDict("Port", {"state": str})
@@ -68,6 +70,7 @@ Facts = TypedDict(
         "limits": dict[str, int | str],
         "compilers": dict[str, Text],
         "python": Python,
+        "interpreters": list[Interpreter],
         "packages": dict[str, str],
         "torch": dict[str, Text] | None,
         "deepspeed": DeepSpeed | None,

@@ -1,0 +1,73 @@
+"""The interpreters that this node has, and which of them has torch. torch is not imported for that.
+
+Each place and each interpreter has a thread of its own: what lies on a file system that hangs is left out.
+"""
+
+import glob
+import os
+import re
+from functools import partial
+
+from fleet.node.base.gather import gather
+from fleet.node.facts.system import text
+from fleet.node.facts.tools import ask_interpreter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST = 24
+LOOK_SECONDS, ASK_SECONDS = 3.0, 5.0
+CONDAS = ("conda", "miniconda3", "anaconda3", "miniforge3", "mambaforge")
+OF_HOME = (".venv", "venv", ".virtualenvs/*", ".conda/envs/*", ".pyenv/versions/*")
+
+
+def places(path: str, workdir: "str | None") -> "list[str]":
+    """Patterns of the folders that interpreters lie in, likely ones first. path: a PATH."""
+    home = os.path.expanduser("~")
+    roots = [os.path.join(os.path.expanduser(workdir or "~"), name) for name in (".venv", "venv")]
+    for folder in (home, "/opt"):
+        for name in CONDAS:
+            roots += [os.path.join(folder, name), os.path.join(folder, name, "envs/*")]
+    roots += [os.path.join(home, name) for name in OF_HOME]
+    roots += text(home + "/.conda/environments.txt").splitlines()
+    # pyenv's shims are scripts that start what lies beside them
+    on_path = [re.sub("/shims$", "/versions/*/bin", folder) for folder in path.split(os.pathsep)]
+    return on_path + [root + "/bin" for root in roots] + ["/usr/local/bin", "/usr/bin"]
+
+
+def look(pattern: str) -> "dict[str, dict[str, str]]":
+    """{pattern: {what it is: path}}: an environment is one interpreter, and so is what several names lead to."""
+    found: dict[str, str] = {}
+    for folder in sorted(glob.glob(pattern))[:MOST]:
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if re.match(r"python(3(\.\d+)?)?$", name) and os.access(path, os.X_OK):
+                own = os.path.exists(os.path.join(folder, "../pyvenv.cfg"))
+                found.setdefault(folder if own else os.path.realpath(path), path)
+    return {pattern: found}
+
+
+def ask(path: str, env: "dict[str, str]") -> "dict[str, Any]":
+    """{path: what is told of it}, nothing for one that does not work."""
+    said = ask_interpreter(path, env)[0]
+    if said is None:
+        return {}
+    torch = said["torch"] or {}
+    told = {"path": path, "version": said["version"], "torch": torch.get("version"), "cuda": torch.get("cuda")}
+    return {path: told}
+
+
+def interpreters(env: "dict[str, str]", workdir: "str | None") -> "list[dict[str, Any]]":
+    """[{"path", "version", "torch": its version | null, "cuda": what it is built for | null}], with torch first."""
+    # the home folder may be what hangs
+    listed = gather([("places", lambda: {"places": places(env.get("PATH", os.defpath), workdir)})], LOOK_SECONDS)
+    patterns = listed.get("places", [])
+    there = gather([(pattern, partial(look, pattern)) for pattern in patterns], LOOK_SECONDS)
+    known: dict[str, str] = {}
+    for pattern in patterns:
+        for what, path in there.get(pattern, {}).items():
+            known.setdefault(what, path)
+    paths = list(known.values())[:MOST]
+    asked = gather([(path, partial(ask, path, env)) for path in paths], ASK_SECONDS)
+    return sorted((asked[path] for path in paths if path in asked), key=lambda one: not one["torch"])
