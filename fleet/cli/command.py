@@ -20,6 +20,12 @@ def one_spelling(token: str) -> str:
     return token.replace("_", "-")
 
 
+def spelled(word: str) -> str:
+    """A word with the name of a long option in the one spelling; its value, and all else, as they are."""
+    name, equals, value = word.partition("=")
+    return f"{one_spelling(name)}{equals}{value}" if word.startswith("--") else word
+
+
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "token_normalize_func": one_spelling}
 
 

@@ -24,7 +24,7 @@ from click.shell_completion import (
     shell_complete,
 )
 
-from fleet.cli.command import rest_of
+from fleet.cli.command import rest_of, spelled
 from fleet.cli.options import settings_of
 from fleet.inventory.find import LAB, find_inventory, load
 from fleet.model import Inventory
@@ -75,8 +75,10 @@ class _Line(ShellComplete):
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         if _is_of_the_command(self.cli, args):
             return [CompletionItem(incomplete, type="file")]
-        found = super().get_completions(args, incomplete)
+        found = super().get_completions([spelled(word) for word in args], spelled(incomplete))
         option, equals, _ = incomplete.partition("=")
+        if incomplete.startswith("--") and "_" in option and not equals:  # as it was begun
+            found = [CompletionItem(f"--{item.value[2:].replace('-', '_')}", item.type, item.help) for item in found]
         if equals and option.startswith("-"):  # click takes it away, the shell wants the whole word
             found = [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in found]
         return found

@@ -4,7 +4,7 @@ from fleet.inventory.convert import FORMATS, convert, report
 from fleet.inventory.find import find_inventory, load
 from fleet.inventory.hostfile import parse_hostfile
 from fleet.inventory.nodeset import expand, fold
-from fleet.inventory.select import select
+from fleet.inventory.select import host_named, select
 from fleet.inventory.yaml_file import parse_yaml
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "expand",
     "find_inventory",
     "fold",
+    "host_named",
     "load",
     "parse_hostfile",
     "parse_yaml",

@@ -6,7 +6,6 @@ start are errors here, with the lines they stand on.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from fleet.errors import InventoryError
 from fleet.inventory.fields import OF_ONE_HOST, FieldError, address, printable, shown
-from fleet.inventory.groups import Groups
+from fleet.inventory.groups import Groups, canonical
 from fleet.inventory.nodeset import MAX_HOSTS, expand
 from fleet.model import Host, Inventory
 
@@ -75,7 +74,7 @@ class Builder:
             raise InventoryError("names no hosts", where=self.source, hint="one host on a line: gpu1 slots=8")
         self._check_machines()
         self._check_jumps()
-        groups = Groups({name: members for name, (members, _) in self._groups.items()}, list(self.lines))
+        groups = Groups({name: members for name, (members, _) in self._groups.items()}, self._hosts)
         resolved = {}
         for name, (_, line) in self._groups.items():
             try:
@@ -109,7 +108,7 @@ class Builder:
         seen: dict[tuple[str, int, str | None], str] = {}
         for host in self._hosts:
             # behind different jump hosts the same private address is another machine
-            key = (_canonical(host.address), host.port or 22, host.proxy_jump)
+            key = (canonical(host.address), host.port or 22, host.proxy_jump)
             if key in seen:
                 self.fail(
                     self.lines[host.name],
@@ -137,14 +136,6 @@ class Builder:
                 if hop not in path:
                     path.add(hop)
                     todo += jumps[hop]
-
-
-def _canonical(text: str) -> str:
-    base, mark, zone = text.partition("%")
-    try:
-        return str(ipaddress.ip_address(base)) + mark + zone
-    except ValueError:
-        return text.lower().rstrip(".")
 
 
 def hops(host: Host) -> set[str]:

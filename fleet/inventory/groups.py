@@ -1,4 +1,4 @@
-"""Groups: expressions over host names and other groups, resolved against one inventory's names only.
+"""Groups: expressions over host names, addresses and other groups, resolved against one inventory's hosts only.
 
 The one resolver behind "@name", in `groups:` and in -w/-x. Nothing outside of the inventory is asked.
 """
@@ -6,25 +6,29 @@ The one resolver behind "@name", in `groups:` and in -w/-x. Nothing outside of t
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleet.inventory.fields import FieldError, shown, suggest
 from fleet.inventory.nodeset import algebra, expand, scan
+from fleet.inventory.slips import is_like_a_port
+from fleet.model import Host
 
 ALL = "all"
 MAX_DEPTH = 64
 
 
 class Groups:
-    """definitions: group -> expressions whose union it is. names: every host, in the inventory's order.
+    """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order. known: the
+    words that stand for one of them.
 
     "@all" is every host unless a group of that name is defined.
     """
 
-    def __init__(self, definitions: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
+    def __init__(self, definitions: Mapping[str, Sequence[str]], hosts: Sequence[Host]) -> None:
         self._definitions = definitions
-        self._names = names
-        self._known = frozenset(names)
+        self._names = [host.name for host in hosts]
+        self.known = _words(hosts)
         self._resolved: dict[str, list[str]] = {}
         self._open: list[str] = []
 
@@ -53,7 +57,7 @@ class Groups:
         return self._resolved[group]
 
     def _evaluate(self, text: str) -> Iterable[str]:
-        terms = scan(text, self._known)
+        terms = scan(text, self.known)
         if any(term.devices for term in terms):
             raise FieldError(f"{shown(text)}: a group holds hosts, not devices", "devices are picked with -w and -x")
         result: Iterable[str] = algebra((term.operator, self.operand(term.operand)) for term in terms)
@@ -68,13 +72,36 @@ class Groups:
             if not found:
                 raise FieldError(f"no host matches {shown(text)}")
             return found
-        names = expand(text)
-        for name in names:
-            if name not in self._known:
-                hint = suggest(name, self._names)
-                if name in self._definitions:
-                    hint = f"did you mean '@{name}'?"
-                elif hint is None:
-                    hint = "fleet hosts shows those there are"
-                raise FieldError(f"no host {shown(name)} in the inventory", hint)
-        return names
+        return [self.host(word) for word in ([text] if text in self.known else expand(text))]
+
+    def host(self, word: str) -> str:
+        """The name of the one host that the word stands for."""
+        names = self.known.get(word) or self.known.get(canonical(word)) or []
+        if len(names) > 1:
+            raise FieldError(f"{shown(word)} is the address of {len(names)} hosts", f"say which: {', '.join(names)}")
+        if not names:
+            hint = suggest(word, self._names) or "fleet hosts shows those there are"
+            hint = f"did you mean '@{word}'?" if word in self._definitions else hint
+            raise FieldError(f"no host {shown(word)} in the inventory", hint)
+        return names[0]
+
+
+def _words(hosts: Sequence[Host]) -> dict[str, list[str]]:
+    """Word -> the hosts that it stands for: a name one; an address, with or without its port, those that have it."""
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        addresses = {canonical(text) for text in (host.address, host.data_address) if text}
+        if host.port and is_like_a_port(host.port):
+            addresses.add(f"{host.address}:{host.port}")
+        for word in addresses:
+            found.setdefault(word, []).append(host.name)
+    return {**found, **{host.name: [host.name] for host in hosts}}
+
+
+def canonical(text: str) -> str:
+    """An address as all its spellings have it in common."""
+    base, mark, zone = text.partition("%")
+    try:
+        return str(ipaddress.ip_address(base)) + mark + zone
+    except ValueError:
+        return text.lower().rstrip(".")

@@ -4,6 +4,8 @@
     gpu2 slots=8 max_slots=8                        Open MPI; also max-slots
     gpu3:8                                          MPICH; [fe80::1]:8 for an IPv6 address
     gpu4                                            Colossal-AI
+    root@gpu5  root@10.0.0.5:33021                  as ssh and scp have it
+    ssh root@10.0.0.6 -p 33021 -i ~/.ssh/id_x       as it was pasted; also -l, -J and -o Port=33021
     gpu[05-08] slots=4 user=root port=33 activate="source /opt/rh/devtoolset-7/enable" env=NCCL_DEBUG=WARN
 
 Dialects may be mixed. Behind the name stand the fields of a host as KEY=VALUE; a value with blanks takes quotes,
@@ -13,7 +15,8 @@ and env=NAME=VALUE may be repeated. '#' at the start of a word starts a comment.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
 from fleet.inventory.build import Builder
 from fleet.inventory.fields import (
@@ -27,6 +30,7 @@ from fleet.inventory.fields import (
     slots,
     unknown_key,
 )
+from fleet.inventory.logins import read_login
 from fleet.inventory.slips import is_like_a_port
 from fleet.model import Inventory
 
@@ -36,19 +40,49 @@ _MPICH = re.compile(r"(?P<name>[^:]+|\[(?P<v6>[^\[\]]*:[^\[\]]*)\]):(?P<slots>[^
 _MAX_SLOTS = ("max_slots", "max-slots")
 
 
+class Line(NamedTuple):
+    """What a line says. name: a node set. values: field -> parsed value. login: it is one, without a name of its own.
+    left: options of ssh that say nothing about a host."""
+
+    number: int
+    name: str
+    values: dict[str, Any]
+    login: bool
+    left: tuple[str, ...]
+
+
 def parse_hostfile(text: str, source: str) -> Inventory:
     """The inventory that a hostfile's text describes; InventoryError with file, line and hint."""
     builder = Builder(source)
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+    lines = read_lines(text, builder)
+    times = Counter(name for name, _ in {(line.name, line.values.get("port")) for line in lines})
+    for number, name, values, login, left in lines:
+        if left:
+            said = " ".join([name, *(f"{key}={quote(str(value))}" for key, value in values.items() if key != "env")])
+            builder.fail(number, f"{shown(' '.join(left))} says nothing about a host", hint=f"leave it out: {said}")
+        if login and times[name] > 1:  # log-ins to one address differ in their ports, and so do their names
+            builder.add_hosts(f"{name}-{values.get('port', 22)}", {"address": name, **values}, number)
+        else:
+            builder.add_hosts(name, values, number)
+    return builder.build()
+
+
+def read_lines(text: str, builder: Builder) -> list[Line]:
+    """The lines that name hosts; what is not understood is the builder's to tell."""
+    lines = list[Line]()
+    for number, raw in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         name = None
         try:
-            words = _words(line)
-            if words:
-                name, count = _name(words[0])
-                builder.add_hosts(name, _values(words[1:], count), number)
+            words = _words(raw)
+            if not words:
+                continue
+            login = read_login([_unquoted(word) for word in words])
+            name, values = (login.host, login.values()) if login else _name(words[0])
+            rest = words[len(words) - len(login.rest) :] if login else words[1:]
+            lines.append(Line(number, name, _values(rest, values), login is not None, login.left if login else ()))
         except FieldError as error:
             builder.fail(number, error, host=name)
-    return builder.build()
+    return lines
 
 
 def _words(line: str) -> list[str]:
@@ -65,15 +99,15 @@ def _words(line: str) -> list[str]:
     return words
 
 
-def _name(word: str) -> tuple[str, int | None]:
+def _name(word: str) -> tuple[str, dict[str, Any]]:
     """The first word: a node set, and MPICH's ':8' behind it. A word with more colons is an IPv6 address."""
     if "@" in word:
-        host_name(word)  # which says what to write instead of root@10.0.0.1
+        host_name(word)
     match = _MPICH.fullmatch(word)
     if not match:
         if "=" in word:
             raise FieldError(f"{shown(word)} stands where the host's name belongs", "write gpu1 slots=8")
-        return word, None
+        return word, {}
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
     if match["slots"].isdecimal() and is_like_a_port(int(match["slots"][:6])):
@@ -83,23 +117,20 @@ def _name(word: str) -> tuple[str, int | None]:
             f"{match['v6'] or match['name']} slots={match['slots'][:6]}",
         )
     try:
-        return match["v6"] or match["name"], slots(match["slots"])
+        return match["v6"] or match["name"], {"slots": slots(match["slots"])}
     except FieldError as error:
         raise FieldError(
             f"behind ':' stands the number of slots, {error.message}", "MPICH writes gpu1:8; a port is port=22"
         ) from None
 
 
-def _values(words: list[str], count: int | None) -> dict[str, Any]:
-    """KEY=VALUE words to field values."""
-    values: dict[str, Any] = {}
+def _values(words: list[str], values: dict[str, Any]) -> dict[str, Any]:
+    """KEY=VALUE words to field values. values: what stood before them."""
     env: dict[str, str] = {}
     limit: int | None = None
-    if count is not None:
-        values["slots"] = count
     for word in words:
         key, equals, raw = word.partition("=")
-        text = _QUOTED.sub(lambda m: re.sub(r"\\(.)", r"\1", m[1]) if m[1] is not None else m[2], raw)
+        text = _unquoted(raw)
         if not equals:
             raise FieldError(f"{shown(word)} is not understood", _hint(word))
         if key in _MAX_SLOTS and limit is None:
@@ -121,6 +152,10 @@ def _values(words: list[str], count: int | None) -> dict[str, Any]:
     if limit is not None and values.get("slots", 0) > limit:
         raise FieldError(f"slots={values['slots']} is more than max_slots={limit}")
     return {**values, "env": env} if env else values
+
+
+def _unquoted(text: str) -> str:
+    return _QUOTED.sub(lambda m: re.sub(r"\\(.)", r"\1", m[1]) if m[1] is not None else m[2], text)
 
 
 def _hint(word: str) -> str:

@@ -6,7 +6,8 @@ hosts joins too and ':0,2' behind a host picks devices: 'gpu1@gpu2:0,2'.
 
 How the two '@' are told apart: one that starts an operand (at the very start, or behind , ! & ^ @) names a group,
 one behind an operand joins. So 'gpu1@gpu2' is two hosts, 'gpu1,@a100' and 'gpu1@@a100' a host and a group.
-How ':' is: a host of exactly that name (an IPv6 address) wins, else the number behind the last ':' is a device.
+How ':' is: a host of exactly that name or address (an IPv6 address) wins, else the number behind the last ':' is a
+device. An address stands for the host that has it, as `address` or `data_address`; a name wins over it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fleet.errors import InventoryError
+from fleet.errors import InventoryError, UsageError
 from fleet.inventory.fields import FieldError, parse_field, shown
 from fleet.inventory.groups import Groups
 from fleet.inventory.nodeset import algebra, scan
@@ -53,6 +54,14 @@ def select(inventory: Inventory, hosts: str | None, exclude: str | None) -> Inve
     return replace(inventory, hosts=tuple(kept), groups=groups, unselected=(*inventory.unselected, *out))
 
 
+def host_named(inventory: Inventory, option: str, word: str) -> Host:
+    """The host that a name or an address stands for; UsageError where none does, or several."""
+    try:
+        return inventory.host(Groups({}, inventory.hosts).host(word))
+    except FieldError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
+
+
 def _keep(host: Host, choice: _Choice) -> Host | None:
     if host.name not in choice.names:
         return None
@@ -82,13 +91,13 @@ def _devices_of(host: Host) -> tuple[int, ...] | None:
 
 def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
     """What an expression stands for, its devices checked against the hosts' own."""
-    groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.names)
+    groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.hosts)
     hosts = {host.name: host for host in inventory.hosts}
     parts: list[tuple[str, list[str]]] = []
     picked: dict[str, set[int]] = {}
     whole: set[str] = set()
     try:
-        for term in scan(text, hosts):
+        for term in scan(text, groups.known):
             names = groups.operand(term.operand)
             parts.append((term.operator, names))
             if term.devices is None:
@@ -104,7 +113,7 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
     except FieldError as error:
         raise InventoryError(
             f"{option} {shown(text)}: {error.message}",
-            hint=slip(option, text, hosts) or error.hint,
+            hint=slip(option, text, groups.known) or error.hint,
             where=inventory.source,
         ) from None
     # a host named with and without devices is meant as a whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Container
 
 _LOGIN = re.compile(r"(?P<user>[^\s@:]+)@(?P<host>[^\s@:]+|\[[^\s@]+\])(?::(?P<port>[0-9]+))?")
 
@@ -28,13 +28,13 @@ def login(text: str) -> str | None:
     return f"in a hostfile: {line}; in YAML: {{hosts: {{{key}: {{{pairs}}}}}}}"
 
 
-def selection(option: str, text: str, known: Iterable[str]) -> str | None:
+def selection(option: str, text: str, known: Container[str]) -> str | None:
     """What -w or -x was meant to say, where that can be told."""
     match = _LOGIN.fullmatch(text)
     if match and match["user"] not in known:
-        host = match["host"]
-        if host in known:
-            return f"{option} {host}; its user stands in the inventory, user={match['user']}"
+        here = [word for word in (f"{match['host']}:{match['port']}", match["host"]) if word in known]
+        if here:
+            return f"{option} {here[0]}; its user stands in the inventory, user={match['user']}"
         return f"{option} takes hosts of the inventory; {login(text)}"
     parts = text.split(",") if "[" not in text else re.split(r",(?![^\[]*\])", text)
     files = [part.strip()[1:] for part in parts if part.strip().startswith("^")]

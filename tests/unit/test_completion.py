@@ -21,6 +21,8 @@ LINES = {
     "fleet exe": "fleet exec",
     "fleet setup_": "fleet setup_",
     "fleet exec --no-f": "fleet exec --no-fold",
+    "fleet exec --no_f": "fleet exec --no_fold",
+    "fleet setup_ssh --key_type=ed": "fleet setup_ssh --key_type=ed25519",
     "fleet hosts --form": "fleet hosts --format",
     "fleet hosts --fan": "fleet hosts --fan",
     "fleet launch --engine dee": "fleet launch --engine deepspeed",

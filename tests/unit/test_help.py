@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.command import Helpful
+from fleet.cli.command import SETTINGS, Helpful
 from fleet.cli.main import cli, run
 from fleet.cli.play import CliVerbs
 from fleet.cli.verbs import VERB_GROUPS, VERBS
@@ -123,6 +123,21 @@ def test_hosts_to_pick_are_refused_where_a_whole_lab_would_go(capsys: pytest.Cap
 )
 def test_dashes_and_underscores_are_one(line: str) -> None:
     accept(line)
+
+
+def test_every_option_of_every_verb_may_be_written_with_underscores() -> None:
+    seen = set()
+    for words, command in commands().items():
+        parser = command.make_parser(click.Context(command, **SETTINGS))
+        for param in command.params:
+            for option in [*param.opts, *param.secondary_opts] if isinstance(param, click.Option) else []:
+                if "-" in option[2:]:
+                    value = "" if param.is_flag else "=a_b"
+                    given, rest, _ = parser.parse_args([f"--{option[2:].replace('-', '_')}{value}"])
+                    assert str(param.name) in given and not rest, (words, option)
+                    assert param.is_flag or given[str(param.name)] in ("a_b", ["a_b"])
+                    seen.add(option)
+    assert {"--connect-timeout", "--nproc-per-node", "--no-mesh", "--replace-key", "--password-file"} <= seen
 
 
 def test_what_belongs_to_the_command_or_the_script_keeps_its_spelling() -> None:

@@ -50,11 +50,61 @@ def test_ipv6_in_mpich_form():
     assert (host.name, host.address, host.slots) == ("fd00::1", "fd00::1", 8)
 
 
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("root@gpu1", {}),
+        ("root@gpu1:33 slots=8", {"port": 33, "slots": 8}),
+        ("ssh://root@gpu1:33/", {"port": 33}),
+        ("ssh root@gpu1 -p 33", {"port": 33}),
+        ("ssh -p33 root@gpu1  # rented", {"port": 33}),
+        ("ssh -l root gpu1 -oPort=33 -o 'HostName 10.0.0.1'", {"port": 33, "address": "10.0.0.1"}),
+        ("ssh -oport=33 root@gpu1 -i '~/a key' -J bastion", {"port": 33, "identity_file": "~/a key"}),
+        ("""ssh root@gpu1 -p 33 slots=8 activate="source 'a b'\"""", {"port": 33, "activate": "source 'a b'"}),
+    ],
+)
+def test_what_ssh_is_told_names_a_host(line, fields):
+    (host,) = parse_hostfile(line, "hostfile").hosts
+    assert (host.name, host.user, host.address) == ("gpu1", "root", fields.get("address", "gpu1"))
+    assert {key: getattr(host, key) for key in fields} == fields
+    assert host.proxy_jump == ("bastion" if "-J" in line else None)
+
+
+def test_one_address_on_several_ports_is_several_hosts():
+    text = "ssh root@1.2.3.4 -p 33021\nroot@1.2.3.4\nroot@5.6.7.8:33\nroot@[fd00::1]:33\n"
+    inventory = parse_hostfile(text, "f")
+    assert inventory.names == ("1.2.3.4-33021", "1.2.3.4-22", "5.6.7.8", "fd00::1")
+    assert [(host.address, host.port) for host in inventory.hosts[:2]] == [("1.2.3.4", 33021), ("1.2.3.4", None)]
+
+
+def test_a_host_may_be_called_ssh():
+    assert parse_hostfile("ssh slots=8\n", "f").names == parse_hostfile("ssh\n", "f").names == ("ssh",)
+
+
+def test_a_log_in_stands_for_several_hosts():
+    assert [(h.name, h.user) for h in parse_hostfile("root@g[1-2]", "f").hosts] == [("g1", "root"), ("g2", "root")]
+
+
 WRONG = [
     ("gpu1:2222", 1, "2222 looks like a port", "gpu1 port=2222; if these are slots: gpu1 slots=2222"),
     ("a\n[fd00::1]:22", 2, "22 looks like a port", "fd00::1 port=22"),
-    ("root@10.0.0.1", 1, "'root@10.0.0.1' is not a host name", "10.0.0.1 user=root;"),
-    ("root@10.0.0.1:2222 slots=8", 1, "not a host name", "10.0.0.1 user=root port=2222; in YAML: {hosts: {10.0.0.1: "),
+    ("root@10.0.0.1\nroot@10.0.0.1", 2, "host 10.0.0.1: is here twice", "slots"),
+    ("root@10.0.0.1:99999", 1, "port: 99999 is not between", ""),
+    ("root@10.0.0.1:22 port=33", 1, "port is here twice", ""),
+    ("a@b@c", 1, "'a@b@c' is not a host name", "user"),
+    ("-oProxyCommand=x@y", 1, "'-oProxyCommand=x' is not a user name", ""),
+    ("ssh -p 22", 1, "behind ssh no host stands", "ssh root@10.0.0.1 -p 2222"),
+    ("ssh -p 22 -oX@", 1, "behind ssh no host stands", "ssh root@10.0.0.1 -p 2222"),
+    ("ssh h -p", 1, "option -p requires argument", ""),
+    ("ssh h -z", 1, "option -z not recognized", ""),
+    ("ssh -- -oX", 1, "'-oX' is not a host name", ""),
+    ("ssh h -p 22 -oPort=33", 1, "port is here twice", ""),
+    ("ssh root@h nvidia-smi", 1, "host h: 'nvidia-smi' is not understood", "one host on a line"),
+    ("ssh root@h -i -x", 1, "'-x' would be read as an option", "./"),
+    ("ssh $(id)", 1, "not a host name", ""),
+    ("ssh root@h -p 33 -L 80:a:80", 1, "'-L 80:a:80' says nothing about a host", "leave it out: h user=root port=33"),
+    ("ssh -oProxyCommand=x h", 1, "'-o ProxyCommand=x' says nothing", "leave it out: h"),
+    ("ssh -tt -oStrictHostKeyChecking=no h", 1, "'-t -t -o StrictHostKeyChecking=no'", "leave it out: h"),
     ("-foo10", 1, "'-foo10' is not a host name", "-x foo10"),
     ("^hosts", 1, "'^hosts' is not a host name", "-i hosts"),
     ("", None, "names no hosts", ""),
@@ -80,7 +130,6 @@ WRONG = [
     ("[::1]:8", 1, "not a host name", "as its address"),
     ("[gpu1]:8", 1, "not a range", ""),
     ("slots=8", 1, "where the host's name belongs", ""),
-    ("root@gpu1 slots=8", 1, "not a host name", "user"),
     ("-oProxyCommand=touch", 1, "where the host's name belongs", ""),
     ("-oX", 1, "not a host name", ""),
     ("gpu1 activate='x", 1, "a quote is not closed", ""),

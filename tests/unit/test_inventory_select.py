@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from fleet.errors import InventoryError
-from fleet.inventory import parse_hostfile, parse_yaml, select
+from fleet.errors import InventoryError, UsageError
+from fleet.inventory import host_named, parse_hostfile, parse_yaml, select
 
 FLEET = """\
 hosts:
@@ -139,6 +139,64 @@ def test_what_a_wrong_selection_is_told(fleet, hosts, exclude, message, hint):
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
     assert caught.value.where == "fleet.yaml"
+
+
+RENTED = """\
+hosts:
+  a: {address: 10.0.0.1, data_address: 192.168.0.1, slots: 4}
+  b: {address: 10.0.0.2, data_address: 192.168.0.2, slots: 4}
+  v1: {address: 1.2.3.4, port: 33021, data_address: "fd00::1", slots: 4}
+  v2: {address: 1.2.3.4, port: 33022}
+  10.0.0.9: {}
+  n: {address: GPU.Example.com., data_address: 10.0.0.9}
+groups: {g: "10.0.0.[1-2]", h: [192.168.0.1, "1.2.3.4:33022"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "exclude", "left"),
+    [
+        ("10.0.0.1", None, "a"),
+        ("10.0.0.[1-2]", None, "a b"),
+        ("192.168.0.2,a,10.0.0.1", None, "a b"),
+        ("10.0.0.1:0,2@10.0.0.2", None, "a:0,2 b"),
+        (None, "192.168.0.[1-2]:1-3,1.2.3.4:33021", "a:0 b:0 v2 10.0.0.9 n"),
+        ("1.2.3.4:33021", None, "v1"),
+        ("fd00::1", None, "v1"),
+        ("fd00::1:0,1", None, "v1:0,1"),
+        ("10.0.0.9", None, "10.0.0.9"),  # a name wins
+        ("gpu.example.com", None, "n"),
+        ("@g", None, "a b"),
+        ("@h", None, "a v2"),
+    ],
+)
+def test_addresses_stand_for_hosts(hosts, exclude, left):
+    assert said(select(parse_yaml(RENTED, "f"), hosts, exclude)) == left
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message", "hint"),
+    [
+        ("1.2.3.4", "'1.2.3.4' is the address of 2 hosts", "say which: v1, v2"),
+        ("1.2.3.4:0", "'1.2.3.4' is the address of 2 hosts", "say which: v1, v2"),
+        ("10.0.0.7", "no host '10.0.0.7'", ""),
+        ("root@10.0.0.1", "no host 'root'", "-w 10.0.0.1; its user stands in the inventory, user=root"),
+        ("root@1.2.3.4:33022", "no host 'root'", "-w 1.2.3.4:33022; its user stands in the inventory"),
+    ],
+)
+def test_addresses_that_stand_for_no_one_host(hosts, message, hint):
+    with pytest.raises(InventoryError) as caught:
+        select(parse_yaml(RENTED, "f"), hosts, None)
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_an_option_that_takes_one_host():
+    inventory = parse_yaml(RENTED, "f")
+    assert host_named(inventory, "--on", "192.168.0.2").name == "b"
+    for word, message in {"1.2.3.4": "the address of 2 hosts", "a,b": "no host 'a,b'", "": "no host ''"}.items():
+        with pytest.raises(UsageError, match=f"--on: .*{message}"):
+            host_named(inventory, "--on", word)
 
 
 def test_groups_keep_who_is_left(fleet):

@@ -14,6 +14,7 @@ from typing import Any
 
 from fleet.errors import FleetError, HostFailed, PreflightError, UsageError
 from fleet.events import Notice
+from fleet.inventory.select import host_named
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops import wheels
 from fleet.ops.build import judge
@@ -102,10 +103,7 @@ class BuildPlan:
 
 def plan(inventory: Inventory, options: BuildOptions) -> BuildPlan:
     """Who builds what; UsageError for what cannot be."""
-    names = inventory.names
-    if options.on is not None and options.on not in names:
-        raise UsageError(f"--on: no host '{options.on}' is selected", hint="one of " + ", ".join(names[:8]))
-    host = inventory.host(options.on) if options.on else inventory.hosts[0]
+    host = inventory.hosts[0] if options.on is None else host_named(inventory, "--on", options.on)
     arch = judge.given_arch(options.arch)
     for op in options.ops:
         if not OP.fullmatch(op):
