@@ -27,10 +27,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from fleet.engines import DEFAULT
+from fleet.engines import DEFAULT, suited
 from fleet.errors import UsageError
 from fleet.events import Emit, Event, Output, silent
-from fleet.model import Host, Inventory, Job, Report
+from fleet.model import Host, Inventory, Job, Kind, Report
 from fleet.ops.plans import Line, Plan
 from fleet.runtime import Runtime
 from fleet.transport import DEFAULT as SSH
@@ -252,7 +252,7 @@ class Verbs(ABC, Generic[R, C, L]):
         script: str,
         args: Sequence[str] = (),
         *,
-        engine: str = DEFAULT,
+        engine: str | None = None,
         nnodes: int | str | None = None,
         nproc_per_node: int | str | None = None,
         master_addr: str | None = None,
@@ -262,6 +262,8 @@ class Verbs(ABC, Generic[R, C, L]):
         workdir: str | None = None,
         python: str | None = None,
         engine_args: Sequence[str] = (),
+        module: bool = False,
+        no_python: bool = False,
         sync: bool = False,
         force: bool = False,
         lease: float | None = 120.0,
@@ -271,19 +273,27 @@ class Verbs(ABC, Generic[R, C, L]):
         name: str | None = None,
         runs_dir: str | os.PathLike[str] = "runs",
         preflight: bool = True,
+        **options: Any,
     ) -> L:
         """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
-        "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one.
+        "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one. engine: None is torchrun, or for
+        a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
+        program, which the engine starts as it is. options: those that only this engine has, such as per="node".
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
         from fleet.ops import launch
 
         count, counted = launch.parse_nproc(nproc_per_node)
+        if module and no_python:
+            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
+        kind: Kind = "module" if module else "program" if no_python else "script"
+        chosen, fitting = suited(script) if engine is None and kind == "script" else (engine or DEFAULT, {})
+        own = {name.replace("_", "-"): value for name, value in options.items()}
         job = Job(
             script,
             tuple(args),
-            engine,
+            chosen,
             count,
             master_addr,
             master_port,
@@ -294,8 +304,10 @@ class Verbs(ABC, Generic[R, C, L]):
             max_restarts,
             name,
             tuple(engine_args),
+            {**fitting, **own},
+            kind,
         )
-        options = launch.LaunchOptions(
+        how = launch.LaunchOptions(
             launch.parse_nnodes(nnodes),
             counted,
             lease,
@@ -308,7 +320,13 @@ class Verbs(ABC, Generic[R, C, L]):
             force,
         )
         return self._begin(
-            launch.plan(self._fleet.inventory, job, options, launch.new_run_id(script, name)), launch.run
+            launch.plan(
+                self._fleet.inventory,
+                job,
+                how,
+                launch.new_run_id(script, name or (script if module else None)),
+            ),
+            launch.run,
         )
 
 

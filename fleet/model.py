@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.spool import Spooled, pieces
@@ -94,12 +94,16 @@ class Command:
     activate: str | None = None
 
 
+Kind = Literal["script", "module", "program"]
+
+
 @dataclass(frozen=True)
 class Job:
     """What to run, independent of where. master_port 0 means: choose one. args are the script's own.
 
     nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values
-    whose $NAME parts are expanded on the node. engine_args: options passed through to the engine.
+    whose $NAME parts are expanded on the node. engine_args: options passed through to the engine. engine_options:
+    those that the engine declares, by name. kind: whether `script` is a Python script, a module or a program.
     """
 
     script: str
@@ -115,6 +119,8 @@ class Job:
     max_restarts: int = 0
     name: str | None = None
     engine_args: tuple[str, ...] = ()
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    kind: Kind = "script"
 
 
 LARGE_TEXT = 1 << 16

@@ -13,14 +13,15 @@ import click
 
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
-from fleet.cli.command import Verb, completed
+from fleet.cli.command import completed
 from fleet.cli.context import detailed, handling, load_inventory, the_fleet
+from fleet.cli.engine_options import OWN, Launch, engine_options, sections, take
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, talk, write_json
 from fleet.cli.slips import with_options
-from fleet.engines import DEFAULT, ENGINES
+from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Inventory
@@ -31,15 +32,28 @@ if TYPE_CHECKING:
 
 @click.command(
     "launch",
-    cls=Verb,
+    cls=Launch,
     context_settings={"allow_interspersed_args": False},
     examples=(
         "fleet launch --sync train.py --lr 1e-4",
         "fleet launch --nproc-per-node 8 --env NCCL_DEBUG=INFO train.py",
         "fleet launch --engine deepspeed train.py --deepspeed_config ds.json",
+        "fleet launch -m my_package.train --lr 1e-4",
+        "fleet launch sft.sh",
     ),
     sections={
-        "What runs": ["engine", "python", "workdir", "sync", "force", "engine_args", "max_restarts"],
+        "What runs": [
+            "engine",
+            "module",
+            "no_python",
+            "python",
+            "workdir",
+            "sync",
+            "force",
+            "engine_args",
+            "max_restarts",
+        ],
+        **sections(OWN),
         "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
         "Environment": ["env", "env_expand", "env_file"],
         "While it runs": ["lease", "grace", "node_timeout", "no_preflight"],
@@ -49,10 +63,10 @@ if TYPE_CHECKING:
 @click.option(
     "--engine",
     type=Named(ENGINES),
-    default=DEFAULT,
-    show_default=True,
-    help="What starts the ranks on a node.",
+    help=f"What starts the ranks on a node [{DEFAULT}; a shell script: command].",
 )
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module's name, as behind python -m.")
+@click.option("--no-python", is_flag=True, help="SCRIPT is a program, which the engine starts as it is.")
 @click.option("--nnodes", metavar="N", help="Only the first N hosts.")
 @click.option("--nproc-per-node", metavar="N|auto|gpu|cpu", help="Ranks a node [the host's slots].")
 @click.option("--master-addr", metavar="ADDR", help="Where ranks meet [node 0's data address].")
@@ -108,6 +122,7 @@ if TYPE_CHECKING:
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
 @click.argument("script", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@engine_options
 @common_options
 def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     """Start SCRIPT as ranks on all hosts, follow it, and collect every rank's logs in runs/RUN/HOST/.
@@ -122,7 +137,7 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     settings = settings_of()
     if not (settings.dry_run or settings.json or settings.quiet):
         # before anything is asked, or even imported, that takes its time
-        talk(clean(f"launching {script} on {where(inventory, given['nnodes'])}"))
+        talk(clean(f"launching {script} on {where(inventory, given['nnodes'])}{_suited(script, given)}"))
     try:
         plan = the_fleet().plan.launch(script, args, **_told(given))
     except UsageError as error:
@@ -143,6 +158,7 @@ def _told(given: dict[str, Any]) -> dict[str, Any]:
     """The options as Fleet.launch takes them."""
     from fleet.ops.launch import read_env
 
+    own = take(given)
     port = given.pop("master_port")
     if port != "auto" and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise UsageError(f"--master-port {port}: not a port", hint="1 to 65535, or auto")
@@ -154,7 +170,17 @@ def _told(given: dict[str, Any]) -> dict[str, Any]:
         "env": env,
         "env_expand": env_expand,
         "preflight": preflight,
+        **own,
     }
+
+
+def _suited(script: str, given: dict[str, Any]) -> str:
+    """What is chosen for this script, in a word."""
+    engine, options = suited(script)
+    if given["engine"] or given["module"] or given["no_python"] or engine == DEFAULT:
+        return ""
+    words = {**options, **{name: given[name] for name in options if given[name]}}
+    return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in words.items())}"
 
 
 def _run(plan: Planned) -> int:

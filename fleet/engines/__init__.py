@@ -18,3 +18,11 @@ ENGINES: Registry[Engine] = Registry(
     group="fleet.engines",
 )
 engine = ENGINES.get
+_SHELL_SCRIPTS = (".sh", ".bash", ".zsh")
+
+
+def suited(script: str) -> tuple[str, dict[str, str]]:
+    """(engine, its options) where none was asked for: a shell script is started once on each node, as by hand."""
+    if script.endswith(_SHELL_SCRIPTS):
+        return "command", {"per": "node"}
+    return DEFAULT, {}

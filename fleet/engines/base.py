@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.engines.slips import refuse
-from fleet.model import Job, Node
+from fleet.errors import UsageError
+from fleet.model import Job, Kind, Node
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,42 @@ class Start:
         return json.dumps({"argv": list(self.command), "local_rank_at": self.local_rank_at})
 
 
+@dataclass(frozen=True)
+class Option:
+    """An option of `fleet launch` that one engine understands; Job.engine_options has its value under `name`.
+
+    name: as it is written, without dashes in front. metavar: what its value is called; None for a flag, which is True
+    or not there. choices: the values that it takes. many: it may be given several times, and is a tuple.
+    """
+
+    name: str
+    help: str
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    many: bool = False
+
+
 class Engine(ABC):
     """modules: what the training interpreter must be able to import. restarts: it obeys Job.max_restarts.
-    program: it starts SCRIPT as it is, and no interpreter on it."""
+    program: it starts SCRIPT as it is, and no interpreter on it. options: what `fleet launch` takes for it."""
 
     modules: tuple[str, ...] = ()
     restarts = False
     program = False
+    options: tuple[Option, ...] = ()
+
+    def kind(self, job: Job) -> Kind:
+        """What SCRIPT is to this engine."""
+        return "program" if self.program and job.kind == "script" else job.kind
+
+    def ranks(self, job: Job) -> int | None:
+        """Ranks on each node, whatever the inventory says; None: as many as it says."""
+        return None
+
+    def check(self, job: Job) -> None:
+        """UsageError for options that this engine does not have, or that do not fit together."""
+        for name in job.engine_options.keys() - {option.name for option in self.options}:
+            raise UsageError(f"--{name}: engine {job.engine} has no such option", hint=_whose(name))
 
     @abstractmethod
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
@@ -96,6 +126,18 @@ class Engine(ABC):
 
 
 def python_command(job: Job, python: str) -> tuple[str, ...]:
-    """A rank's argv for a Python script, unbuffered so that its lines come when they are printed."""
+    """A rank's argv: for Python unbuffered, so that its lines come when they are printed."""
+    if job.kind == "program":
+        return (job.script, *job.args)
+    if job.kind == "module":
+        return (python, "-u", "-m", job.script, *job.args)
     refuse(job)
     return (python, "-u", job.script, *job.args)
+
+
+def _whose(name: str) -> str | None:
+    """A hint: the engines that have this option."""
+    from fleet.engines import ENGINES
+
+    owners = [own for own in ENGINES.own if name in {option.name for option in ENGINES.get(own).options}]
+    return f"it is for --engine {' or '.join(owners)}" if owners else None

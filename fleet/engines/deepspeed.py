@@ -28,8 +28,9 @@ class DeepSpeed(Engine):
             "--no_python",
             "--no_local_rank",
         )
-        at = None if "--no_local_rank" in job.engine_args else 3
-        return Start((*argv, *SPAWN), python_command(job, python), local_rank_at=at)
+        command = python_command(job, python)
+        at = None if "--no_local_rank" in job.engine_args else len(command) - len(job.args)
+        return Start((*argv, *SPAWN), command, local_rank_at=at)
 
 
 def world_info(world: World) -> str:

@@ -11,6 +11,7 @@ from fleet.errors import Reason
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.steps import OF_A_RUN
 
+MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
@@ -83,9 +84,11 @@ def script(view: View) -> Said | None:
     part, script = view["want"].part, view.get("script") or {}
     if part is None or code(view) or workdir(view) or stuck("files")(view):
         return None
+    if not script.get("exists") and part.kind == "module":
+        return Said(Reason("python -m finds no such module: {path}", path=script.get("path")), MODULE)
     if not script.get("exists"):
         return Said(Reason("the script {path} does not exist", path=script.get("path")))
-    if part.program and not script.get("executable"):
+    if part.kind == "program" and not script.get("executable"):
         return Said(Reason("{path} is not executable", path=script.get("path")), "chmod +x")
     return None
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from fleet.model import Kind as ScriptKind
+
 Severity = Literal["error", "warning", "info"]
 Kind = Literal["equal", "minimum", "maximum", "clear", "said", "somewhere", "distinct", "digest", "partly", "contents"]
 View = Mapping[str, Any]
@@ -97,13 +99,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Part:
-    """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. program:
-    the script is started as it is, no interpreter reads it. met: all nodes answered, so that it means something whether
-    they could meet."""
+    """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. kind: what
+    the script is: a "program" is started as it is. met: all nodes answered, so that it means something whether they
+    could meet."""
 
     node_rank: int
     ranks: int | None
-    program: bool
+    kind: ScriptKind
     met: bool
 
 

@@ -202,6 +202,26 @@ def test_a_program_is_looked_for_on_the_path(home: Path) -> None:
     assert found["exists"] and found["executable"] and found["path"].startswith("/")
 
 
+def test_a_script_that_a_shell_can_read_need_not_be_executable(home: Path) -> None:
+    for name, text in {"a.sh": "id", "b": "#!/bin/sh", "c": "id"}.items():
+        (home / name).write_text(text)
+    found = [facts(home, free_port(), program=True, workdir="~", script=name)["script"] for name in ("a.sh", "b", "c")]
+    assert [script["exists"] and script["executable"] for script in found] == [True, True, False]
+
+
+def test_a_module_is_looked_for_as_python_does_and_not_imported(home: Path) -> None:
+    (home / "pkg/sub").mkdir(parents=True)
+    for name in ("pkg/__init__.py", "pkg/sub/__main__.py", "pkg/train.py"):
+        (home / name).write_text("raise SystemExit('imported')")
+    paths = {
+        name: facts(home, free_port(), module=True, workdir="~", script=name)["script"]
+        for name in ("pkg.train", "pkg.sub", "timeit", "pkg.nosuch", "nosuch.x")
+    }
+    assert paths["pkg.train"]["path"] == str(home / "pkg/train.py")
+    assert paths["pkg.sub"]["path"] == str(home / "pkg/sub/__main__.py")
+    assert [found["exists"] for found in paths.values()] == [True, True, True, False, False]
+
+
 def test_the_path_of_the_activated_environment_counts(home: Path) -> None:
     (home / "bin").mkdir()
     (home / "bin/mypython").symlink_to(sys.executable)

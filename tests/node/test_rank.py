@@ -88,6 +88,36 @@ def test_what_cannot_be_started(tmp_path: Path, argv: list[str], status: int) ->
     assert f"cannot start {argv[0]}" in (tmp_path / "rank5.err").read_text()
 
 
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        ("#!/bin/sh\necho $0 $1", 0o755, "./job.sh a b"),
+        ('#!/usr/bin/env -S bash -e\nwords=(x "$1"); echo ${words[1]}', 0o644, "a b"),
+        ('words=(x "$1"); echo ${words[1]}', 0o755, "a b"),
+        ("echo $1", 0o644, "a b"),
+    ],
+)
+def test_a_shell_script_needs_neither_a_mode_nor_a_first_line(tmp_path: Path, text: str, mode: int, said: str) -> None:
+    (tmp_path / "job.sh").write_text(text)
+    (tmp_path / "job.sh").chmod(mode)
+    assert outcome(tmp_path, "job.sh", "a b")[0] == 0
+    assert (tmp_path / "rank5.out").read_text().strip() == said
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "why"),
+    [
+        (b"#!/no/such/sh\r\nid", 127, r"its first line names no program: '/no/such/sh'"),
+        (b"\x7fBAD\0\0", 127, "Exec format error"),
+    ],
+)
+def test_a_script_that_cannot_be_started(tmp_path: Path, data: bytes, status: int, why: str) -> None:
+    (tmp_path / "job").write_bytes(data)
+    (tmp_path / "job").chmod(0o755)
+    assert outcome(tmp_path, "./job")[0] == status
+    assert f"cannot start ./job: {why}" in (tmp_path / "rank5.err").read_text()
+
+
 def test_the_rank_starts_with_ordinary_signals(tmp_path: Path) -> None:
     show = ["grep", "Sig[BI]", "/proc/self/status"]
     outcome(tmp_path, *show)

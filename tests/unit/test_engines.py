@@ -162,3 +162,25 @@ def test_what_python_cannot_start_is_told_what_to_write(
 def test_a_python_script_is_what_it_says() -> None:
     for script in ("train.py", "train", "python.py", "a.sh.py"):
         assert python_command(Job(script), "p")[2] == script
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "command", "at"),
+    [
+        ("torchrun", Job("pkg.train", ("-x",), kind="module"), ("/py", "-u", "-m", "pkg.train", "-x"), None),
+        ("deepspeed", Job("pkg.train", ("-x",), kind="module"), ("/py", "-u", "-m", "pkg.train", "-x"), 4),
+        ("deepspeed", Job("./tool", ("-x",), kind="program"), ("./tool", "-x"), 1),
+        ("command", Job("pkg.train", ("-x",), kind="module"), ("/py", "-u", "-m", "pkg.train", "-x"), None),
+        ("command", Job("sft.sh", ("-x",)), ("sft.sh", "-x"), None),
+    ],
+)
+def test_modules_and_programs(name: str, job: Job, command: tuple[str, ...], at: int | None) -> None:
+    start = engine(name).start(job, WORLD, NODES[1], "/py")
+    assert (start.command, start.local_rank_at) == (command, at)
+
+
+def test_an_option_of_another_engine_is_told_whose_it_is() -> None:
+    with pytest.raises(UsageError) as caught:
+        engine("torchrun").check(Job("train.py", engine_options={"per": "node"}))
+    assert str(caught.value) == "--per: engine torchrun has no such option"
+    assert caught.value.hint == "it is for --engine command"

@@ -49,7 +49,7 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
             "fleet launch --sync --nnodes 2 train.py --lr 1e-4 -x",
         ),
         ("fleet launch --no_cuda --batch=8 train.py", "fleet launch train.py --no_cuda --batch=8"),
-        ("fleet launch sft.sh --lr 1", "fleet launch --engine command ./sft.sh --lr 1"),
+        ("fleet launch --engine deepspeed sft.sh --lr 1", "fleet launch --engine command ./sft.sh --lr 1"),
         ("fleet -w gpu2 launch python train.py --lr 1", "fleet -w gpu2 launch train.py --lr 1"),
         ("fleet launch torchrun --nproc_per_node 8 train.py", "fleet launch --nproc-per-node 8 train.py"),
         (

@@ -2,7 +2,7 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
-launch also {"script": str, "program": bool, "modules": [names], "node_rank", "peer_addresses": [str],
+launch also {"script": str, "program": bool, "module": bool, "modules": [names], "node_rank", "peer_addresses": [str],
 "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines: {"op": "clock"} is answered with
 J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J frame is {"facts": {...}}; see
 protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py, unfinished.py,

@@ -67,6 +67,31 @@ print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys
                   "deepspeed": deepspeed}))
 """
 
+# where `python -m NAME` finds it; a package is imported only where looking at files says nothing
+FIND_MODULE = r"""
+import os, sys
+from importlib.util import find_spec
+name, sys.path[0] = sys.argv[1:]
+def find(name):
+    top, *inner = name.split(".")
+    spec = find_spec(top)
+    if not inner or spec is None:
+        return spec and (spec.origin if spec.submodule_search_locations is None else find(name + ".__main__"))
+    for folder in spec.submodule_search_locations or ():
+        path = os.path.join(folder, *inner)
+        for file in (path + ".py", os.path.join(path, "__main__.py")):
+            if os.path.isfile(file):
+                return file
+    spec = find_spec(name)
+    return spec and spec.origin
+try:
+    found = find(name)
+except (ImportError, ValueError, AttributeError):
+    found = None
+print()
+print(found or "")
+"""
+
 
 def run(argv: "list[str]", env: "dict[str, str]") -> "tuple[int, str, str]":
     """(status, stdout, stderr) of a tool; OSError where it cannot be started."""
@@ -171,6 +196,15 @@ class Tools:
             facts[name] = said.pop(name)
         answer.update(said)
         return facts
+
+    def module(self, name: str, workdir: str) -> "str | None":
+        """The file that `python -m name` would run there."""
+        try:
+            path = self.interpreter()
+        except Refused:
+            return None
+        out = run([path, "-c", FIND_MODULE, name, workdir], self.env)[1]
+        return (out.splitlines() or [""])[-1] or None
 
     def version(self, name: str, arguments: "list[str]", pattern: str, *places: str) -> "str | None":
         path = self.tool(name, *places)

@@ -18,13 +18,14 @@ SYNC_WAIT = 5.0
 
 
 class Workdir:
-    """spec: {"workdir": str|null, "script": str|null, "program": bool}; program: exec looks for the script, no
-    interpreter. tools: finds programs on the PATH."""
+    """spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool}; program: exec looks for the
+    script, no interpreter; module: `python -m` does. tools: finds programs on the PATH, and modules."""
 
     def __init__(self, spec: "dict[str, Any]", tools: "Tools") -> None:
         self.tools = tools
         self.script = os.path.expanduser(spec.get("script") or "")
         self.program = spec.get("program") and "/" not in self.script
+        self.module = spec.get("module")
         self.path = os.path.abspath(os.path.expanduser(spec.get("workdir") or "~"))
         self.settled = threading.Event()
 
@@ -43,7 +44,7 @@ class Workdir:
 
     def files(self) -> "dict[str, Any]":
         self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
-        path = self.tools.tool(self.script) or self.script if self.program else os.path.join(self.path, self.script)
+        path = self.find()
         facts: dict[str, Any] = {
             "path": path,
             "exists": os.path.isfile(path),
@@ -55,5 +56,17 @@ class Workdir:
             facts["size"] = os.path.getsize(path)
             if facts["size"] <= HASH_LIMIT:
                 with open(path, "rb") as f:
-                    facts["sha256"] = hashlib.sha256(f.read(HASH_LIMIT)).hexdigest()
+                    data = f.read(HASH_LIMIT)
+                facts["sha256"] = hashlib.sha256(data).hexdigest()
+                # rank.py starts a shell's and an interpreter's script also where it may not be executed
+                facts["executable"] = facts["executable"] or data[:2] == b"#!" or path.endswith(".sh")
         return {"script": facts}
+
+    def find(self) -> str:
+        """Where the script lies, or would lie."""
+        found = None
+        if self.module:
+            found = self.tools.module(self.script, self.path)
+        elif self.program:
+            found = self.tools.tool(self.script)
+        return found or os.path.join(self.path, self.script)

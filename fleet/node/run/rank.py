@@ -8,6 +8,7 @@ engine sees the truth. What cannot be started ends with 126 or 127 and a line in
 """
 
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -92,12 +93,42 @@ def start_rank(argv: "list[str]", base: str) -> int:
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        os.execvp(argv[0], argv)
+        execute(argv)
     except OSError as error:
         status = 126 if isinstance(error, PermissionError) else 127
         os.write(2, ("fleet: cannot start %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "surrogateescape"))
     finally:
         os._exit(status)
+
+
+def execute(argv: "list[str]") -> None:
+    """Become that program, which is looked for on the PATH, then here. A script that may not be executed, or names no
+    interpreter, is started by the one of its first line, else by a shell."""
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        failed = error
+    if "/" not in argv[0] and os.path.isfile(argv[0]):
+        execute(["./" + argv[0]] + argv[1:])
+    interpreter = interpreter_of(argv[0])
+    if interpreter and failed.errno == errno.ENOENT:
+        raise FileNotFoundError(errno.ENOENT, "its first line names no program: %r" % interpreter[0])
+    if interpreter is None or failed.errno not in (errno.EACCES, errno.ENOEXEC):
+        raise failed
+    os.execvp(interpreter[0], interpreter + argv)
+
+
+def interpreter_of(path: str) -> "list[str] | None":
+    """What a script names behind "#!", else a shell for what is one's; None for what is no script."""
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as f:
+        line = f.readline(4096)
+    if line.startswith(b"#!"):
+        return os.fsdecode(line[2:].strip()).split(None, 1) or None
+    if b"\0" in line or not (path.endswith(".sh") or os.access(path, os.X_OK)):
+        return None
+    return ["/bin/bash" if os.path.exists("/bin/bash") else "sh"]
 
 
 def wait(pid: int, bosses: "set[int]") -> int:

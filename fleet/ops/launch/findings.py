@@ -26,7 +26,7 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
-    by_slots = job.nproc_per_node is None and plan.options.nproc == "slots"
+    by_slots = job.nproc_per_node is None and plan.options.nproc == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
-    part = Part(node.node_rank, ranks, chosen.program, met)
+    part = Part(node.node_rank, ranks, chosen.kind(job), met)
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.modules, DEADLINE_SECONDS, part)

@@ -137,6 +137,7 @@ def plan(
     """Pure: inventory order is node-rank order. UsageError for a job that no plan can be made of. facts, master: see
     Plan.refine."""
     chosen = engine(job.engine)
+    chosen.check(job)
     nodes = tuple(_nodes(inventory, job, options, facts))
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
@@ -170,7 +171,7 @@ def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mappin
     nodes: list[Node] = []
     first = 0
     for node_rank, host in enumerate(hosts):
-        count = ranks_on(host, job, options, facts.get(host.name))
+        count = engine(job.engine).ranks(job) or ranks_on(host, job, options, facts.get(host.name))
         nodes.append(Node(host, node_rank, count, first))
         first += count
     return nodes

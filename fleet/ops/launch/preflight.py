@@ -85,6 +85,8 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
 def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dict[str, Any]:
     """What fleet/node/facts/probe.py is fed."""
     node = plan.node(host.name)
+    chosen = engine(plan.job.engine)
+    kind = chosen.kind(plan.job)
     others = [n.data_address or n.address for n in plan.hosts if n.name != host.name]
     return {
         "node_rank": node.node_rank,
@@ -100,8 +102,9 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "python": plan.job.python or host.python,
         "activate": host.activate,
         "env": dict(node.env),
-        "program": engine(plan.job.engine).program,
-        "modules": list(engine(plan.job.engine).modules),
+        "program": kind == "program",
+        "module": kind == "module",
+        "modules": list(chosen.modules),
         "deadline": DEADLINE_SECONDS,
         "peer_addresses": others[:1] if node.node_rank == 0 else [],
     }
