@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from fleet.engines import DEFAULT, suited
+from fleet.engines import engine as engine_of
 from fleet.errors import UsageError
 from fleet.events import Emit, Event, Output, silent
 from fleet.model import Host, Inventory, Job, Kind, Report
@@ -319,15 +320,9 @@ class Verbs(ABC, Generic[R, C, L]):
             str(Path.cwd()),
             force,
         )
-        return self._begin(
-            launch.plan(
-                self._fleet.inventory,
-                job,
-                how,
-                launch.new_run_id(script, name or (script if module else None)),
-            ),
-            launch.run,
-        )
+        job = engine_of(job.engine).prepare(job, Path.cwd())
+        run_id = launch.new_run_id(script, name or (script if module else None))
+        return self._begin(launch.plan(self._fleet.inventory, job, how, run_id), launch.run)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ class Job:
 
     nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values
     whose $NAME parts are expanded on the node. engine_args: options passed through to the engine. engine_options:
-    those that the engine declares, by name. kind: whether `script` is a Python script, a module or a program.
+    those that the engine declares, by name. kind: whether `script` is a Python script, a module or a program. files:
+    name -> text, what the engine finds in the run's folder on each node.
     """
 
     script: str
@@ -121,6 +122,7 @@ class Job:
     engine_args: tuple[str, ...] = ()
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     kind: Kind = "script"
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 LARGE_TEXT = 1 << 16

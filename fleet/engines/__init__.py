@@ -13,6 +13,7 @@ ENGINES: Registry[Engine] = Registry(
     {
         "torchrun": "fleet.engines.torchrun:Torchrun",
         "deepspeed": "fleet.engines.deepspeed:DeepSpeed",
+        "accelerate": "fleet.engines.accelerate:Accelerate",
         "command": "fleet.engines.command:AnyCommand",
     },
     group="fleet.engines",

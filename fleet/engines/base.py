@@ -11,6 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fleet.engines.slips import refuse
@@ -120,9 +121,31 @@ class Engine(ABC):
         for name in job.engine_options.keys() - {option.name for option in self.options}:
             raise UsageError(f"--{name}: engine {job.engine} has no such option", hint=_whose(name))
 
+    def prepare(self, job: Job, folder: Path) -> Job:
+        """The job with what the engine reads on this machine, before there is a plan. folder: the current one."""
+        return job
+
     @abstractmethod
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         """The process for this node. python: the training interpreter as the node knows it. Pure."""
+
+
+def ranks_env(world: World, node: Node) -> dict[str, str]:
+    """What ranks that fleet's spawn program starts have in common on a node; it adds RANK and LOCAL_RANK."""
+    env = {
+        "MASTER_ADDR": world.master_addr,
+        "MASTER_PORT": str(world.master_port),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_WORLD_SIZE": str(node.local_world_size),
+        "NODE_RANK": str(node.node_rank),
+        "NNODES": str(len(world.nodes)),
+    }
+    return {**env, **visible_devices(node)}
+
+
+def visible_devices(node: Node) -> dict[str, str]:
+    """The GPUs that a selection left to this node."""
+    return {} if node.host.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.host.devices))}
 
 
 def python_command(job: Job, python: str) -> tuple[str, ...]:

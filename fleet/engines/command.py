@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command
+from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command, ranks_env
 from fleet.errors import UsageError
 from fleet.model import Job, Node
 
@@ -24,15 +24,5 @@ class AnyCommand(Engine):
             raise UsageError("--per node starts one process a node", hint="leave one of the two away")
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
-        env = {
-            "MASTER_ADDR": world.master_addr,
-            "MASTER_PORT": str(world.master_port),
-            "WORLD_SIZE": str(world.size),
-            "LOCAL_WORLD_SIZE": str(node.local_world_size),
-            "NODE_RANK": str(node.node_rank),
-            "NNODES": str(len(world.nodes)),
-        }
-        if node.host.devices is not None:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.host.devices))
         argv = (*SPAWN, str(node.first_rank), str(node.local_world_size))
-        return Start(argv, python_command(replace(job, kind=self.kind(job)), python), env)
+        return Start(argv, python_command(replace(job, kind=self.kind(job)), python), ranks_env(world, node))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.engines.base import SPAWN, Engine, Start, World, python_command
+from fleet.engines.base import SPAWN, Engine, Start, World, python_command, visible_devices
 from fleet.model import Job, Node
 
 
@@ -26,11 +26,9 @@ class Torchrun(Engine):
         own = world.addresses.get(node.host.name)
         if own:
             argv.append(f"--local-addr={own}")
-        env = {}
-        if node.host.devices is not None:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.host.devices))
         # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
-        return Start((*argv, *job.engine_args, "--no-python", "--", *SPAWN), python_command(job, python), env)
+        options = (*job.engine_args, "--no-python", "--")
+        return Start((*argv, *options, *SPAWN), python_command(job, python), visible_devices(node))
 
     @staticmethod
     def _rendezvous(job: Job, world: World, node: Node) -> list[str]:

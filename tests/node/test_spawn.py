@@ -21,6 +21,16 @@ os._exit(0)
 """
 
 
+def test_it_is_the_engine_unless_a_launcher_has_made_ranks(tmp_path: Path) -> None:
+    """accelerate starts torchrun, or one process a node, as its configuration says."""
+    shutil.copy(SPAWN, tmp_path)
+    (tmp_path / "command.json").write_text(json.dumps({"argv": []}))
+    (tmp_path / "rank.py").write_text('import os; print(os.environ["RANK"], flush=True); os._exit(0)')
+    argv = [PYTHON, "-I", "-S", str(tmp_path / "spawn.py"), "4", "2", "LAUNCHED_BY"]
+    for env, ranks in (({}, ["4", "5"]), ({"LAUNCHED_BY": "none", "RANK": "7"}, ["7"])):
+        assert sorted(subprocess.check_output(argv, text=True, env=env).split()) == ranks
+
+
 def test_told_to_end_while_ranks_end_by_themselves(tmp_path: Path) -> None:
     """A rank that has just ended, as most have when a run is stopped, is no process to be signalled any more."""
     shutil.copy(SPAWN, tmp_path)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,60 @@ def test_engine_args_stand_before_fleets_own_words() -> None:
     for name in ("torchrun", "deepspeed"):
         argv = words(name, engine_args=("--log_level=error",))
         assert argv.index("--log_level=error") < argv.index("{python}")
+
+
+def prepared(folder: Path, config: str, *args: str, **options: Any) -> Job:
+    (folder / "a.yaml").write_text(config)
+    own = {"config-file": "a.yaml", **{name.replace("_", "-"): value for name, value in options.items()}}
+    job = Job("t.py", engine="accelerate", engine_args=args, engine_options=own)
+    engine("accelerate").check(job)
+    return engine("accelerate").prepare(job, folder)
+
+
+def test_accelerates_configuration_goes_along_as_it_is(tmp_path: Path) -> None:
+    config = "# mine\ndistributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_multinode_launcher: pdsh}\n"
+    job = prepared(tmp_path, config, "--debug", zero_stage="2", use_deepspeed=True)
+    assert job.files == {"accelerate.yaml": config}
+    argv = [str(w) for w in engine("accelerate").start(job, WORLD, NODES[1], "/py").argv]
+    assert argv[3:8] == ["--config_file", "{run_dir}/accelerate.yaml", "--zero_stage=2", "--use_deepspeed", "--debug"]
+    for option in ("--num_processes=6", "--machine_rank=1", "--num_machines=2", "--main_process_ip=10.0.0.1"):
+        assert argv.index(option) > argv.index("--debug")
+    assert "--deepspeed_multinode_launcher=standard" in argv
+    assert argv[-6:] == ["--no_python", "{python}", "{run_dir}/spawn.py", "2", "3", "TORCHELASTIC_RUN_ID"]
+
+
+def test_accelerate_without_a_configuration_gets_one_that_says_nothing(tmp_path: Path) -> None:
+    job = engine("accelerate").prepare(Job("t.py"), tmp_path)
+    assert list(job.files) == ["accelerate.yaml"] and "'NO'" in job.files["accelerate.yaml"]
+
+
+def test_accelerates_mpirun_would_be_a_fan_out_of_its_own(tmp_path: Path) -> None:
+    job = prepared(tmp_path, "distributed_type: MULTI_CPU\nuse_cpu: true\nmpirun_config: {mpirun_hostfile: h}\n")
+    assert job.files["accelerate.yaml"] == "distributed_type: MULTI_CPU\nuse_cpu: true\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "args", "said"),
+    [
+        ("distributed_type: [\n", (), "a.yaml:2: no YAML"),
+        ("num_machines: 2\n", (), "has no distributed_type"),
+        ("- 1\n", (), "has no distributed_type"),
+        ("distributed_type: XLA\n", (), "TPU"),
+        ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", (), "AMAZON_SAGEMAKER"),
+        ("distributed_type: 'NO'\n", ("--num-processes", "8"), "--num-processes: fleet tells it"),
+        ("distributed_type: 'NO'\n", ("--machine_rank=1",), "--machine_rank: fleet tells it"),
+        ("distributed_type: 'NO'\n", ("--config_file", "b"), "--config_file: fleet tells it"),
+    ],
+)
+def test_what_accelerate_cannot_be_given(tmp_path: Path, config: str, args: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        prepared(tmp_path, config, *args)
+    assert said in str(caught.value)
+
+
+def test_accelerates_configuration_is_looked_for_here(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="configuration b.yaml: No such file"):
+        prepared(tmp_path, "", config_file="b.yaml")
 
 
 def test_an_unknown_engine_is_a_usage_error() -> None:
@@ -147,7 +202,8 @@ def test_spawn_as_the_engine_passes_a_signal_on_as_128_plus_n(tmp_path: Path) ->
             "torchrun",
             "fleet launch --engine deepspeed --nproc-per-node 4 train.py",
         ),
-        ("accelerate", ("launch", "train.py"), "torchrun", "fleet launch train.py"),
+        ("accelerate", ("launch", "train.py"), "torchrun", "fleet launch --engine accelerate train.py"),
+        ("mpirun", ("-np", "8", "train.py"), "torchrun", "fleet launch train.py"),
     ],
 )
 def test_what_python_cannot_start_is_told_what_to_write(

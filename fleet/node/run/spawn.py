@@ -5,6 +5,7 @@ spawn.py                    the engine started one rank: become rank.py with the
                             and turns $$ into $, DeepSpeed puts --local_rank where it thinks the script is.
 spawn.py FIRST_RANK COUNT   be the engine: start COUNT ranks; the first that fails ends the others. Exits with
                             its status, 128+n for signal n.
+spawn.py FIRST_RANK COUNT VARIABLE   the one or the other: where VARIABLE is set, the engine started one rank.
 """
 
 import json
@@ -75,7 +76,7 @@ def be_engine(first: int, count: int) -> int:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 1 and not set(sys.argv[3:]) & set(os.environ):
         os._exit(be_engine(int(sys.argv[1]), int(sys.argv[2])))
     become_rank()
 

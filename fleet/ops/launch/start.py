@@ -106,6 +106,7 @@ def supervise_spec(plan: Plan, node: NodePlan) -> run.StartSpec:
         "time": time.time(),
         "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
         "files": {
+            **plan.job.files,
             COMMAND: node.start.command_file(),
             **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},
         },

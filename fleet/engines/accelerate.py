@@ -1,0 +1,150 @@
+"""accelerate: its launcher, started by fleet on each node with the user's own configuration; never its own fan-out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fleet.engines.base import SPAWN, Engine, InRunDir, Option, Start, World, python_command, ranks_env
+from fleet.errors import UsageError
+from fleet.model import Job, Node
+
+CONFIG = "accelerate.yaml"
+# without one the launcher would read ~/.cache/huggingface/accelerate/default_config.yaml of the node, if there is one
+NO_CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
+# what fleet tells the launcher -> fleet's word for it; None: fleet does it itself
+OWNED = {
+    "config-file": "--config-file FILE",
+    "machine-rank": None,
+    "num-machines": "--nnodes N",
+    "num-processes": "--nproc-per-node N",
+    "main-process-ip": "--master-addr ADDR",
+    "main-process-port": "--master-port PORT",
+    "same-network": None,
+    "rdzv-backend": None,
+    "deepspeed-multinode-launcher": None,
+    "deepspeed-hostfile": "-i FILE",
+    "deepspeed-inclusion-filter": "-w NODESET",
+    "deepspeed-exclusion-filter": "-x NODESET",
+    "mpirun-hostfile": "-i FILE",
+    "module": "-m MODULE",
+    "no-python": "--no-python PROGRAM",
+}
+OPTIONS = (
+    Option("config-file", "Its configuration, a file on this machine, used as it is.", "FILE"),
+    Option("mixed-precision", "Precision of its training.", choices=("no", "fp16", "bf16", "fp8")),
+    Option("cpu", "Train on CPUs."),
+    Option("multi-gpu", "Train on GPUs, by DDP."),
+    Option("use-fsdp", "Train with FSDP."),
+    Option("use-deepspeed", "Train with DeepSpeed."),
+    Option("zero-stage", "DeepSpeed's ZeRO stage.", "N"),
+    Option("deepspeed-config-file", "DeepSpeed's configuration, on the nodes.", "FILE"),
+    Option("gradient-accumulation-steps", "Steps between two of the optimizer's.", "N"),
+    Option("gradient-clipping", "Norm that gradients are clipped to.", "NORM"),
+)
+
+
+class Accelerate(Engine):
+    """`python -m accelerate.commands.launch`. Its configuration is read on the head, and lies in the run's folder on
+    each node as it is; what that says of hosts, ranks, address, port and launcher is overridden."""
+
+    modules = ("torch", "accelerate")
+    options = OPTIONS
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        for word in job.engine_args:
+            option = word.partition("=")[0]
+            owned = option.removeprefix("--").replace("_", "-")
+            if option.startswith("--") and owned in OWNED:
+                instead = OWNED[owned]
+                raise UsageError(
+                    f"{option}: fleet tells it accelerate's launcher on each node",
+                    hint=f"fleet launch --engine accelerate {instead}" if instead else "leave it away",
+                )
+
+    def prepare(self, job: Job, folder: Path) -> Job:
+        given = job.engine_options.get("config-file")
+        text = read_config(folder / given, given) if given is not None else NO_CONFIG
+        return replace(job, files={**job.files, CONFIG: text})
+
+    def start(self, job: Job, world: World, node: Node, python: str) -> Start:
+        # a configuration's gpu_ids are for all nodes, a selection is this node's
+        selected = () if node.host.devices is None else ("--gpu_ids=all",)
+        argv = (
+            python,
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            InRunDir(CONFIG),
+            *told(job.engine_options),
+            *job.engine_args,
+            f"--machine_rank={node.node_rank}",
+            f"--num_machines={len(world.nodes)}",
+            # it divides this by the machines to have the ranks of its own; torchrun below it counts them all
+            f"--num_processes={node.local_world_size * len(world.nodes)}",
+            f"--main_process_ip={world.master_addr}",
+            f"--main_process_port={world.master_port}",
+            "--same_network",
+            "--rdzv_backend=static",
+            "--deepspeed_multinode_launcher=standard",
+            *selected,
+            "--no_python",
+            *SPAWN,
+            # on CPUs, and without a configuration, it starts one process a node: that starts the ranks
+            str(node.first_rank),
+            str(node.local_world_size),
+            "TORCHELASTIC_RUN_ID",
+        )
+        return Start(argv, python_command(job, python), ranks_env(world, node))
+
+
+def told(options: Mapping[str, Any]) -> list[str]:
+    """Options that it has under the same names, as it writes them."""
+    words = {name.replace("-", "_"): value for name, value in options.items() if name != "config-file"}
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in words.items()]
+
+
+def read_config(path: Path, given: str) -> str:
+    """The text for the nodes. UsageError for what is none, or starts something else than ranks on hosts."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or "no text"
+        raise UsageError(
+            f"accelerate's configuration {given}: {why}",
+            hint="it is read on this machine, and sent along: write its path here",
+        ) from None
+    config = parsed(text, given)
+    if config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
+        raise UsageError(
+            f"{given}: compute_environment {config['compute_environment']}: fleet starts ranks on hosts of yours",
+            hint="compute_environment: LOCAL_MACHINE",
+        )
+    if str(config.get("distributed_type")).upper() in ("TPU", "XLA"):
+        raise UsageError(f"{given}: distributed_type {config['distributed_type']}: fleet does not drive TPU pods")
+    if config.pop("mpirun_config", None) or path.suffix == ".json":
+        # mpirun would be its own fan-out, and no option takes it back
+        import yaml
+
+        return yaml.safe_dump(config, sort_keys=False)
+    return text
+
+
+def parsed(text: str, given: str) -> dict[str, Any]:
+    import yaml  # a misspelt verb loads the engines, too
+
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{given}:{mark.line + 1}" if mark else given
+        raise UsageError(f"no YAML: {getattr(error, 'problem', None) or 'unreadable'}", where=where) from None
+    if not isinstance(config, Mapping) or "distributed_type" not in config:
+        raise UsageError(
+            f"{given} is no configuration of accelerate: it has no distributed_type",
+            hint="accelerate config writes one",
+        )
+    return dict(config)
