@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ from fleet.cli.context import detailed, handling, load_inventory, the_fleet
 from fleet.cli.engine_options import OWN, Launch, engine_options, sections, take
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
+from fleet.cli.launchers import spelled, theirs, translate
 from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, fold, talk, write_json
 from fleet.cli.slips import with_options
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.events import Notice
-from fleet.model import Inventory
+from fleet.model import Host
 
 if TYPE_CHECKING:
     from fleet.transport.base import Cancel
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.command(
     "launch",
     cls=Launch,
-    context_settings={"allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False, "token_normalize_func": spelled},
     examples=(
         "fleet launch --sync train.py --lr 1e-4",
         "fleet launch --nproc-per-node 8 --env NCCL_DEBUG=INFO train.py",
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
 @click.argument("script", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @engine_options
+@theirs
 @common_options
 def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     """Start SCRIPT as ranks on all hosts, follow it, and collect every rank's logs in runs/RUN/HOST/.
@@ -135,9 +137,12 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
     settings = settings_of()
+    nnodes = given["nnodes"]
+    hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
+    translate(given, hosts)
     if not (settings.dry_run or settings.json or settings.quiet):
         # before anything is asked, or even imported, that takes its time
-        talk(clean(f"launching {script} on {where(inventory, given['nnodes'])}{_suited(script, given)}"))
+        talk(clean(f"launching {script} on {where(hosts)}{_suited(script, given)}"))
     try:
         plan = the_fleet().plan.launch(script, args, **_told(given))
     except UsageError as error:
@@ -148,10 +153,9 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     return _run(plan)
 
 
-def where(inventory: Inventory, nnodes: str | None) -> str:
+def where(hosts: Sequence[Host]) -> str:
     """ "lab[01-04] (4 hosts)"."""
-    names = inventory.names[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.names
-    return f"{fold(names)}{f' ({len(names)} hosts)' * (len(names) > 1)}"
+    return f"{fold(host.name for host in hosts)}{f' ({len(hosts)} hosts)' * (len(hosts) > 1)}"
 
 
 def _told(given: dict[str, Any]) -> dict[str, Any]:

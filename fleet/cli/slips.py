@@ -12,37 +12,9 @@ import click
 from click.core import ParameterSource
 
 from fleet.cli.command import CommonOption, Helpful, NoSuchVerb, one_spelling
+from fleet.cli.launchers import REFUSED
 from fleet.cli.verbs import VERBS
 from fleet.errors import UsageError
-
-# what other launchers call it -> what fleet does; None: it does that itself
-LAUNCHERS = {
-    "--hostfile": "-i FILE",
-    "--include": "-w NODESET",
-    "--num-gpus": "--nproc-per-node N",
-    "--num-nodes": "--nnodes N",
-    "--num-processes": "--nproc-per-node N",
-    "--nproc": "--nproc-per-node N",
-    "--deepspeed": "--engine deepspeed",
-    "--multi-gpu": "--nproc-per-node gpu",
-    "--host": "-w NODESET",
-    "--log-dir": "--runs-dir DIR",
-    **dict.fromkeys(
-        (
-            "--node-rank",
-            "--machine-rank",
-            "--rdzv-id",
-            "--rdzv-backend",
-            "--rdzv-endpoint",
-            "--rdzv-conf",
-            "--main-process-ip",
-            "--main-process-port",
-            "--standalone",
-            "--ssh-port",
-            "--launcher",
-        )
-    ),
-}
 
 
 def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
@@ -97,10 +69,10 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     )
     typed = argv[at].partition("=")[0] if at is not None else name
     known = [option for param in ctx.command.params if not getattr(param, "hidden", False) for option in param.opts]
-    if ctx.command.name == "launch" and name in LAUNCHERS:
-        instead = LAUNCHERS[name]
-        hint = f"fleet launch {instead}" if instead else "leave it away: fleet does that itself"
-    elif ctx.command.name == "exec" and at is not None and "--shell" in argv[: at - 1]:
+    refused = REFUSED.get(one_spelling(name.lstrip("-"))) if ctx.command.name == "launch" else None
+    if refused:
+        return UsageError(f"{typed}: {refused[0]}", hint=refused[1])
+    if ctx.command.name == "exec" and at is not None and "--shell" in argv[: at - 1]:
         line = list(argv).index("--shell") + 1
         hint = f"fleet {shlex.join([*argv[:line], ' '.join(argv[line:])])}"
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
@@ -122,10 +94,11 @@ def _behind_the_script(ctx: click.Context, argv: Sequence[str], at: int | None, 
 def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """(options that `command` knows, with their values; the other words)."""
     known = {option: param for param in command.params if isinstance(param, click.Option) for option in param.opts}
+    normal = command.context_settings.get("token_normalize_func", one_spelling)
     own, others = list[str](), list[str]()
     words = iter(argv)
     for word in words:
-        param = known.get(one_spelling(word.partition("=")[0]))
+        param = known.get(normal(word.partition("=")[0]))
         (own if param else others).append(word)
         if param and not (param.is_flag or param.count or "=" in word):
             own += [value for value in [next(words, None)] if value is not None]
