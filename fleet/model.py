@@ -104,7 +104,7 @@ class Job:
     nproc_per_node: ranks per node; None takes the host's slots. env: literal values; env_expand: values
     whose $NAME parts are expanded on the node. engine_args: options passed through to the engine. engine_options:
     those that the engine declares, by name. kind: whether `script` is a Python script, a module or a program. files:
-    name -> text, what the engine finds in the run's folder on each node.
+    name -> text, what the engine finds in the run's folder on each node. notes: what the engine has to say of the job.
     """
 
     script: str
@@ -123,6 +123,7 @@ class Job:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     kind: Kind = "script"
     files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 LARGE_TEXT = 1 << 16

@@ -150,6 +150,9 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
         raise
     if settings.dry_run:
         return plans.tell("launch", plan)
+    if not (settings.json or settings.quiet):
+        for note in plan.describe().get("notes", ()):
+            talk(clean(note))
     return _run(plan)
 
 

@@ -60,12 +60,9 @@ REFUSED = {
     "elastic-training": ("fleet starts on the hosts that are selected", "fleet launch --nnodes N"),
     "min-elastic-nodes": ("fleet starts on the hosts that are selected", "fleet launch --nnodes N"),
     "max-elastic-nodes": ("fleet starts on the hosts that are selected", "fleet launch --nnodes N"),
-    "multi-gpu": ("a rank a slot is what fleet starts", "fleet launch --nproc-per-node gpu"),
     "deepspeed": ("that is an engine", "fleet launch --engine deepspeed"),
-    "use-deepspeed": ("that is for accelerate", "fleet launch --engine accelerate"),
     "H": ("a hostfile is an inventory", "fleet launch -i FILE"),
     "e": ("fleet's word is -x", "fleet launch -x HOSTS"),
-    "use-fsdp": ("that is for accelerate", "fleet launch --engine accelerate"),
 }
 
 

@@ -120,6 +120,8 @@ class Engine(ABC):
         """UsageError for options that this engine does not have, or that do not fit together."""
         for name in job.engine_options.keys() - {option.name for option in self.options}:
             raise UsageError(f"--{name}: engine {job.engine} has no such option", hint=_whose(name))
+        if job.max_restarts and not self.restarts:
+            raise UsageError(f"--max-restarts: engine {job.engine} restarts nothing", hint="--engine torchrun does")
 
     def prepare(self, job: Job, folder: Path) -> Job:
         """The job with what the engine reads on this machine, before there is a plan. folder: the current one."""

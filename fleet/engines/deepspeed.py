@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from fleet.engines.base import SPAWN, Engine, Start, World, python_command
+from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command
+from fleet.engines.env_file import read_env_file
+from fleet.errors import UsageError
 from fleet.model import Job, Node
 
 
@@ -13,6 +19,36 @@ class DeepSpeed(Engine):
     """`python -m deepspeed.launcher.launch`, as DeepSpeed's own runner starts it on each node."""
 
     modules = ("torch", "deepspeed")
+    options = (
+        Option("bind-cores-to-rank", "Give each rank cores of its own, by numactl."),
+        Option("bind-core-list", "Of these cores: 0-7,16-23.", "LIST"),
+        Option("no-local-rank", "Leave the script without --local_rank."),
+    )
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        if "bind-core-list" in job.engine_options and "bind-cores-to-rank" not in job.engine_options:
+            raise UsageError("--bind-core-list without --bind-cores-to-rank binds nothing", hint="give both")
+
+    def prepare(self, job: Job, folder: Path) -> Job:
+        """With the variables of DeepSpeed's own file, as a shell on the node would have them; --env is above it."""
+        literal, expand, notes = dict[str, str](), dict[str, str](), list[str]()
+        for path in env_files(folder):
+            found = read_env_file(path, path.name, strip=True)
+            notes.append(f"{path} sets {', '.join(found) or 'nothing'}")
+            for name, value in found.items():
+                # its runner writes NAME="VALUE" into a shell's line
+                value = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
+                for values in (literal, expand):
+                    values.pop(name, None)
+                (expand if "$" in value else literal)[name] = value
+        given = {*job.env, *job.env_expand}
+        return replace(
+            job,
+            env={**{name: value for name, value in literal.items() if name not in given}, **job.env},
+            env_expand={**{name: value for name, value in expand.items() if name not in given}, **job.env_expand},
+            notes=(*job.notes, *notes),
+        )
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         argv = (
@@ -23,14 +59,31 @@ class DeepSpeed(Engine):
             f"--node_rank={node.node_rank}",
             f"--master_addr={world.master_addr}",
             f"--master_port={world.master_port}",
+            *told(job),
             *job.engine_args,
             # the launcher would put --local_rank behind the first word of spawn.py's argv; spawn.py does it right
             "--no_python",
             "--no_local_rank",
         )
         command = python_command(job, python)
-        at = None if "--no_local_rank" in job.engine_args else len(command) - len(job.args)
+        without = "no-local-rank" in job.engine_options or "--no_local_rank" in job.engine_args
+        at = None if without else len(command) - len(job.args)
         return Start((*argv, *SPAWN), command, local_rank_at=at)
+
+
+def told(job: Job) -> Iterator[str]:
+    """The options that its launcher takes on a node."""
+    if "bind-cores-to-rank" in job.engine_options:
+        yield "--bind_cores_to_rank"
+    if cores := job.engine_options.get("bind-core-list"):
+        yield f"--bind_core_list={cores}"
+
+
+def env_files(folder: Path) -> list[Path]:
+    """Those that its runner reads, in its order: a later one has the last word."""
+    name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
+    found = [place / name for place in (Path.home(), folder) if (place / name).is_file()]
+    return list(dict.fromkeys(found))
 
 
 def world_info(world: World) -> str:

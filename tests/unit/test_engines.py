@@ -240,3 +240,37 @@ def test_an_option_of_another_engine_is_told_whose_it_is() -> None:
         engine("torchrun").check(Job("train.py", engine_options={"per": "node"}))
     assert str(caught.value) == "--per: engine torchrun has no such option"
     assert caught.value.hint == "it is for --engine command"
+
+
+def test_deepspeeds_own_options_reach_its_launcher() -> None:
+    given = {"bind-cores-to-rank": True, "bind-core-list": "0-3", "no-local-rank": True}
+    start = engine("deepspeed").start(Job("t.py", engine_options=given), WORLD, NODES[0], "/py")
+    assert {"--bind_cores_to_rank", "--bind_core_list=0-3"} < set(start.argv) and start.local_rank_at is None
+    with pytest.raises(UsageError, match="binds nothing"):
+        engine("deepspeed").check(Job("t.py", engine="deepspeed", engine_options={"bind-core-list": "0"}))
+
+
+def test_deepspeeds_file_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its runner would have a shell export on each node: the current folder's over home's, the command's over
+    both."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("DS_ENV_FILE", raising=False)
+    (home / ".deepspeed_env").write_text("A=home\nB=home\nP=$HOME/x\nC=secret\n")
+    (here / ".deepspeed_env").write_text('B = "two words"\nP=plain\n\nexport L=$PATH:/opt\nURL=x=y\n# no more\n')
+    job = engine("deepspeed").prepare(Job("t.py", env={"C": "given"}), here)
+    assert job.env == {"A": "home", "B": "two words", "P": "plain", "URL": "x=y", "C": "given"}
+    assert job.env_expand == {"L": "$PATH:/opt"}
+    assert job.notes == (f"{home}/.deepspeed_env sets A, B, P, C", f"{here}/.deepspeed_env sets B, P, L, URL")
+    monkeypatch.setenv("DS_ENV_FILE", "other")
+    (here / "other").write_text("no sign\n")
+    with pytest.raises(UsageError, match="no '=' in this line") as caught:
+        engine("deepspeed").prepare(Job("t.py"), here)
+    assert caught.value.where == f"{here}/other:1"
+
+
+def test_only_torchrun_restarts() -> None:
+    with pytest.raises(UsageError, match="--max-restarts: engine deepspeed restarts nothing"):
+        engine("deepspeed").check(Job("t.py", engine="deepspeed", max_restarts=1))

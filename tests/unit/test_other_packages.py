@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.engines import ENGINES
 from tests.other_packages import ENGINE, install
 
 HOSTS = "hosts: {a: {}, b: {}}\n"
@@ -35,7 +36,7 @@ def test_they_stand_among_the_choices(site: Path) -> None:
     for verb in ("launch", "check"):
         code, said = fleet(site, verb, "--help")
         listed = "".join(said.split())
-        assert code == 0 and "[torchrun|deepspeed|command|broken|bye|gone|odd|quiet]" in listed
+        assert code == 0 and f"[{'|'.join(ENGINES.own)}|broken|bye|gone|odd|quiet]" in listed
     assert "did you mean quiet" in fleet(site, "launch", "--engine", "quiett", "x.py")[1]
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from fleet.engines.env_file import check_name, read_env_file
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
@@ -86,48 +85,16 @@ def read_env(
         values.update(read_env_file(path))
     for item in literal:
         name, equals, value = item.partition("=")
-        _check(name, "--env")
+        check_name(name, "--env")
         if not equals and name not in head:
             raise UsageError(f"--env {name}: not set here", hint=f"export {name}, or give --env {name}=VALUE")
         values[name] = value if equals else head[name]
     expanded: dict[str, str] = {}
     for item in expand:
         name, equals, value = item.partition("=")
-        _check(name, "--env-expand")
+        check_name(name, "--env-expand")
         if not equals:
             raise UsageError(f"--env-expand {name}: no value", hint=f"--env-expand '{name}=$HOME/data'")
         expanded[name] = value
         values.pop(name, None)
     return values, expanded
-
-
-def read_env_file(path: Path) -> dict[str, str]:
-    """`KEY=VALUE` lines; everything behind the first `=` is the value, byte for byte. `#` lines are comments."""
-    try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
-    except OSError as error:
-        raise UsageError(f"--env-file {path}: {error.strerror}") from None
-    values = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.removesuffix("\r")
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, equals, value = line.lstrip().removeprefix("export ").partition("=")
-        where = f"{path}:{number}"
-        if not equals:
-            raise UsageError("no '=' in this line", where=where, hint="lines read KEY=VALUE")
-        _check(name, "--env-file", where)
-        if "\0" in value:
-            raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
-        values[name] = value
-    return values
-
-
-def _check(name: str, option: str, where: str | None = None) -> None:
-    if not _NAME.match(name):
-        # the text may be a value that lost its name: it is not repeated
-        raise UsageError(
-            f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"
-        )
-    if name.startswith("FLEET_"):
-        raise UsageError(f"{option} {name}: names that begin with FLEET_ are fleet's own", where=where)

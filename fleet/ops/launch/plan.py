@@ -85,6 +85,7 @@ class Plan:
             "lease": self.options.lease,
             "grace": self.options.grace,
             "node_timeout": self.options.node_timeout,
+            **({"notes": list(self.job.notes)} if self.job.notes else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
         }
 
@@ -95,6 +96,7 @@ class Plan:
             f"run {self.run_id}: {counted(self.world.size, 'rank')}, engine {self.job.engine}, "
             f"master {plan['master']}, logs in {plan['logs']}"
         )
+        yield from self.job.notes
         nodes: dict[str, dict[str, Any]] = plan["hosts"]
         for name, node in nodes.items():
             ranks = node["ranks"]

@@ -1,0 +1,45 @@
+"""Files of variables: those of --env-file, and the one that DeepSpeed's runner looks for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fleet.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> dict[str, str]:
+    """`KEY=VALUE` lines; everything behind the first `=` is the value, byte for byte. `#` lines are comments. what:
+    the file, in messages. strip: blanks around names and values say nothing."""
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise UsageError(f"{what} {path}: {error.strerror}") from None
+    values = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.lstrip().removeprefix("export ").partition("=")
+        if strip:
+            name, value = name.strip(), value.strip()
+        where = f"{path}:{number}"
+        if not equals:
+            raise UsageError("no '=' in this line", where=where, hint="lines read KEY=VALUE")
+        check_name(name, what, where)
+        if "\0" in value:
+            raise UsageError(f"{name}: a value cannot hold a NUL byte", where=where)
+        values[name] = value
+    return values
+
+
+def check_name(name: str, option: str, where: str | None = None) -> None:
+    if not _NAME.match(name):
+        # the text may be a value that lost its name: it is not repeated
+        raise UsageError(
+            f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"
+        )
+    if name.startswith("FLEET_"):
+        raise UsageError(f"{option} {name}: names that begin with FLEET_ are fleet's own", where=where)
