@@ -14,6 +14,7 @@ ENGINES: Registry[Engine] = Registry(
         "torchrun": "fleet.engines.torchrun:Torchrun",
         "deepspeed": "fleet.engines.deepspeed:DeepSpeed",
         "accelerate": "fleet.engines.accelerate:Accelerate",
+        "colossalai": "fleet.engines.colossalai:ColossalAI",
         "command": "fleet.engines.command:AnyCommand",
     },
     group="fleet.engines",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.engines.base import SPAWN, Engine, InRunDir, Option, Start, World, python_command, ranks_env
+from fleet.engines.slips import refuse_owned
 from fleet.errors import UsageError
 from fleet.model import Job, Node
 
@@ -55,15 +56,7 @@ class Accelerate(Engine):
 
     def check(self, job: Job) -> None:
         super().check(job)
-        for word in job.engine_args:
-            option = word.partition("=")[0]
-            owned = option.removeprefix("--").replace("_", "-")
-            if option.startswith("--") and owned in OWNED:
-                instead = OWNED[owned]
-                raise UsageError(
-                    f"{option}: fleet tells it accelerate's launcher on each node",
-                    hint=f"fleet launch --engine accelerate {instead}" if instead else "leave it away",
-                )
+        refuse_owned(job, job.engine_args, OWNED)
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")

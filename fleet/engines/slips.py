@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
@@ -47,6 +47,19 @@ def refuse(job: Job) -> None:
             f"SCRIPT is a Python script; fleet does what {name} does, on all hosts",
             hint=_line([*options, *_ranks(job.args), *_own(job.args)]),
         )
+
+
+def refuse_owned(job: Job, words: Sequence[str], owned: Mapping[str, str | None]) -> None:
+    """UsageError for a launcher's option that fleet gives it. owned: option -> fleet's for it; None: nothing is."""
+    for word in words:
+        option = word.partition("=")[0]
+        name = option.removeprefix("--").replace("_", "-")
+        if option.startswith("--") and name in owned:
+            instead = owned[name]
+            raise UsageError(
+                f"{option}: fleet itself tells that {job.engine}'s launcher on each node",
+                hint=_line(["--engine", job.engine, *instead.split(), "train.py"]) if instead else "leave it away",
+            )
 
 
 def _own(args: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from fleet.model import Job, Node
 class Torchrun(Engine):
     """`python -m torch.distributed.run`; with max_restarts the c10d rendezvous, which can restart."""
 
-    modules = ("torch",)
+    modules: tuple[str, ...] = ("torch",)
     restarts = True
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:

@@ -114,9 +114,9 @@ def test_accelerates_mpirun_would_be_a_fan_out_of_its_own(tmp_path: Path) -> Non
         ("- 1\n", (), "has no distributed_type"),
         ("distributed_type: XLA\n", (), "TPU"),
         ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", (), "AMAZON_SAGEMAKER"),
-        ("distributed_type: 'NO'\n", ("--num-processes", "8"), "--num-processes: fleet tells it"),
-        ("distributed_type: 'NO'\n", ("--machine_rank=1",), "--machine_rank: fleet tells it"),
-        ("distributed_type: 'NO'\n", ("--config_file", "b"), "--config_file: fleet tells it"),
+        ("distributed_type: 'NO'\n", ("--num-processes", "8"), "--num-processes: fleet itself tells"),
+        ("distributed_type: 'NO'\n", ("--machine_rank=1",), "--machine_rank: fleet itself"),
+        ("distributed_type: 'NO'\n", ("--config_file", "b"), "--config_file: fleet itself"),
     ],
 )
 def test_what_accelerate_cannot_be_given(tmp_path: Path, config: str, args: tuple[str, ...], said: str) -> None:
@@ -128,6 +128,17 @@ def test_what_accelerate_cannot_be_given(tmp_path: Path, config: str, args: tupl
 def test_accelerates_configuration_is_looked_for_here(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="configuration b.yaml: No such file"):
         prepared(tmp_path, "", config_file="b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [("master_port=1", "--master-port PORT"), ("tee=3,nproc_per_node=8", "--nproc-per-node N"), ("standalone", "away")],
+)
+def test_what_colossalais_launcher_is_told_by_fleet(given: str, hint: str) -> None:
+    job = Job("t.py", engine="colossalai", engine_options={"extra-launch-args": given})
+    with pytest.raises(UsageError, match="fleet itself tells that colossalai") as caught:
+        engine("colossalai").check(job)
+    assert hint in str(caught.value.hint)
 
 
 def test_an_unknown_engine_is_a_usage_error() -> None:
