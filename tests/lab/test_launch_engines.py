@@ -1,4 +1,5 @@
-"""`fleet launch` with the real torchrun and the real DeepSpeed: ranks as planned on uneven nodes, fail-fast."""
+"""`fleet launch` with the real torchrun, DeepSpeed, accelerate and Colossal-AI: ranks as planned on uneven nodes,
+fail-fast."""
 
 from __future__ import annotations
 
@@ -31,6 +32,68 @@ import zero1
 zero1.main()
 if os.environ["RANK"] == "4":
     raise SystemExit(7)
+time.sleep(600)
+"""
+# as `accelerate config` writes them on one of the machines, by hand for pdsh and mpirun
+ACCELERATE_CPU = """
+compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_CPU
+use_cpu: true
+main_process_ip: 192.0.2.1
+main_process_port: 29500
+machine_rank: 0
+num_machines: 2
+num_processes: 16
+rdzv_backend: c10d
+mpirun_config: {mpirun_hostfile: /root/hostfile}
+"""
+ACCELERATE_DEEPSPEED = """
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  deepspeed_hostfile: /root/hostfile
+  deepspeed_multinode_launcher: pdsh
+  gradient_accumulation_steps: 1
+  zero3_init_flag: false
+  zero_stage: 1
+main_process_ip: 192.0.2.1
+main_process_port: 29500
+machine_rank: 0
+num_machines: 2
+num_processes: 16
+mixed_precision: 'no'
+"""
+ACCELERATE = """
+import sys, time
+import torch
+from accelerate import Accelerator, InitProcessGroupKwargs
+accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rows = torch.utils.data.TensorDataset(torch.randn(48, 4), torch.randn(48, 1))
+model, optimizer, batches = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(rows, batch_size=4))
+for x, y in batches:
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
+print(type(model).__name__, accelerator.local_process_index, ranks, sys.argv[1:], flush=True)
+time.sleep(1)
+if accelerator.process_index == 4:
+    raise SystemExit(7)
+time.sleep(600)
+"""
+COLOSSALAI = """
+import sys, time
+import colossalai, torch
+colossalai.launch_from_torch(seed=42)
+ranks = torch.tensor([float(torch.distributed.get_rank())])
+torch.distributed.all_reduce(ranks)
+print(torch.distributed.get_world_size(), ranks.item(), sys.argv[1:], flush=True)
+time.sleep(1)
+if torch.distributed.get_rank() == 4:
+    raise SystemExit(9)
 time.sleep(600)
 """
 
@@ -93,6 +156,41 @@ def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
     for rank in range(6):
         (path,) = tmp_path.glob(f"runs/*/*/rank{rank}.out")
         assert f"rank {rank} of 6: ZeRO-1, 2 steps" in path.read_text()
+    summary, seconds = ended(tmp_path)
+    first = summary["first_failure"]
+    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("config", "model"), [(ACCELERATE_CPU, "DistributedDataParallel"), (ACCELERATE_DEEPSPEED, "DeepSpeedEngine")]
+)
+def test_accelerate(ready: VirtualLab, tmp_path: Path, config: str, model: str) -> None:
+    """Its configuration is unmodified; the hosts, processes, address and launcher in it are of another cluster."""
+    put(ready, train_py=ACCELERATE)
+    (tmp_path / "default.yaml").write_text(config)
+    inventory = uneven(ready, tmp_path, [1, 2, 1, 2])
+    options = ["--engine", "accelerate", "--config-file", "default.yaml", "--env", "DS_ACCELERATOR=cpu"]
+    done = ready.fleet("-i", str(inventory), "launch", *options, "train.py", "$$", cwd=tmp_path, timeout=280)
+    assert done.returncode == 7, done.stderr
+    for rank, local in enumerate([0, 0, 1, 0, 0, 1]):
+        (path,) = tmp_path.glob(f"runs/*/*/rank{rank}.out")
+        assert f"{model} {local} [0, 1, 2, 3, 4, 5] ['$$']" in path.read_text()
+    summary, seconds = ended(tmp_path)
+    first = summary["first_failure"]
+    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
+    for host in ready.names:
+        assert ready.sh(host, "ls -d ~/.deepspeed_env ~/.cache/huggingface/accelerate", check=False) == ""
+
+
+def test_colossalai(ready: VirtualLab, tmp_path: Path) -> None:
+    put(ready, train_py=COLOSSALAI)
+    inventory = uneven(ready, tmp_path, [1, 2, 1, 2])
+    options = ["--engine", "colossalai", "--extra_launch_args", "tee=0,log_dir=logs"]
+    done = ready.fleet("-i", str(inventory), "launch", *options, "train.py", "$$", cwd=tmp_path, timeout=280)
+    assert done.returncode == 9, done.stderr
+    for path in tmp_path.glob("runs/*/*/rank*.out"):
+        assert "6 15.0 ['$$']" in path.read_text()
+    assert len(list(tmp_path.glob("runs/*/*/rank*.out"))) == 6
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
     assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
