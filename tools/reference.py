@@ -116,8 +116,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "rules": rules,
     "files on a node": files_on(files.FOLDERS),
     "files of a run": files_on(files.OF_A_RUN),
-    "files of code": files_on(files.OF_CODE),
-    "files of data": files_on(files.OF_DATA),
+    "files of deliveries": files_on(files.OF_DELIVERIES),
 }
 
 

@@ -31,8 +31,9 @@ from fleet.transport.program import Program
 
 SMALL_BYTES = 1 << 20
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
-# -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta.
-RSYNC = ("--links", "--perms", "--ignore-times", "--sparse")
+# -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta. The node gives
+# them mode and time, once their digests are right.
+RSYNC = ("--links", "--no-times", "--ignore-times", "--sparse")
 
 
 @dataclass(frozen=True)

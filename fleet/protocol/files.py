@@ -51,16 +51,11 @@ OF_A_RUN = (
     (STOP, "JSON: that the run is to stop, with its grace"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),
 )
-OF_CODE = (
+OF_DELIVERIES = (
     (LOCK, "held by a sync; JSON: which, and whose"),
-    ("begins", "held by runs that begin, and by a sync while it puts files in place"),
-    ("state", "a JSON line: manifest's digest, what is left of older ones, the source; then the manifest, packed"),
-    ("switching", "JSON, packed: entries that are being put in place; there while old and new are mixed"),
-    ("stage/, parcels/", "what has come and is not yet in place"),
-)
-OF_DATA = (
-    (LOCK, "as above"),
-    ("delivered", "a JSON line for each file put in place: path, size, mtime in ns, sha256; the last of a path counts"),
-    ("parts/KEY, KEY.blocks", "a file under way, and the digests of its 4 MiB blocks"),
-    ("stage/", "what rsync brings, with `--via rsync`"),
+    ("state", "a JSON line: manifest's digest, what is left of older ones, the source; then all entries, packed"),
+    ("switching", "JSON: entries that are being put in place, or have been; there while old and new are mixed"),
+    ("stage/PATH", "a file that has come, or is under way, and is not yet in place"),
+    ("blocks/KEY", "the digests of the 4 MiB blocks of a large file that is under way"),
+    ("begins", "of code: held by runs that begin, and by a sync while it puts files in place"),
 )

@@ -27,7 +27,7 @@ def verdict(ground: Ground, digest: str) -> str:
 
 def parts(ground: Ground) -> str:
     """Blocks of 4 MiB, which are kept and verified one by one, have reached the last node."""
-    return ground.lab.sh(ground.names[-1], "find /srv/data -path '*/parts*' -size +8M 2>/dev/null", check=False)
+    return ground.lab.sh(ground.names[-1], "find /srv/data -path '*/stage*' -size +8M 2>/dev/null", check=False)
 
 
 def prepare(ground: Ground, rate: str = "40mbit") -> str:

@@ -47,7 +47,7 @@ def start(lab: VirtualLab, source: Path, *common: str) -> subprocess.Popen[bytes
     """A broadcast to /data/, under way on the last node."""
     process = lab.popen("-i", "lab", *common, "sync", "--data", f"{source}:/data/")
     for _ in range(600):
-        if lab.sh(lab.names[-1], "find /data/.model.bin.fleet-data/parts -size +4M 2>/dev/null", check=False):
+        if lab.sh(lab.names[-1], "find /data/.model.bin.fleet-data/stage -size +4M 2>/dev/null", check=False):
             return process
         time.sleep(0.05)
     process.kill()

@@ -118,7 +118,7 @@ def test_lists_longer_than_a_message_arrive_in_parts(tmp_path: Path) -> None:
     for number in range(1203):
         (source / f"{number:04}").write_text(str(number))
     assert run(tmp_path, source, "a")[0].ok
-    (tmp_path / "a" / ".d.fleet-data" / "delivered").unlink()
+    (tmp_path / "a" / ".d.fleet-data" / "state").unlink()
     for number in range(0, 1203, 2):
         (tmp_path / "a" / "d" / f"{number:04}").unlink()
     (result,) = run(tmp_path, source, "a")[0].results

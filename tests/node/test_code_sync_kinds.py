@@ -14,22 +14,22 @@ from tests.node.test_code_sync import mirror, node_with, ok, snapshot
 
 KILLED_IN_THE_SWITCH = """
 import os
-from fleet.node.delivery import code_sync
-begin_switch = code_sync.mark_switch
-def mark_switch(*args):
-    begin_switch(*args)
+from fleet.node.delivery.journal import Journal
+honest = Journal.begin
+def begin(*args):
+    honest(*args)
     os._exit(9)
-code_sync.mark_switch = mark_switch
+Journal.begin = begin
 """
 KILLED_AT_ITS_END = """
 import os
-from fleet.node.delivery import code_sync
-code_sync.save_state = lambda *args: os._exit(9)
+from fleet.node.delivery.journal import Journal
+Journal.finish = lambda *args: os._exit(9)
 """
 CUT_BEFORE_THE_END = """
 import os
-from fleet.node.delivery.commit import Writable
-Writable.close = lambda *args: os._exit(9)
+from fleet.node.delivery.commit import Commit
+Commit.close = lambda *args: os._exit(9)
 """
 # as a user who is not root: nothing is allowed but what modes say
 NO_RIGHTS = """

@@ -145,19 +145,19 @@ def test_files_are_on_the_disk_before_the_state_says_so(
         monkeypatch,
         f"""
 import ctypes, os
-from fleet.node.delivery import code_sync
+from fleet.node.delivery.journal import Journal
 names = []
-real_fsync, real_save, real_library = os.fsync, code_sync.save_state, ctypes.CDLL
+real_fsync, real_finish, real_library = os.fsync, Journal.finish, ctypes.CDLL
 def fsync(fd):
     names.append(os.readlink("/proc/self/fd/%d" % fd))
     real_fsync(fd)
 class Library:
     def __init__(self, name):
         self.syncfs = lambda fd: names.append("all") or real_library(None).syncfs(fd)
-def save_state(*args):
+def finish(*args):
     open({str(log)!r}, "w").write("\\n".join(names))
-    real_save(*args)
-os.fsync, ctypes.CDLL, code_sync.save_state = fsync, Library, save_state
+    real_finish(*args)
+os.fsync, ctypes.CDLL, Journal.finish = fsync, Library, finish
 """,
     )
     ok(source, dest)

@@ -164,7 +164,7 @@ def test_a_new_folder_of_small_and_large_files_links_and_folders(source: Path, d
     (source / "new/deep/er").chmod(0o750)
     ok(source, dest)
     assert snapshot(dest) == snapshot(source)
-    assert not (dest.parent / ".work.fleet-sync/parcels").exists()
+    assert not (dest.parent / ".work.fleet-sync/stage").exists()
 
 
 def test_links_that_lead_to_each_other_are_no_source(tmp_path: Path, dest: Path) -> None:
@@ -204,7 +204,7 @@ def test_an_interrupted_sync_goes_on_where_it_was(source: Path, dest: Path, monk
     assert "cut short" in str(mirror(source, dest).results[0].error) and not any(dest.glob("f*"))
     monkeypatch.setattr(parcels.Parcels, "_pack", pack)
     until = time.monotonic() + 10  # what was on its way is still being unpacked
-    while len(list((dest.parent / ".work.fleet-sync/parcels").glob("f*"))) < 20 and time.monotonic() < until:
+    while len(list((dest.parent / ".work.fleet-sync/stage").glob("f*"))) < 20 and time.monotonic() < until:
         time.sleep(0.05)
     (source / "f03").write_bytes(b"changed meanwhile")
     assert 41 - 21 <= ok(source, dest)["sent"] < 41 - 15  # type: ignore[operator]

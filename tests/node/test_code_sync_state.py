@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.node.delivery.sync_state import read_state
+from fleet.node.delivery.journal import read_state
 from fleet.node.run.engine import Beginning
 from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 

@@ -1,14 +1,13 @@
 """The policy `add`: files of several targets are put where they are to be, nothing is ever taken away."""
 
+import json
 import os
-import stat
+import zlib
 
-from fleet.node.base.beneath import chmod
-from fleet.node.base.files import file_digest, remove_tree, waiting_link
-from fleet.node.base.wire import encode
+from fleet.node.base.files import file_digest
+from fleet.node.delivery.commit import compare
 from fleet.node.delivery.disk_space import check_space
-from fleet.node.delivery.part_file import BLOCK, verified_prefix
-from fleet.node.delivery.store import writable
+from fleet.node.delivery.sync_state import forget_delivery, note_delivery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,26 +19,28 @@ def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dic
     bytes that a file with holes takes. sweep: also what rsync has left here."""
     unsure: dict[int, str] = {}
     needs: list[tuple[bytes, int, int]] = []
-    for _target, name, kind, _mode, _size, _mtime, _link in (e for e in store.entries if e[2] != "f"):
-        store.targets[_target].check_place(name, kind)
+    for target in store.targets:
+        assert target.tree
+        needed, target.changed = compare(target.tree, target.entries, None)
+        target.needed = {entry[0] for entry in needed}
     for index, f in enumerate(store.files):
-        st = f.target.check_place(f.name, "f")
-        f.part = f.target.part(f.name, f.size, f.mtime_ns)
-        if st is not None and (st.st_size, st.st_mtime_ns) == (f.size, f.mtime_ns):
-            size, mtime_ns, digest = f.target.known.get(f.name, (0, 0, ""))
-            if digest and (size, mtime_ns) == (f.size, f.mtime_ns):
+        if f.name not in f.target.needed:
+            if f.target.journal.digest_of(f.entry):
                 f.state, f.have = "held", f.size
-                if stat.S_IMODE(st.st_mode) != f.mode:
-                    chmod(f.final, f.mode)
                 continue
             unsure[index] = file_digest(f.final, os.O_NOFOLLOW)
-        f.have = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
-        f.epochs = {0} if f.have else set()
-        needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
     for target in store.targets:
-        target.sweep([f.part for f in store.files if f.target is target and f.state == "wanted"])
-        if sweep:
-            remove_tree(target.stage)
+        os.makedirs(target.stage.folder, 0o700, exist_ok=True)
+        wanted = [f for f in store.files if f.target is target and f.state == "wanted"]
+        left = target.take_up([f.entry for f in wanted])
+        for f in wanted if sweep else ():
+            f.have = target.stage.verified(f.entry) if f.name in left else f.size
+            if not f.have:
+                target.stage.drop(f.entry)
+    for index, f in enumerate(store.files):
+        if f.state == "wanted":
+            f.epochs = {0} if f.have else set()
+            needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
     check_space(needs, "free some space there, or choose another destination")
     return unsure
 
@@ -49,39 +50,38 @@ def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]") -> None:
     for index in held:
         f = store.files[index]
         f.state, f.have, f.digest = "held", f.size, unsure[index]
-        f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
-        chmod(f.final, f.mode)
+        f.target.stage.drop(f.entry)
+        f.note()
     for target in {f.target for f in store.files if f.state == "wanted"}:
-        target.note()
-    for number, name, kind, _mode, _size, _mtime, _link in store.entries:
-        if kind == "d" and store.targets[number].check_place(name, "d") is None:
-            writable(os.mkdir, store.targets[number].full(name), 0o700)
+        note_delivery(target.path, os.readlink(target.meta))
+    for target in store.targets:
+        for path, kind, *_ in target.changed:
+            if kind == "d":
+                target.commit.make(path, whole=False)
     for f in store.files:
         if f.state == "wanted" and f.have == f.size:
-            os.close(os.open(f.part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             f.received = True
+            if not f.size:
+                f.target.stage.write(f.entry, 0, b"")
     store.begin()
 
 
 def finish(store: "Store") -> None:
-    """Links and the modes of folders, once the files are there; everything to disk."""
-    folders = []
-    for number, name, kind, mode, _size, _mtime, link in store.entries:
-        target = store.targets[number]
-        if kind == "l":
-            there = target.check_place(name, "l")
-            if there is None or os.readlink(target.full(name)) != encode(link):
-                writable(os.rename, waiting_link(target.meta, encode(link)), target.full(name))
-        elif kind == "d" and (name or target.made):
-            # a folder that was there, perhaps somebody's home, keeps its mode
-            folders.append((target, name, mode))
-    for target, name, mode in reversed(folders):
-        if stat.S_IMODE(os.lstat(target.full(name)).st_mode) != mode:
-            chmod(target.full(name), mode)
-    for fd in [target.log.fileno() for target in store.targets]:
-        os.fsync(fd)
+    """Links and modes, once the files are there; everything to disk, and written down."""
+    failed = {f.target for f in store.files if f.state == "failed"}
+    for target in store.targets:
+        # a folder that was there, perhaps somebody's home, keeps its mode
+        new = [entry for entry in target.changed if entry[0] not in target.needed and (entry[0] or target.made)]
+        target.commit.run(new, set())
+        target.stage.remove()
     for target, folder in store.folders:
         assert target.tree
         fd = os.open(target.tree.at(folder + b"/."), os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(fd)
         os.close(fd)
+    for target in set(store.targets) - failed:
+        journal = target.journal
+        if journal.log is not None:
+            entries = [versions[-1] for versions in journal.known.values()]
+            journal.finish("", zlib.compress(json.dumps(entries).encode(), 1), [], None)
+        forget_delivery(target.path)

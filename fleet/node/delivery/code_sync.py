@@ -26,25 +26,18 @@ where DEST is a mount point or the parent is not ours); only that is ever delete
 
 import os
 
-from fleet.node.base.beneath import Beneath, reach, shown
+from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import file_digest, lstat, remove_tree
-from fleet.node.base.locks import take_lock
-from fleet.node.base.state_folder import state_folder
-from fleet.node.base.wire import decode, encode, in_parts, send_exit, send_json, start
-from fleet.node.delivery.commit import Switch, Writable, check_own, compare, count_lost, delete_stale, flush
+from fleet.node.base.files import file_digest, lstat
+from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
+from fleet.node.delivery.commit import check_own, compare, count_lost, delete_stale, flush
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
-from fleet.node.delivery.parcels import Parcels, keep_only
-from fleet.node.delivery.sync_state import (
-    NOTHING,
-    SYNC_STATE,
-    mark_switch,
-    read_state,
-    save_state,
-    unpack,
-    wait_for_runs,
-)
+from fleet.node.delivery.journal import unpack
+from fleet.node.delivery.stage import Stage, seal, unpack_parcel
+from fleet.node.delivery.sync_state import wait_for_runs
+from fleet.node.delivery.target import Target
+from fleet.protocol.state import CODE_STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,42 +46,30 @@ if TYPE_CHECKING:
     from fleet.protocol.messages import code
 
 
-def make_dest(path: bytes) -> "Beneath":
-    """Hold DEST open."""
-    if path == b"/":
-        raise Refused("'/' cannot be a destination", "name a folder with --to")
-    try:
-        dest = Beneath(reach(path, make=True)).check()
-    except OSError as error:
-        raise Refused(
-            "cannot make %s: %s" % (decode(path), error.strerror), "choose another folder with --to"
-        ) from None
-    if dest.name == b"/":
-        raise Refused("'/' cannot be a destination", "name a folder with --to")
-    if not os.access(dest.path, os.W_OK | os.X_OK):
-        raise Refused("%s is not writable" % decode(dest.name), "choose another folder with --to, or mend its mode")
-    return dest
-
-
-def verify(stage: bytes, paths: "dict[str, Any]", digests: "dict[str, str]") -> None:
-    for path in paths:
-        staged = os.path.join(stage, encode(path))
+def verify(stage: "Stage", left: "dict[str, Any]", digests: "dict[str, str]") -> None:
+    """What rsync brought; what has come as it was sent is whole."""
+    for path, entry in left.items():
+        staged = stage.at(path)
         if lstat(staged) is None or file_digest(staged) != digests.get(path):
             raise Refused(
                 "%s did not arrive as it was sent (changed while it was read?)" % path,
                 "run the sync again; nothing was switched in",
             )
+        fd = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW)
+        seal(fd, entry)
+        os.close(fd)
 
 
-def check_room(dest: "Beneath", wanted: "list[Any]", allocated: "dict[str, int]", stage: bytes) -> None:
+def check_room(target: "Target", needed: "list[Any]", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
     """Refused where they have no room. What rsync left in the stage gives way: it writes a file anew beside it."""
-    sizes = [min(entry[3], allocated.get(entry[0], entry[3])) for entry in wanted]
-    needs = [(dest.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(wanted))]
+    assert target.tree
+    sizes = [min(entry[3], allocated.get(path, entry[3])) for path, entry in left.items()]
+    needs = [(target.tree.path, sum((size + 4095) // 4096 * 4096 for size in sizes), len(left))]
     hint = "free some space there, or exclude large files with .fleetignore"
     try:
         check_space(needs, hint)
     except Refused:
-        remove_tree(stage)
+        target.stage.sweep({entry[0]: entry for entry in needed if entry[0] not in left}, under_way=False)
         check_space(needs, hint)
 
 
@@ -99,31 +80,26 @@ def find_rsync() -> "str | None":
     return None
 
 
-def receive(head: "Head", parcels: "Parcels") -> "dict[str, Any] | None":
+def receive(head: "Head", stage: "Stage", left: "dict[str, Any]") -> "dict[str, Any] | None":
     """Unpack files as they come; the message that ends that, None when the head is gone."""
     while True:
         message = head.hear("parcel", "switch")
         if message is None or message["op"] == "switch":
             return message
-        parcels.unpack(head.payload(message))
+        for path, offset, data in unpack_parcel(head.payload(message)):
+            if stage.write(left[path], offset, data):
+                del left[path]
 
 
 def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
-    path = os.path.expanduser(spec["dest"])
-    if path.startswith("~"):
-        raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
-    dest = make_dest(os.path.abspath(encode(path)))
-    around, name = os.path.split(dest.name)
-    meta = state_folder(Beneath(reach(around)), name, SYNC_STATE, dest)
-    fd, holder = take_lock(meta, spec)
-    if fd is None:
-        return {"event": "shared", "with": str(holder)}
+    target = Target(spec["dest"], "d", CODE_STATE)
+    holder = target.prepare(spec)
+    if holder is not None:
+        return {"event": "shared", "with": holder}
     head = Head(spec["patience"])
-    stage = os.path.join(meta, b"stage")
-    state = read_state(meta) or NOTHING
-    known: dict[str, list[Any]] = {}
-    for entry in state["also"] + state["entries"]:
-        known.setdefault(entry[0], []).append(entry)
+    journal, stage, dest = target.load(), target.stage, target.tree
+    assert dest
+    state, known = journal.state, journal.known
     head.say({"event": "hello", "dest": decode(dest.name), "known": state["digest"], "rsync": find_rsync()})
     message = head.hear("manifest")
     if message is None:
@@ -147,36 +123,32 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
                 "deleted": deleted,
                 "replaced": replaced,
             }
-    parcels = Parcels(os.path.join(meta, b"parcels"), needed)
-    wanted = list(parcels.left.values())
-    keep_only(stage, lambda path, _st: path in parcels.left)
-    check_room(dest, wanted, message.get("allocated") or {}, stage)
-    for folder in (stage, parcels.folder):
-        os.makedirs(folder, 0o700, exist_ok=True)
+    left = target.take_up(needed)
+    wanted = list(left.values())
+    check_room(target, needed, left, message.get("allocated") or {})
+    os.makedirs(stage.folder, 0o700, exist_ok=True)
     *parts, last = in_parts([(e[0], e[3]) for e in wanted])
     for part in parts:
         head.say({"event": "lacks", "files": part})
-    head.say({"event": "need", "files": last, "stage": decode(stage), "basis": decode(dest.path)})
-    message = receive(head, parcels)
+    head.say({"event": "need", "files": last, "stage": decode(stage.folder), "basis": decode(dest.path)})
+    message = receive(head, stage, left)
     if message is None:
         return None
-    verify(stage, parcels.left, message["digests"])
+    verify(stage, left, message["digests"])
     deleted = 0
     kept: list[str] = []
     if changed or digest != state["digest"]:
-        wait_for_runs(meta, lambda run: send_json({"event": "waiting", "run": run}))
+        wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
         check_own(dest, changed, known)
-        mark_switch(meta, state["begun"] + changed)
-        writable = Writable(dest)
-        deleted, kept = delete_stale(dest, known, entries, writable)
-        Switch(dest, parcels.folder, stage, parcels.left, writable).run(changed, needed)
+        journal.begin(changed)
+        deleted, kept = delete_stale(dest, known, entries, target.commit)
+        target.commit.run(changed, {entry[0] for entry in needed})
         flush(dest, needed)
         also = [entry for path in kept for entry in known[path] if entry[1] == "d"]
-        save_state(meta, digest, packed, also, spec["source"])
+        journal.finish(digest, packed, also, spec["source"])
     elif state["source"] != spec["source"]:
-        save_state(meta, digest, packed, state["also"], spec["source"])
-    for folder in (stage, parcels.folder):
-        remove_tree(folder)
+        journal.finish(digest, packed, state["also"], spec["source"])
+    stage.remove()
     return {
         "event": "done",
         "sent": len(wanted),

@@ -1,7 +1,9 @@
-"""Putting a code sync's files in place, and taking away what the source has no more."""
+"""The state of a target beside what it is to be, and the commit: putting in place, and taking away what the source
+has no more."""
 
 import os
 import stat
+import threading
 
 from fleet.node.base.beneath import check_folder, chmod, shown
 from fleet.node.base.errors import Refused
@@ -13,13 +15,18 @@ if TYPE_CHECKING:
     from typing import Any, Iterator
 
     from fleet.node.base.beneath import Beneath
+    from fleet.node.delivery.stage import Stage
 
+    Known = dict[str, Any] | None
+
+KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
+NAMES = {"d": "folder", "f": "file", "l": "link", "o": "device, pipe or socket"}
 FEW = 50  # files that are brought to the disk one by one: an fsync takes 0.3 ms to 10 ms
 
 
 def matches(entry: "list[Any]", st: "os.stat_result") -> bool:
     """Whether what is on disk is this entry, judged as rsync does: kind, size and mtime."""
-    _path, kind, _mode, size, mtime_ns, _link = entry
+    _path, kind, _mode, size, mtime_ns = entry[:5]
     if kind == "f":
         return stat.S_ISREG(st.st_mode) and st.st_size == size and st.st_mtime_ns == mtime_ns
     if kind == "d":
@@ -27,16 +34,20 @@ def matches(entry: "list[Any]", st: "os.stat_result") -> bool:
     return stat.S_ISLNK(st.st_mode)
 
 
-def check_place(entry: "list[Any]", st: "os.stat_result | None", known: "dict[str, Any]") -> None:
-    """Refuse what would go through a symlink on the node, or replace something of the node's own. st: what is there."""
+def check_place(dest: "Beneath", entry: "list[Any]", st: "os.stat_result | None", known: "Known") -> None:
+    """Refuse what leads out, would go through a link of the node's, or replace something of its own. st: what is there.
+    known: what came by a sync, and may become another kind; None: nothing may."""
     path, kind = entry[0], entry[1]
-    check_inside(path)
-    if st is None or stat.S_ISDIR(st.st_mode) == (kind == "d"):
-        return
-    if delivered(path, st, known):
+    if path:
+        check_inside(path)
+    if st is None or known is not None and delivered(path, st, known):
         return  # by us, a folder then and a file now, or the other way round
-    what = "folder" if stat.S_ISDIR(st.st_mode) else "link" if stat.S_ISLNK(st.st_mode) else "file"
-    raise Refused("%s is a %s on the node, and not so in the source" % (path, what), "move it away there first")
+    there = next((kind for kind, is_one in KINDS if is_one(st.st_mode)), "o")
+    if there != kind and (known is None or "d" in (there, kind)):
+        raise Refused(
+            "%s is a %s on the node, and not so in the source" % (shown(dest.at(encode(path))), NAMES[there]),
+            "move it away there first",
+        )
 
 
 def delivered(path: str, st: "os.stat_result", known: "dict[str, Any]") -> bool:
@@ -80,7 +91,7 @@ def check_own(dest: "Beneath", changed: "list[Any]", known: "dict[str, Any]") ->
                     )
 
 
-def compare(dest: "Beneath", entries: "list[Any]", known: "dict[str, Any]") -> "tuple[list[Any], list[Any]]":
+def compare(dest: "Beneath", entries: "list[Any]", known: "Known") -> "tuple[list[Any], list[Any]]":
     """(entries of files that the head is to send, all entries that are not there as in the source)."""
     needed, changed = [], []
     regular, at, of = stat.S_IFREG, dest.at, os.lstat
@@ -103,42 +114,13 @@ def compare(dest: "Beneath", entries: "list[Any]", known: "dict[str, Any]") -> "
                     continue
             if kind == "l" and stat.S_ISLNK(st.st_mode) and os.readlink(full) == encode(link):
                 continue
-        check_place(entry, st, known)
+        check_place(dest, entry, st, known)
         changed.append(entry)
         if kind == "d" and not inside and (st is None or not stat.S_ISDIR(st.st_mode)):
             missing = path + "/"
         if kind == "f" and (st is None or not matches(entry, st)):
             needed.append(entry)
     return needed, changed
-
-
-class Writable:
-    """Makes folders that are read-only writable while a switch changes what is in them."""
-
-    def __init__(self, dest: "Beneath") -> None:
-        self.dest = dest
-        self.seen: set[str] = set()
-        self.modes: dict[str, int] = {}
-
-    def open(self, path: str) -> None:
-        """The folder that path is in."""
-        inside = path.rpartition("/")[0]
-        if inside in self.seen:
-            return
-        self.seen.add(inside)
-        folder = self.dest.at(encode(inside))
-        if not os.access(folder, os.W_OK | os.X_OK):
-            mode = stat.S_IMODE(os.lstat(folder).st_mode)
-            chmod(folder, mode | 0o300)
-            self.modes[inside] = mode
-
-    def close(self, modes: "dict[str, int]") -> None:
-        """Give every folder its mode: the one in `modes`, or that of before. What is inside comes first."""
-        modes = {**self.modes, **modes}
-        for inside in sorted(modes, reverse=True):
-            st = look(self.dest, inside)
-            if st is not None and stat.S_ISDIR(st.st_mode) and stat.S_IMODE(st.st_mode) != modes[inside]:
-                chmod(self.dest.at(encode(inside)), modes[inside])
 
 
 def find_stale(dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]") -> "Iterator[Any]":
@@ -165,7 +147,7 @@ def count_lost(
 
 
 def delete_stale(
-    dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]", writable: "Writable"
+    dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]", commit: "Commit"
 ) -> "tuple[int, list[str]]":
     """Remove what was delivered and is no more in the source, unless the node changed it. -> deleted, kept"""
     deleted, kept = 0, []
@@ -173,7 +155,7 @@ def delete_stale(
         if not delivered(path, st, known):
             kept.append(path)
             continue
-        writable.open(path)
+        commit.open(path)
         if not stat.S_ISDIR(st.st_mode):
             os.unlink(dest.at(encode(path)))
             deleted += 1
@@ -187,60 +169,69 @@ def delete_stale(
     return deleted, kept
 
 
-class Switch:
-    """Every single step is atomic, their sum is guarded by the lock. parcels, stage: where the needed files lie."""
+class Commit:
+    """Puts in place what is staged. Every single step is atomic, their sum is guarded by the lock. Folders that are
+    read-only are writable while what is in them changes."""
 
-    def __init__(
-        self, dest: "Beneath", parcels: bytes, stage: bytes, staged: "dict[str, Any]", writable: "Writable"
-    ) -> None:
-        self.dest, self.parcels, self.stage, self.staged = dest, parcels, stage, staged
-        self.writable = writable
+    def __init__(self, dest: "Beneath", stage: "Stage") -> None:
+        self.dest, self.stage = dest, stage
+        self.lock = threading.Lock()
+        self.seen: set[str] = set()
+        self.modes: dict[str, int] = {}
         self.moved: set[str] = set()
 
-    def run(self, changed: "list[Any]", needed: "list[Any]") -> None:
-        staged = {entry[0] for entry in needed}
+    def run(self, changed: "list[Any]", staged: "set[str]") -> None:
+        """Make all that is changed as it is to be. staged: paths of files that have come; None has come of others."""
         modes = {}
         for path, kind, mode, _size, _mtime, link in changed:
             if kind == "d":
                 self.make(path)
                 modes[path] = mode
             elif kind == "l":
-                self.link(encode(link), path)
-            elif path in staged:
-                self.place(path, mode)
-            else:
+                self.enter(waiting_link(self.stage.meta, encode(link)), path)
+            elif path not in staged:
                 chmod(self.dest.at(encode(path)), mode)
-        self.writable.close(modes)
+            elif path.rpartition("/")[0] not in self.moved:
+                self.enter(self.stage.at(path), path)
+        self.close(modes)
 
-    def make(self, path: str) -> None:
-        """A folder that is new comes with all its new files in one step."""
+    def make(self, path: str, whole: bool = True) -> None:
+        """A folder; a new one comes with all its new files in one step, unless they are not whole yet."""
         st = look(self.dest, path)
-        if st is None or not stat.S_ISDIR(st.st_mode):
-            self.writable.open(path)
-            full = self.dest.at(encode(path))
-            try:
-                os.rename(os.path.join(self.parcels, encode(path)), full)
-            except FileNotFoundError:
-                os.mkdir(full, 0o700)
-                return
-        elif path.rpartition("/")[0] not in self.moved:
+        if st is not None and stat.S_ISDIR(st.st_mode):
+            if path.rpartition("/")[0] in self.moved:
+                self.moved.add(path)
             return
-        self.moved.add(path)
-
-    def place(self, path: str, mode: int) -> None:
-        if path in self.staged:
-            staged = os.path.join(self.stage, encode(path))
-            chmod(staged, mode)
-            self.enter(staged, path)
-        elif path.rpartition("/")[0] not in self.moved:
-            self.enter(os.path.join(self.parcels, encode(path)), path)
-
-    def link(self, target: bytes, path: str) -> None:
-        self.enter(waiting_link(os.path.dirname(self.stage), target), path)
+        if whole and os.path.isdir(self.stage.at(path)):
+            self.enter(self.stage.at(path), path)
+            self.moved.add(path)
+        else:
+            self.open(path)
+            os.mkdir(self.dest.at(encode(path)), 0o700)
 
     def enter(self, new: bytes, path: str) -> None:
-        self.writable.open(path)
+        self.open(path)
         os.rename(new, self.dest.at(encode(path)))
+
+    def open(self, path: str) -> None:
+        """The folder that path is in."""
+        inside = path.rpartition("/")[0]
+        with self.lock:
+            if inside not in self.seen:
+                self.seen.add(inside)
+                folder = self.dest.at(encode(inside))
+                if not os.access(folder, os.W_OK | os.X_OK):
+                    mode = stat.S_IMODE(os.lstat(folder).st_mode)
+                    chmod(folder, mode | 0o300)
+                    self.modes[inside] = mode
+
+    def close(self, modes: "dict[str, int]") -> None:
+        """Give every folder its mode: the one in `modes`, or that of before. What is inside comes first."""
+        modes = {**self.modes, **modes}
+        for inside in sorted(modes, reverse=True):
+            st = look(self.dest, inside)
+            if st is not None and stat.S_ISDIR(st.st_mode) and stat.S_IMODE(st.st_mode) != modes[inside]:
+                chmod(self.dest.at(encode(inside)), modes[inside])
 
 
 def flush(dest: "Beneath", needed: "list[Any]") -> None:

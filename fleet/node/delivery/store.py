@@ -1,21 +1,18 @@
 """The files of a broadcast on this machine as ONE stream of bytes, in manifest order: written in wanted ranges, read
 anywhere below what is there. The source has all of it from the start.
 
-A file is received into a part file, read again and compared with the head's digest, then renamed to its name.
+A file is received into the stage, read again and compared with the head's digest, then renamed to its name.
 """
 
 import bisect
 import os
 import queue
-import shutil
-import stat
 import threading
 
-from fleet.node.base.beneath import chmod
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
 from fleet.node.base.wire import decode, encode, send_json
-from fleet.node.delivery.part_file import BLOCK, File, Stopped, Writer, verified_prefix
+from fleet.node.delivery.stage import seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +23,38 @@ if TYPE_CHECKING:
 
 say: "Callable[[chain.Corrupt], None]" = send_json
 CHUNK = 1 << 20
+
+
+class Stopped(Exception):
+    """Whoever waited is to do something else now."""
+
+
+class File:
+    """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed". entry: as it is
+    staged, open to its owner."""
+
+    def __init__(self, target: "Target", entry: "Any", start: int) -> None:
+        self.target, self.start = target, start
+        self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
+        self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
+        self.have, self.state = 0, "wanted"
+        self.epochs: set[int] = set()  # the links that brought it; 0: an earlier broadcast's
+        self.staged = False
+        self.digest = ""
+        self.received = False
+
+    @property
+    def final(self) -> bytes:
+        """Where it goes, to be used at once."""
+        return self.target.full(self.name)
+
+    @property
+    def part(self) -> bytes:
+        return self.target.stage.at(self.name)
+
+    def note(self) -> None:
+        """It is in place."""
+        self.target.journal.add([self.name, "f", self.mode, self.size, self.mtime_ns, "", self.digest])
 
 
 class Store:
@@ -40,20 +69,22 @@ class Store:
     ) -> None:
         self.ready = threading.Condition()
         self.source, self.changed = source, changed
-        self.targets, self.entries = targets, entries
+        self.targets = targets
         self.files: list[File] = []
         position = 0
-        for entry in entries:
-            if entry[2] == "f":
-                self.files.append(File(targets[entry[0]], entry, position))
-                position += entry[4]
+        for number, path, *rest in entries:
+            target = targets[number]
+            entry = [path or target.name, *rest]
+            target.entries.append(entry)
+            if entry[1] == "f":
+                self.files.append(File(target, entry, position))
+                position += entry[3]
         self.total = position
         self.starts = [f.start for f in self.files]
         self.received, self.left, self.at_least = 0, 0, 0
         self.problems: list[tuple[str, str]] = []
         self.folders: set[tuple[Target, bytes]] = set()
         self.to_place: queue.Queue[int] = queue.Queue()
-        self.writing: Writer | None = None
         self.reading: tuple[File, int] | None = None
         self.epoch = 0  # the link that fills it
         self.doubted: set[int] = set()  # files that the head is asked about
@@ -128,43 +159,31 @@ class Store:
             offset = position - f.start
             piece = view[: f.size - offset]
             if f.state == "wanted" and offset == f.have:
-                self.write(f, offset, piece)
+                whole = f.target.stage.write(f.entry, offset, piece)
                 f.epochs.add(self.epoch)
                 with self.ready:
                     f.have += len(piece)
                     self.received += len(piece)
-                    f.received = f.have == f.size
+                    f.received = whole
                     self.ready.notify_all()
-                if f.received and self.writing is not None:
-                    self.writing.close()
-                    self.writing = None
+                if whole:
                     self.to_place.put(index)
             view = view[len(piece) :]
             position += len(piece)
-
-    def write(self, f: "File", offset: int, piece: memoryview) -> None:
-        writing = self.writing
-        if writing is None or writing.of is not f:
-            if writing is not None:
-                writing.close()
-            writing = self.writing = Writer(f, offset)
-        writing.write(piece)
 
     def take_staged(self, names: "list[str]") -> None:
         """What rsync brought. names: what the file of each target that is one is called in the stage."""
         for index, f in enumerate(self.files):
             if f.state == "wanted" and not f.received and f.have < f.size:
-                name = encode(f.name or names[self.targets.index(f.target)])
+                name = names[self.targets.index(f.target)] if f.target.name else f.name
                 try:
-                    os.rename(os.path.join(f.target.stage, name), f.part)
+                    os.rename(f.target.stage.at(name), f.part)
                 except FileNotFoundError:
                     self.fail(index, "is gone from the source")
                     continue
                 self.received += f.size - f.have
                 f.have, f.received, f.staged = f.size, True, True
                 self.to_place.put(index)
-        for target in self.targets:
-            shutil.rmtree(target.stage, ignore_errors=True)
 
     # -- sending on ----------------------------------------------------------------------------------------
     def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
@@ -207,7 +226,7 @@ class Store:
 
     def open(self, f: "File") -> int:
         """What is not under its part name any more is under its final one."""
-        if f.part:
+        if not self.source:
             try:
                 return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -234,11 +253,9 @@ class Store:
                 return
             f.state = "failed"
             self.left -= 1
-            self.problems.append((f.name or os.path.basename(decode(f.target.path)), reason))
+            self.problems.append((f.name, reason))
             self.ready.notify_all()
-        for path in (f.part, f.part + b".blocks"):
-            if os.path.lexists(path):
-                os.unlink(path)
+        f.target.stage.drop(f.entry)
 
     def place_forever(self) -> None:
         """A worker: verifies and renames what is complete and whose digest is known."""
@@ -255,8 +272,8 @@ class Store:
         fd = os.open(f.part, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_size == f.size and file_digest(f.part) == f.digest:
+                seal(fd, f.entry)
                 os.fchmod(fd, f.mode)
-                os.utime(fd, ns=(f.mtime_ns, f.mtime_ns))
                 os.fsync(fd)
                 self.enter(f)
                 return
@@ -265,7 +282,7 @@ class Store:
         if f.staged:
             self.fail(index, "did not arrive as it was sent (changed while it was read?)")
             return
-        good = verified_prefix(f.part, f.size) if f.size > BLOCK else 0
+        good = f.target.stage.verified(f.entry)
         with self.ready:
             # asked for again, where this disk's copy is not as it came; else from the start
             f.have, self.at_least = good if good < f.size else 0, 0
@@ -279,25 +296,13 @@ class Store:
 
     def enter(self, f: "File") -> None:
         try:
-            writable(os.rename, f.part, f.final)
+            f.target.commit.enter(f.part, f.name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise Refused("%s changed on the node meanwhile" % f.target.shown(f.name), "run this again") from None
-        if os.path.lexists(f.part + b".blocks"):
-            os.unlink(f.part + b".blocks")
+            raise Refused("%s changed on the node meanwhile" % decode(f.target.path), "run this again") from None
+        f.target.stage.drop(f.entry)
         with self.ready:
-            f.target.remember(f.name, f.size, f.mtime_ns, f.digest)
+            f.note()
             f.state = "held"
             self.left -= 1
-            self.folders.add((f.target, f.target.inside(f.name).rpartition(b"/")[0]))
+            self.folders.add((f.target, encode(f.name).rpartition(b"/")[0]))
             self.ready.notify_all()
-
-
-def writable(function: "Callable[..., Any]", *args: "Any") -> None:
-    """Call what changes a folder; of one that is not writable in the source, and so not here, the mode is set again in
-    the end. The last path in args lies in it."""
-    try:
-        function(*args)
-    except PermissionError:
-        folder = os.path.dirname([arg for arg in args if isinstance(arg, bytes)][-1]) + b"/."
-        chmod(folder, stat.S_IMODE(os.lstat(folder).st_mode) | 0o700)
-        function(*args)

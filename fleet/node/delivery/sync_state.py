@@ -1,102 +1,35 @@
-"""What code syncs have put on this node, for those who start runs from it: preflight and supervise.
+"""What deliveries mean for runs: what those rely on that begin from a folder, and what keeps a sync waiting.
 
-In the state folder of a sync (base/state_folder.py) lie
-    state      JSON {"digest": of the manifest, "also": [entry]: what of older ones is still there, "source": {"host",
-               "path"}: the folder that it came from}, a line break, and the manifest as the head packed it: zlib JSON
-               [[path, ...]]
-    switching  zlib JSON [entry]: what is being put in place, by this switch or one before it that was cut short; there
-               until the state says so, too
+In the state folder of a code sync lie, beside its journal (journal.py),
     lock       held by a sync from its first question to its end
     begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
                files in place: so no run begins from a mixture, and what is imported later fits what was before
+
+Data that is being put in place is noted in ~/.fleet/data until all of it is there.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import stat
-import zlib
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import holder_of, try_lock, wait_for
+from fleet.node.base.processes import read_file
 from fleet.node.base.wire import decode, encode
-from fleet.protocol.state import CODE_STATE, LOCK
+from fleet.node.delivery.journal import read_state
+from fleet.protocol.state import CODE_STATE, DATA, LOCK, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from fleet.protocol.messages.code import Source
     from fleet.protocol.messages.run import CodeInUse
 
 SYNC_STATE = encode(CODE_STATE)
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
-BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
-NOTHING: "dict[str, Any]" = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
-COLUMNS = (str, str, int, int, int, str)  # of an entry: path, kind, mode, size, mtime_ns, link
-
-
-def unpack(packed: bytes) -> "list[Any]":
-    """The entries in it; one of BROKEN where they are none."""
-    return check_entries(json.loads(zlib.decompress(packed).decode()))
-
-
-def check_entries(entries: "Any") -> "list[Any]":
-    """Cheap also with tens of thousands: preflight reads them, too."""
-    if entries != [] and (
-        set(map(len, entries)) != {len(COLUMNS)}
-        or [set(map(type, column)) for column in zip(*entries)] != [{kind} for kind in COLUMNS]
-    ):
-        raise ValueError("these are no entries")
-    return list(entries)
-
-
-def read_state(meta: bytes) -> "dict[str, Any] | None":
-    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "source": null
-    where none was recorded, as by older versions}, or None where no sync has come as far as putting files in place.
-    digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a path that is listed
-    several times, any version may be there, or none.
-    """
-    try:
-        with open(os.path.join(meta, b"state"), "rb") as f:
-            line, packed = json.loads(f.readline().decode()), f.read()
-        found = dict(
-            NOTHING, digest=line["digest"], also=check_entries(line["also"]), entries=unpack(packed), packed=packed
-        )
-        if not isinstance(line["digest"], str):
-            raise ValueError("this is no digest")
-        source = line.get("source")
-        if isinstance(source, dict) and isinstance(source.get("host"), str) and isinstance(source.get("path"), str):
-            found["source"] = {"host": source["host"], "path": source["path"]}
-        state: dict[str, Any] | None = found
-    except BROKEN:
-        state = None
-    try:
-        with open(os.path.join(meta, b"switching"), "rb") as f:
-            switching = unpack(f.read())
-    except FileNotFoundError:
-        return state
-    except BROKEN:
-        switching = []
-    state = state or NOTHING
-    return dict(state, digest=None, entries=state["entries"] + switching, begun=switching)
-
-
-def mark_switch(meta: bytes, entries: "list[Any]") -> None:
-    """From here on what is there is a mixture, as far as anybody knows."""
-    entries = list({tuple(entry): entry for entry in entries}.values())
-    replace_file(os.path.join(meta, b"switching"), zlib.compress(json.dumps(entries).encode(), 1))
-
-
-def save_state(meta: bytes, digest: str, packed: bytes, also: "list[Any]", source: "Source") -> None:
-    """The switch is over."""
-    line = {"digest": digest, "also": also, "source": source}
-    replace_file(os.path.join(meta, b"state"), json.dumps(line).encode() + b"\n" + packed)
-    try:
-        os.unlink(os.path.join(meta, b"switching"))
-    except FileNotFoundError:
-        pass
 
 
 def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
@@ -185,3 +118,55 @@ def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
         waiting(run)
         if not wait_for(fd, fcntl.LOCK_EX, BEGIN_SECONDS + 15):
             raise Refused("run %s is still beginning from this folder" % run, "run the sync again when it has begun")
+
+
+def notes_folder() -> bytes:
+    return encode(below_home(DATA))
+
+
+def note_delivery(target: bytes, meta: bytes) -> None:
+    """Note that what is at target is old and new mixed, until forget_delivery; meta: its state folder."""
+    record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta)}
+    path = os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode())
+    try:
+        os.makedirs(notes_folder(), 0o700, exist_ok=True)
+        replace_file(path, json.dumps(record).encode())
+    except OSError:
+        pass  # a home that cannot be written: nobody is warned
+
+
+def forget_delivery(target: bytes) -> None:
+    try:
+        os.unlink(os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode()))
+    except OSError:
+        pass
+
+
+def half_delivered(path: str) -> "dict[str, str | None] | None":
+    """{"folder", "busy": who|null} of data in the folder at path, or around it, that has come in part; None without."""
+    wanted = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
+    try:
+        notes = [os.path.join(notes_folder(), name) for name in os.listdir(notes_folder())]
+    except OSError:
+        return None
+    for note in notes:
+        try:
+            record = json.loads(read_file(note).decode())
+            target = encode(record["target"]).rstrip(b"/") + b"/"
+            near = target.startswith(wanted) or wanted.startswith(target)
+            if not near or record["node"] != os.uname()[1]:
+                continue
+            fd = os.open(os.path.join(encode(record["state"]), encode(LOCK)), os.O_RDONLY)
+        except FileNotFoundError:
+            os.unlink(note)  # somebody took all of it away
+            continue
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue
+        try:
+            busy = None if try_lock(fd, fcntl.LOCK_SH) else str(holder_of(fd).get("head", "?"))
+            return {"folder": record["target"], "busy": busy}
+        except OSError:
+            continue  # a file system without locks
+        finally:
+            os.close(fd)
+    return None

@@ -4,8 +4,7 @@ import hashlib
 import os
 import threading
 
-from fleet.node.delivery.sync_state import delivery
-from fleet.node.delivery.unfinished import half_delivered
+from fleet.node.delivery.sync_state import delivery, half_delivered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -42,7 +42,6 @@ from fleet.node.delivery.chain.source import run_source
 from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
-from fleet.node.delivery.unfinished import forget_delivery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", p
             "bytes": sum(b - a for a, b in wants),
             "address": address,
             "port": port,
-            "stages": [decode(target.stage) for target in store.targets],
+            "stages": [decode(target.stage.folder) for target in store.targets],
         }
     )
 
@@ -97,8 +96,6 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
         time.sleep(every)
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
-    for target in set(store.targets) - {f.target for f in store.files if f.state == "failed"}:
-        forget_delivery(target.path)
     say({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
     while True:
         time.sleep(every)

@@ -13,8 +13,7 @@ import time
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, shut, tls_context
-from fleet.node.delivery.part_file import Stopped
-from fleet.node.delivery.store import CHUNK
+from fleet.node.delivery.store import CHUNK, Stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

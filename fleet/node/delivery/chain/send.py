@@ -10,8 +10,7 @@ import time
 from fleet.node.base.wire import send_json
 from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.link import DIAL_SECONDS, Link, Lost, Nonsense, lost, reason_of, tls_context, whole
-from fleet.node.delivery.part_file import Stopped
-from fleet.node.delivery.store import CHUNK
+from fleet.node.delivery.store import CHUNK, Stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

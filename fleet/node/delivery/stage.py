@@ -1,0 +1,182 @@
+"""What has come for a destination and is not yet in place, in its state folder: what a kill leaves here need not come
+again.
+
+    stage/PATH    a file: whole where its time is the source's, else under way
+    blocks/KEY    digests of the 4 MiB blocks of a large one, KEY made of its path, size and mtime
+"""
+
+import hashlib
+import json
+import os
+import stat
+import time
+import zlib
+
+from fleet.node.base.files import remove_tree
+from fleet.node.base.processes import read_file
+from fleet.node.base.wire import decode, encode
+from fleet.node.delivery.disk_space import write_sparse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator
+
+BLOCK = 4 << 20
+
+
+def key_of(path: str, size: int, mtime_ns: int) -> bytes:
+    return hashlib.sha256(("%d %d " % (size, mtime_ns)).encode() + encode(path)).hexdigest()[:32].encode()
+
+
+def unpack_parcel(data: bytes) -> "Iterator[tuple[str, int, memoryview]]":
+    """(path, offset, bytes) of many files in one parcel: zlib data, a JSON line [[path, offset, length], ...], then
+    these bytes, end to end."""
+    line, _, rest = zlib.decompress(data).partition(b"\n")
+    body, at = memoryview(rest), 0
+    for path, offset, length in json.loads(line.decode()):
+        yield path, offset, body[at : at + length]
+        at += length
+
+
+class Stage:
+    """Of the state folder `meta`, whose lock is held."""
+
+    def __init__(self, meta: bytes) -> None:
+        self.meta, self.folder = meta, os.path.join(meta, b"stage")
+        self.made: set[bytes] = set()
+        self.writer: Writer | None = None
+        # what was written before this machine started may not have come to the disk
+        self.booted = time.time() - float((read_file("/proc/uptime").split() or [b"0"])[0])
+
+    def at(self, path: str) -> bytes:
+        return os.path.join(self.folder, encode(path))
+
+    def place(self, full: bytes) -> bytes:
+        """The same path, in a folder that is there."""
+        around = os.path.dirname(full)
+        if around not in self.made:
+            os.makedirs(around, 0o700, exist_ok=True)
+            self.made.add(around)
+        return full
+
+    def blocks_of(self, entry: "list[Any]") -> bytes:
+        return os.path.join(self.meta, b"blocks", key_of(entry[0], entry[3], entry[4]))
+
+    def sweep(self, wanted: "dict[str, Any]", under_way: bool = True) -> "set[str]":
+        """Take away what is of no use any more; the paths of the files that have come whole. wanted: path -> entry.
+        under_way: keep what others have begun. In place: on a full disk nothing can be made."""
+        whole: set[str] = set()
+        blocks = {self.blocks_of(entry) for entry in wanted.values() if entry[3] > BLOCK}
+        for around, _folders, names in os.walk(os.path.join(self.meta, b"blocks")):
+            for full in {os.path.join(around, name) for name in names} - blocks:
+                os.unlink(full)
+        for around, folders, names in os.walk(self.folder, topdown=False):
+            for name in names:
+                full = os.path.join(around, name)
+                path, st = decode(full[len(self.folder) + 1 :]), os.lstat(full)
+                entry = wanted.get(path)
+                if entry and self.is_whole(entry, st):
+                    os.chmod(full, entry[2])
+                    whole.add(path)
+                elif not (entry and under_way and stat.S_ISREG(st.st_mode) and st.st_mode & stat.S_IWUSR):
+                    os.unlink(full)
+            for name in folders:
+                try:
+                    os.rmdir(os.path.join(around, name))
+                except OSError:
+                    pass  # something wanted is in it
+        return whole
+
+    def is_whole(self, entry: "list[Any]", st: "os.stat_result") -> bool:
+        known = (st.st_size, st.st_mtime_ns) == (entry[3], entry[4])
+        return known and stat.S_ISREG(st.st_mode) and st.st_ctime > self.booted + 1
+
+    def write(self, entry: "list[Any]", offset: int, data: "bytes | memoryview") -> bool:
+        """Some bytes of a file, which come in order; whether that was its last."""
+        writer = self.writer
+        if writer is None or writer.entry is not entry or writer.at != offset:
+            self.flush()
+            writer = self.writer = Writer(self, entry, offset)
+        writer.write(memoryview(data))
+        if writer.at < entry[3]:
+            return False
+        seal(writer.fd, entry)
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        self.writer = None
+
+    def drop(self, entry: "list[Any]") -> None:
+        """Of a file that is given up, or in place."""
+        for path in (self.at(entry[0]), self.blocks_of(entry)):
+            if os.path.lexists(path):
+                os.unlink(path)
+
+    def verified(self, entry: "list[Any]") -> int:
+        """Bytes at the start of a file that its block digests vouch for; the rest of both is cut off."""
+        size, good = entry[3], 0
+        try:
+            with open(self.at(entry[0]), "r+b") as data, open(self.blocks_of(entry), "r+b") as digests:
+                while good < size:
+                    block = data.read(min(BLOCK, size - good))
+                    if len(block) < min(BLOCK, size - good) or digests.read(32) != hashlib.sha256(block).digest():
+                        break
+                    good += len(block)
+                data.truncate(good)
+                digests.truncate((good + BLOCK - 1) // BLOCK * 32)
+        except OSError:
+            return 0
+        return good
+
+    def remove(self) -> None:
+        """All of it."""
+        self.flush()
+        for name in (b"stage", b"blocks"):
+            remove_tree(os.path.join(self.meta, name))
+
+
+def seal(fd: int, entry: "list[Any]") -> None:
+    """Give a file its mode and time: it is whole."""
+    os.fchmod(fd, entry[2])
+    os.utime(fd, ns=(entry[4], entry[4]))
+
+
+class Writer:
+    """Writes a file from an offset on; of a large one every complete block's digest goes to its list."""
+
+    def __init__(self, stage: "Stage", entry: "list[Any]", offset: int) -> None:
+        self.entry, self.at = entry, offset
+        path = stage.place(stage.at(entry[0]))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.fd = os.open(path, flags | (0 if offset else os.O_TRUNC), 0o600)
+        self.blocks: int | None = None
+        if entry[3] > BLOCK:
+            os.ftruncate(self.fd, offset)
+            self.blocks = os.open(stage.place(stage.blocks_of(entry)), flags, 0o600)
+            os.ftruncate(self.blocks, offset // BLOCK * 32)
+            os.lseek(self.blocks, 0, os.SEEK_END)
+            with open(path, "rb") as f:
+                f.seek(offset // BLOCK * BLOCK)
+                self.hash = hashlib.sha256(f.read(offset % BLOCK))
+
+    def write(self, view: memoryview) -> None:
+        write_sparse(self.fd, view, self.at)
+        if self.blocks is None:
+            self.at += len(view)
+            return
+        while len(view):
+            piece = view[: BLOCK - self.at % BLOCK]
+            self.hash.update(piece)
+            self.at += len(piece)
+            if self.at % BLOCK == 0 or self.at == self.entry[3]:
+                os.write(self.blocks, self.hash.digest())
+                self.hash = hashlib.sha256()
+            view = view[len(piece) :]
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self.blocks is not None:
+            os.close(self.blocks)
