@@ -358,9 +358,11 @@ class Fleet(Verbs[Report, "Checked", "Run"]):
         return replace(self, inventory=select(self.inventory, hosts, exclude))
 
     @contextmanager
-    def runtime(self, emit: Emit | None = None) -> Iterator[Runtime]:
-        """What a plan is run with. emit: instead of the fleet's own."""
-        transport = self._connect()
+    def runtime(
+        self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
+    ) -> Iterator[Runtime]:
+        """What a plan is run with. emit: instead of the fleet's own. password_for: where keys do not do."""
+        transport = self._connect(password_for)
         try:
             yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
         finally:

@@ -22,7 +22,7 @@ from fleet.cli.options import settings_of
 from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
-from fleet.model import Inventory, Report
+from fleet.model import Host, Inventory, Report
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
@@ -72,8 +72,10 @@ class CliFleet(Fleet):
     at once; no thread of its own is needed for that."""
 
     @contextmanager
-    def runtime(self, emit: Emit | None = None) -> Iterator[Runtime]:
-        with super().runtime(emit) as runtime, interrupts(runtime.cancel):
+    def runtime(
+        self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
+    ) -> Iterator[Runtime]:
+        with super().runtime(emit, password_for) as runtime, interrupts(runtime.cancel):
             runtime.emit = detailed(runtime.emit, self.inventory, runtime.transport)
             yield runtime
 

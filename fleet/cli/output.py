@@ -196,6 +196,11 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
     return b"\n".join(lines)
 
 
+def _ended(result: Result) -> str:
+    """Which of a task's commands it was, and where that stands."""
+    return "".join(f"{result.data[key]}: " for key in ("where", "command") if key in result.data)
+
+
 def write_failures(report: Report) -> None:
     """Every host that did not do well, with the reason and the hint; those of one cause are told of together, unless
     -v asks for each."""
@@ -206,7 +211,7 @@ def write_failures(report: Report) -> None:
     failed = [
         (r.host, r.error.reason, r.error.hint)
         if r.error is not None
-        else (r.host, f"exit status {r.exit_status}", None)
+        else (r.host, f"{_ended(r)}exit status {r.exit_status}", None)
         for r in results
         if not r.ok
     ]

@@ -25,6 +25,7 @@ from fleet.inventory import select
 from fleet.model import Inventory
 from fleet.playbook import Param, Step, load
 from fleet.playbook import play as run_steps
+from fleet.tasks.named import NamedTasks
 
 # told once for the whole playbook, or per step by its own key ("on")
 ENV_OPTIONS = ("--env", "--env-expand")
@@ -127,20 +128,58 @@ def shared_options(settings: Settings) -> list[str]:
     return words + ["-v"] * settings.verbose
 
 
+class Play(Verb):
+    """Behind a task file all words are the tasks' own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        try:
+            first = parser.parse_args(list(args))[0].get("playbook")
+        except click.ClickException:  # told below
+            first = None
+        ctx.allow_interspersed_args = not (isinstance(first, str) and NamedTasks.of(first))
+        return super().parse_args(ctx, args)
+
+
 @click.command(
     "play",
-    cls=Verb,
-    examples=("fleet play playbooks/demo.yaml --var node=gpu02", "fleet --dry-run play playbooks/demo.yaml"),
+    cls=Play,
+    examples=(
+        "fleet play playbooks/demo.yaml --var node=gpu02",
+        "fleet --dry-run play playbooks/demo.yaml",
+        "fleet play tasks.py:deploy --branch main",
+    ),
+    sections={"A YAML playbook": ["vars_"], "Python tasks": ["no_fold", "ask_sudo"]},
 )
 @click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
-@click.argument("playbook", type=click.Path(path_type=Path))
+@click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
+@click.option("--prompt-for-sudo-password", "ask_sudo", is_flag=True, help="Ask for the password of c.sudo.")
+@click.argument("playbook", metavar="PLAYBOOK|TASKS.py[:NAME]", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @common_options
-def play(vars_: tuple[str, ...], playbook: Path) -> int:
+def play(vars_: tuple[str, ...], no_fold: bool, ask_sudo: bool, playbook: str, args: tuple[str, ...]) -> int:
     """Run the steps of PLAYBOOK in order, up to the first that fails; its exit code is play's.
 
     PLAYBOOK is a file, or the name of one that comes with fleet ('fleet examples' lists them). It is checked as a
     whole before anything runs (121). The common options given here hold for every step.
+
+    TASKS.py: its fabric tasks (@task) on all hosts at once, each with its own connection; ARGS are their options,
+    and further tasks. --list behind it shows them.
     """
+    if named := NamedTasks.of(playbook):
+        if vars_:
+            raise UsageError("--var is for YAML playbooks", hint="a task's own options stand behind its name")
+        from fleet.cli.tasks import play_tasks
+
+        return play_tasks(named, args, no_fold=no_fold, ask_sudo=ask_sudo)
+    if args:
+        raise UsageError(f"{args[0]}: a YAML playbook takes no arguments", hint="a variable: --var NAME=VALUE")
+    return play_steps(vars_, Path(playbook))
+
+
+def play_steps(vars_: tuple[str, ...], playbook: Path) -> int:
+    """The steps of a YAML playbook."""
     settings = settings_of()
     if not playbook.exists() and (known := find(str(playbook), "playbooks")):
         playbook = shipped()[known]

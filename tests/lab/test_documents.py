@@ -51,6 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "my-extension/setup.py").write_text(SETUP)
     (here / "my-extension/tinyext.py").write_text("")
     (here / "steps.yaml").write_text("- exec: [hostname]\n")
+    (here / "tasks.py").write_text(
+        "from fabric import task\n\n@task\ndef deploy(c):\n    c.run('echo it; exit 3', hide=True)\n"
+    )
     return here
 
 

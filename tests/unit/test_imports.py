@@ -20,9 +20,9 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if not path.is_relative_
 DOORS = {
     "click": ["cli/*.py"],
     "rich": ["cli/*.py"],
-    "fabric": ["transport/ssh/*.py"],
+    "fabric": ["tasks/*.py"],
     "paramiko": ["transport/ssh/*.py"],
-    "invoke": ["transport/ssh/*.py"],
+    "invoke": ["tasks/*.py"],
     "torch": [],
     "deepspeed": [],
 }

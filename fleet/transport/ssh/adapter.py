@@ -125,8 +125,14 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return data
 
     def recv(self, nbytes: int) -> bytes:
+        return self._read(self.in_buffer, nbytes)
+
+    def recv_stderr(self, nbytes: int) -> bytes:
+        return self._read(self.in_stderr_buffer, nbytes)
+
+    def _read(self, pipe: Any, nbytes: int) -> bytes:
         try:
-            data: bytes = self.in_buffer.read(nbytes, self.timeout)
+            data: bytes = pipe.read(nbytes, self.timeout)
         except PipeTimeout:
             raise TimeoutError from None
         with self._sending:
@@ -249,9 +255,10 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,
-        _CHANNEL_EXTENDED_DATA: NodeChannel._feed_extended,
-        _CHANNEL_CLOSE: NodeChannel._handle_close,
-        _CHANNEL_REQUEST: NodeChannel._handle_request,
+        # by name: what else speaks paramiko (fabric's tunnels and agents) has plain channels on it
+        _CHANNEL_EXTENDED_DATA: lambda channel, m: channel._feed_extended(m),
+        _CHANNEL_CLOSE: lambda channel, m: channel._handle_close(m),
+        _CHANNEL_REQUEST: lambda channel, m: channel._handle_request(m),
     }
 
     def __init__(self, sock: Any, judge: Callable[[bytes], None], key_algorithms: tuple[str, ...]) -> None:
@@ -299,7 +306,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         channel = self._channels.get(m.get_int())
         m.rewind()
         super()._parse_channel_open_success(m)
-        if channel is not None and channel.abandoned:
+        if getattr(channel, "abandoned", False):
             start_thread(channel.close, "fleet-close")
 
     def _parse_channel_open_failure(self, m: Message) -> None:

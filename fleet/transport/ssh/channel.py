@@ -6,11 +6,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel, reads_nothing
-from fleet.transport.ssh.adapter import WINDOW_BYTES, NodeChannel, PipeTimeout
+from fleet.transport.ssh.adapter import WINDOW_BYTES, NodeChannel, PipeTimeout, paramiko
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.gates import lost
 from fleet.transport.ssh.hostkeys import HostKey
@@ -183,6 +184,32 @@ class SshSession:
                 kind="protocol",
                 hint="let a connection have more of them: 'MaxSessions 10' in its sshd_config",
             ) from refused
+
+    # -- for what speaks paramiko itself: fabric's tasks --
+    @property
+    def link(self) -> Link:
+        """The verified connection, a paramiko Transport."""
+        return self._links[-1]
+
+    def channel(self) -> NodeChannel:
+        """A paramiko channel on which nothing runs yet; all of its stderr is kept."""
+        channel = self._open(Deadline.after(self._timeout, Cancel()))[1]
+        channel.keep_stderr()
+        return channel
+
+    def sftp(self) -> Any:
+        """A paramiko SFTPClient."""
+        channel = self._open(Deadline.after(self._timeout, Cancel()))[1]
+        try:
+            channel.invoke_subsystem("sftp")
+        except paramiko.SSHException as error:
+            raise ConnectError(
+                "its sshd has no sftp",
+                kind="protocol",
+                host=self.host.name,
+                hint="let it have one: 'Subsystem sftp internal-sftp' in its sshd_config",
+            ) from error
+        return paramiko.SFTPClient(channel)
 
     @property
     def host_key(self) -> HostKey:

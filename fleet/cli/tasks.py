@@ -1,0 +1,104 @@
+"""`fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. Imported when a task file is played, and fabric with it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import click
+
+from fleet.cli import plans, terminal
+from fleet.cli.context import CliFleet, ask, finish, interruptible, load_everyone, load_inventory
+from fleet.cli.exec import PrefixedLines
+from fleet.cli.options import settings_of
+from fleet.cli.output import clean, echo, talk, write_folded, write_json
+from fleet.cli.progress import ProgressLine
+from fleet.errors import EXIT_OK, FleetError, UsageError
+from fleet.model import Inventory, Report
+from fleet.tasks.connection import Connection as Connection
+from fleet.tasks.files import Step, TaskFile
+from fleet.tasks.ground import Ground, standing_on
+from fleet.tasks.named import NamedTasks
+from fleet.tasks.run import TasksPlan, run
+from fleet.transport import DEFAULT
+
+LIST = ("-l", "--list", "-h", "--help")
+
+
+def the_hosts() -> tuple[Inventory | None, Inventory]:
+    """Those selected, None where there is no inventory: tasks may name their hosts themselves; and all there are."""
+    settings = settings_of()
+    try:
+        return load_inventory(), load_everyone()
+    except FleetError:
+        if settings.inventory or settings.hosts:
+            raise
+        return None, Inventory(())
+
+
+def sudo_password() -> str:
+    if not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
+        raise UsageError(
+            "--prompt-for-sudo-password: nobody to ask here",
+            hint="$FABRIC_SUDO_PASSWORD, or sudo.password in fabric.yaml",
+        )
+    with interruptible(), terminal.prompt():
+        return str(click.prompt("sudo's password on the hosts", hide_input=True, err=True))
+
+
+def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
+    """Run what the words call; the exit code."""
+    settings = settings_of()
+    if not named.path.exists():
+        raise UsageError(f"there is no {named.path}", hint="tasks.py:NAME is a file and a task of it")
+    selected, everyone = the_hosts()
+    fleet = CliFleet(
+        selected or everyone, everyone, settings.transport, settings.fanout, settings.connect_timeout, ask=ask
+    )
+    with standing_on(Ground(everyone)) as ground:
+        file = TaskFile(named.path, sudo_password() if ask_sudo and not settings.dry_run else None)
+        if named.task is None and words and words[0] in LIST:
+            return show_tasks(file)
+        meant = [named.task, *words] if named.task else words
+        plan = TasksPlan(file, tuple(file.steps(meant, selected, chosen=settings.hosts is not None)))
+        if settings.dry_run:
+            return plans.tell("play", plan)
+        quiet = settings.quiet or settings.json
+        with ExitStack() as stack:
+            shown = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
+            progress = stack.enter_context(shown)
+            passwords = ground.password_for if settings.transport == DEFAULT else None
+            ground.runtime = stack.enter_context(fleet.runtime(progress, passwords))
+            report = run(plan, ground.runtime, lambda step, part: show(step, part, progress, len(plan.steps)))
+        code = finish(report)
+        if settings.verbose and not settings.json:
+            for result in report.results:
+                if result.error is not None and result.error.__cause__ is not None:
+                    traceback.print_exception(result.error.__cause__)
+        return code
+
+
+def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None:
+    """What a step's hosts printed."""
+    settings = settings_of()
+    if settings.json:
+        return
+    if count > 1 and not settings.quiet:
+        talk(click.style(f"# {clean(step.words)}", bold=True))
+    if isinstance(progress, PrefixedLines):
+        progress.flush()
+    else:
+        write_folded(report.results, "stdout")
+        write_folded(report.results, "stderr")
+
+
+def show_tasks(file: TaskFile) -> int:
+    if settings_of().json:
+        write_json({"verb": "play", "ok": True, "exit_code": EXIT_OK, "hosts": {}, "tasks": file.about})
+    else:
+        width = max(map(len, file.about), default=0)
+        for name, about in file.about.items():
+            echo(f"{name:{width}}  {clean(about)}".rstrip())
+    return EXIT_OK

@@ -1,0 +1,191 @@
+"""fabric's Connection, over fleet's transport: host keys verified, the inventory, ~/.ssh/config, gateways, deadlines.
+
+Importing this module makes fabric's own names mean these: there is no Connection of fabric's in this process that
+would trust a key which nobody knows."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import fabric
+import fabric.connection
+import fabric.group
+import fabric.tasks
+from fabric.transfer import Transfer
+
+from fleet import fanout
+from fleet.errors import Interrupted, UsageError
+from fleet.model import Host
+from fleet.tasks.ground import Sink, current_sink, ground
+from fleet.tasks.runner import LocalRunner, RemoteRunner
+from fleet.transport.base import Session, Target
+from fleet.transport.ssh.adapter import paramiko
+from fleet.transport.ssh.endpoint import resolve
+
+
+class Connection(fabric.Connection):  # type: ignore[misc]
+    """original_host: the inventory's name. host, user, port: where SSH goes. known: the host as fleet has it."""
+
+    known: Host
+    original_host: str
+    user: str
+    port: int
+    _sftp: Any
+    session: Session | None = None
+    many = False  # the task runs on several hosts
+
+    def __init__(
+        self,
+        host: str,
+        user: str | None = None,
+        port: int | None = None,
+        config: Any = None,
+        gateway: Any = None,
+        forward_agent: bool | None = None,
+        connect_timeout: int | None = None,
+        connect_kwargs: dict[str, Any] | None = None,
+        inline_ssh_env: bool | None = None,
+    ) -> None:
+        # ~/.ssh/config is read by fleet, which knows of it what paramiko does not
+        mine = fabric.Config(ssh_config=fabric.connection.SSHConfig(), lazy=True) if config is None else config.clone()
+        if isinstance(mine, fabric.Config):
+            mine._set(base_ssh_config=fabric.connection.SSHConfig())
+        if mine.run.in_stream is None:
+            mine.run.in_stream = False  # many hosts would share this terminal
+        super().__init__(
+            host, user, port, mine, gateway, forward_agent, connect_timeout, connect_kwargs, inline_ssh_env
+        )
+        short = self.derive_shorthand(host)
+        default = fabric.Config.global_defaults()
+        given = {
+            "user": user or short["user"] or (self.user if self.user != default["user"] else None),
+            "port": port or short["port"] or (self.port if self.port != default["port"] else None),
+            "identity_file": self._identity_file(),
+            "proxy_jump": jump(self.gateway) if self.gateway else None,
+        }
+        known = ground().host(str(self.original_host), **given)
+        self._set(known=known)
+        if password := self.connect_kwargs.get("password"):
+            ground().passwords[known.name] = password
+        target = resolve(known, ground().config)
+        self.original_host, self.host, self.user, self.port = known.name, target.address, target.user, target.port
+
+    def _identity_file(self) -> str | None:
+        files = self.connect_kwargs.get("key_filename") or self.config.authentication.identities
+        files = [files] if isinstance(files, str) else list(files)
+        return str(files[0]) if files else None
+
+    def get_gateway(self) -> Any:
+        return self.config.gateway
+
+    # -- the connection ------------------------------------------------------------------------------------
+    @property
+    def is_connected(self) -> bool:
+        return self.session is not None and bool(getattr(self.session, "alive", True))
+
+    def open(self) -> None:
+        if self.is_connected:
+            return
+        runtime = ground().running()
+        if runtime.cancel.is_set():
+            raise Interrupted("interrupted", host=self.known.name)
+        session = runtime.transport.connect(self.known, runtime.cancel)
+        self._set(
+            session=session, forget=runtime.cancel.on_set(lambda: threading.Thread(target=end, daemon=True).start())
+        )
+
+        def end() -> None:
+            """An sftp transfer hears of an interrupt by this only."""
+            if self._sftp is not None:
+                session.close()
+
+        self.transport = getattr(session, "link", None)
+
+    def close(self) -> None:
+        if self._sftp is not None:
+            self._sftp.close()
+            self._sftp = None
+        if self.session is not None:
+            self.forget()
+            self.session.close()
+            self._set(session=None)
+            self.transport = None
+
+    def over_ssh(self, what: str) -> Any:
+        """The session, for what only fleet's own SSH can do."""
+        self.open()
+        if self.transport is None:
+            raise UsageError(
+                f"{what} of a task goes over --transport ssh only", hint="drop --transport; c.run goes over all of them"
+            )
+        return self.session
+
+    def create_session(self) -> Any:
+        channel = self.over_ssh("sudo with a password, a terminal, or input").channel()
+        if self.forward_agent:
+            self._agent_handler = fabric.connection.AgentRequestHandler(channel)
+        return channel
+
+    def sftp(self) -> Any:
+        if self._sftp is None:
+            self._sftp = self.over_ssh("put or get").sftp()
+        return self._sftp
+
+    # -- what tasks call -----------------------------------------------------------------------------------
+    @property
+    def sink(self) -> Sink | None:
+        return ground().sinks.get(self.known.name) or current_sink()
+
+    def _remote_runner(self) -> RemoteRunner:
+        return RemoteRunner(context=self)
+
+    def local(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(LocalRunner(self), *args, **kwargs)
+
+    def shell(self, **kwargs: Any) -> Any:
+        raise UsageError("c.shell() talks to one person and one host", hint=f"ssh {self.known.name}")
+
+    def get(self, remote: str, local: Any = None, preserve_mode: bool = True) -> Any:
+        """As fabric's; where the task runs on several hosts, files without a name of their own go to a folder of each
+        host, as those of a Group do."""
+        return Transfer(self).get(remote, local or ("{host}/" if self.many else None), preserve_mode)
+
+
+def jump(gateway: Any) -> str:
+    """A gateway as the inventory writes it."""
+    if not isinstance(gateway, Connection):
+        raise UsageError(
+            f"fleet runs no ProxyCommand for a task: {gateway!r}", hint="gateway=Connection('bastion'), or ProxyJump"
+        )
+    first = f"{jump(gateway.gateway)}," if gateway.gateway else ""
+    own = gateway.known
+    if own in ground().inventory.hosts:
+        return first + own.name
+    return f"{first}{Target(gateway.host, gateway.port, gateway.user)}"
+
+
+class Group(fabric.ThreadingGroup):  # type: ignore[misc]
+    """No more hosts at once than --fanout says, and no new ones after Ctrl-C."""
+
+    def __init__(self, *hosts: str, **kwargs: Any) -> None:
+        self.extend([Connection(host, **kwargs) for host in hosts])
+
+    def _do(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        runtime = ground().running()
+        results = fabric.group.GroupResult()
+        for connection, outcome in fanout.run(
+            list(self), lambda each: getattr(each, method)(*args, **kwargs), limit=runtime.fanout, cancel=runtime.cancel
+        ):
+            results[connection] = outcome
+        if results.failed:
+            raise fabric.group.GroupException(results)
+        return results
+
+
+for module in (fabric, fabric.connection, fabric.group, fabric.tasks):
+    module.Connection = Connection
+for module in (fabric, fabric.group):
+    module.ThreadingGroup = Group
+# nothing here connects by it; should anything ever, it trusts nobody
+fabric.connection.AutoAddPolicy = paramiko.RejectPolicy

@@ -1,0 +1,141 @@
+"""What tasks stand on while they run: the inventory, fleet's transport, and whose output is whose. Needs no fabric."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fleet.errors import UsageError
+from fleet.events import Emit, Output
+from fleet.model import Host, Inventory
+from fleet.runtime import Runtime
+from fleet.spool import Spool, Spooled, Stream
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.endpoint import parse_hop
+
+Name = Literal["stdout", "stderr"]
+
+
+class Sink:
+    """What one host printed: of its commands, and of the task that runs for it. Written to by several threads."""
+
+    def __init__(self, host: str, emit: Emit, spool: Spool) -> None:
+        self._host, self._emit, self._lock = host, emit, threading.Lock()
+        self._streams: dict[Name, Stream] = {"stdout": Stream(spool), "stderr": Stream(spool)}
+
+    def write(self, name: Name, text: str) -> None:
+        data = text.encode("utf-8", "surrogateescape")
+        with self._lock:
+            self._streams[name].add(data)
+            self._emit(Output(self._host, name, data))
+
+    def whole(self) -> tuple[bytes | Spooled, bytes | Spooled]:
+        with self._lock:
+            return self._streams["stdout"].whole(), self._streams["stderr"].whole()
+
+
+_of_thread = threading.local()
+
+
+def current_sink() -> Sink | None:
+    """Where this thread's print() goes; None: to fleet's own stdout."""
+    return getattr(_of_thread, "sink", None)
+
+
+@contextmanager
+def printing_to(sink: Sink | None) -> Iterator[None]:
+    before = current_sink()
+    _of_thread.sink = sink
+    try:
+        yield
+    finally:
+        _of_thread.sink = before
+
+
+class Printed:
+    """Stands for sys.stdout (or stderr) while tasks run: what a host's thread prints is that host's."""
+
+    def __init__(self, name: Name, real: Any) -> None:
+        self.name, self.real = name, real
+
+    def write(self, text: str) -> int:
+        sink = current_sink()
+        if sink is None:
+            return int(self.real.write(text))
+        sink.write(self.name, text)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def isatty(self) -> bool:
+        return current_sink() is None and bool(self.real.isatty())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+@contextmanager
+def printed_by_host() -> Iterator[None]:
+    before = sys.stdout, sys.stderr
+    out: Any = Printed("stdout", before[0])
+    err: Any = Printed("stderr", before[1])
+    sys.stdout, sys.stderr = out, err
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+@dataclass
+class Ground:
+    """inventory: all hosts, so that a task may open a connection to any. runtime: None while a file is only read.
+    passwords: those of connect_kwargs, by the name of the host."""
+
+    inventory: Inventory
+    runtime: Runtime | None = None
+    config: SshConfig = field(default_factory=lambda: SshConfig(Path.home()))
+    passwords: dict[str, str] = field(default_factory=dict)
+    sinks: dict[str, Sink] = field(default_factory=dict)
+
+    def running(self) -> Runtime:
+        if self.runtime is None:
+            raise UsageError("a task file connects to a host while it is read", hint="do that in a task")
+        return self.runtime
+
+    def password_for(self, host: Host) -> str | None:
+        return self.passwords.get(host.name)
+
+    def host(self, name: str, **given: Any) -> Host:
+        """The inventory's host of that name or address, else one that only ~/.ssh/config knows of; with what is `given`
+        of user, port, identity_file and proxy_jump."""
+        known = [host for host in self.inventory.hosts if host.name == name] or [
+            host
+            for host in self.inventory.hosts
+            if host.address == name and given.get("port") in (None, host.port or 22)
+        ]
+        found = known[0] if known else parse_hop(f"[{name}]" if ":" in name else name)
+        return replace(found, **{key: value for key, value in given.items() if value is not None})
+
+
+_ground = Ground(Inventory(()))
+
+
+def ground() -> Ground:
+    return _ground
+
+
+@contextmanager
+def standing_on(new: Ground) -> Iterator[Ground]:
+    global _ground
+    before, _ground = _ground, new
+    try:
+        yield new
+    finally:
+        _ground = before

@@ -1,0 +1,26 @@
+"""Whether a word of the command line names Python tasks. Needs neither fabric nor the file's own code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class NamedTasks:
+    """tasks.py:NAME, tasks.py, or a folder that is a package of them."""
+
+    path: Path
+    task: str | None = None
+
+    @classmethod
+    def of(cls, word: str) -> NamedTasks | None:
+        """None: it names something else, a YAML playbook."""
+        path, colon, task = word.rpartition(":")
+        if not (colon and _is_python(Path(path))):
+            path, task = word, ""
+        return cls(Path(path), task or None) if _is_python(Path(path)) else None
+
+
+def _is_python(path: Path) -> bool:
+    return path.suffix == ".py" or (path / "__init__.py").is_file()

@@ -1,0 +1,213 @@
+"""Tasks, planned and run: a step after the other, each on all its hosts at once, as many as --fanout says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from fabric.exceptions import GroupException
+from invoke.context import Context
+from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadException, UnexpectedExit
+
+from fleet.each import failed, over
+from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed
+from fleet.events import Started
+from fleet.model import Host, Report, Result, exit_code_of
+from fleet.ops.plans import Line
+from fleet.runtime import Runtime
+from fleet.spool import Spool
+from fleet.tasks import connection
+from fleet.tasks.files import Step, TaskFile, where_of
+from fleet.tasks.ground import Sink, ground, printed_by_host, printing_to
+
+Told = Callable[[Step, Report], None]
+
+
+@dataclass(frozen=True)
+class TasksPlan:
+    file: TaskFile
+    steps: tuple[Step, ...]
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        found = {host.name: host for step in self.steps for host in step.hosts}
+        return tuple(found.values())
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "file": str(self.file.path),
+            "tasks": [
+                {"task": step.name, "call": step.words, "where": step.where, "hosts": [h.name for h in step.hosts]}
+                for step in self.steps
+            ],
+        }
+
+    def lines(self) -> Iterator[Line]:
+        from fleet.inventory.nodeset import fold
+
+        for step in self.steps:
+            names = fold(host.name for host in step.hosts)
+            on = {"here": "here, once", "each": f"on {names}", "group": f"once, with a group of {names}"}
+            yield f"would run {step.words} {on[step.where]}"
+
+
+def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: None) -> Report:
+    """Up to the first step that fails. told: hears of each step as it ends."""
+    results: dict[str, Result] = {}
+    reports: list[Report] = []
+    with printed_by_host():
+        for step in plan.steps:
+            running = _Running(plan.file, step, runtime)
+            found = running.run()
+            results |= {result.host: result for result in found}
+            report = Report("play", found, exit_code_of(found))
+            reports.append(report)
+            told(step, report)
+            if running.over or not report.ok:
+                break
+    tasks = [
+        {"task": step.name, "exit_code": report.exit_code, "hosts": report.as_json()["hosts"]}
+        for step, report in zip(plan.steps, reports, strict=False)
+    ]
+    return Report("play", tuple(results.values()), reports[-1].exit_code if reports else EXIT_OK, {"tasks": tasks})
+
+
+class _Running:
+    """over: the task said that nothing is to follow."""
+
+    def __init__(self, file: TaskFile, step: Step, runtime: Runtime) -> None:
+        self.file, self.step, self.runtime = file, step, runtime
+        self.spool = Spool()
+        self.over = False
+        self.config = file.config.clone()
+        self.config.load_collection(file.tasks.configuration(step.call.called_as))
+        self.config.load_shell_env()
+
+    def run(self) -> tuple[Result, ...]:
+        """What became of each host."""
+        hosts = self.step.hosts
+        made = dict(zip((host.name for host in hosts), self.step.connections, strict=True))
+        ground().sinks = {host.name: Sink(host.name, self.runtime.emit, self.spool) for host in hosts}
+        if self.step.where == "each":
+            return over(hosts, self.runtime, lambda host: self._one(host, made[host.name]), self.step.name)
+        if self.step.where == "group":
+            return self._group(hosts, made)
+        self._here()
+        return ()
+
+    def _one(self, host: Host, made: dict[str, Any]) -> Result:
+        sink = ground().sinks[host.name]
+        self.runtime.emit(Started(host.name, self.step.name))
+        call = self.step.call
+        try:
+            with printing_to(sink), connection.Connection(**made, config=self.config) as c:
+                c._set(many=len(self.step.connections) > 1)
+                value = call.task(c, *call.args, **call.kwargs)
+                if call.autoprint:
+                    print(value)
+        except (Exception, SystemExit) as error:
+            return self._ended(host.name, error)
+        return Result(host.name, True, 0, *sink.whole())
+
+    def _group(self, hosts: tuple[Host, ...], made: dict[str, dict[str, Any]]) -> tuple[Result, ...]:
+        call = self.step.call
+        ended: dict[str, BaseException] = {}
+        with ExitStack() as stack:
+            each = [connection.Connection(**made[host.name], config=self.config) for host in hosts]
+            group = stack.enter_context(connection.Group.from_connections(each))
+            try:
+                call.task.body(group, *call.args, **call.kwargs)
+            except GroupException as error:
+                ended = {c.known.name: outcome for c, outcome in error.result.failed.items()}
+            except (Exception, SystemExit) as error:
+                raise self._as_error(error) from error
+        return tuple(
+            self._ended(host.name, ended[host.name])
+            if host.name in ended
+            else Result(host.name, True, 0, *ground().sinks[host.name].whole())
+            for host in hosts
+        )
+
+    def _here(self) -> None:
+        call = self.step.call
+        try:
+            value = call.task(Context(self.config), *call.args, **call.kwargs)
+            if call.autoprint:
+                print(value)
+        except Exit as error:
+            if error.code:
+                raise self._as_error(error) from error
+            self.over = True
+        except (Exception, SystemExit) as error:
+            raise self._as_error(error) from error
+
+    # -- how it ended --------------------------------------------------------------------------------------
+    def _ended(self, host: str, error: BaseException) -> Result:
+        sink = ground().sinks[host]
+        status = _status(error)
+        if status is None:
+            return failed(Host(host, host), self._as_error(error))
+        where = where_of(error, self.file.path.resolve())
+        data = {"where": where}
+        if isinstance(error, UnexpectedExit):
+            data["command"] = error.result.command
+            if error.result.hide:
+                sink.write("stderr", str(error).strip() + "\n")
+        elif isinstance(error, Exit):
+            self.over = True
+            if error.message:
+                sink.write("stderr", error.message + "\n")
+        return Result(host, status == 0, status, *sink.whole(), data=data)
+
+    def _as_error(self, error: BaseException) -> FleetError:
+        """What ends a task, as one of fleet's."""
+        if isinstance(error, FleetError):
+            return error
+        told = self._told(error)
+        told.__cause__ = error
+        return told
+
+    def _told(self, error: BaseException) -> FleetError:
+        if isinstance(error, ThreadException) and error.exceptions:  # of the threads that read a command's output
+            error = error.exceptions[0].value
+        where = where_of(error, self.file.path.resolve())
+        if isinstance(error, CommandTimedOut):
+            return DeadlineError(
+                f"{error.result.command}: still running after {error.timeout:g} s; ended there", where=where
+            )
+        if isinstance(error, AuthFailure):
+            return HostFailed(
+                "sudo does not take the password",
+                where=where,
+                kind="sudo",
+                hint="sudo.password in fabric.yaml, $FABRIC_SUDO_PASSWORD, or --prompt-for-sudo-password",
+            )
+        if isinstance(error, GroupException):
+            names = ", ".join(c.original_host for c in error.result.failed)
+            first = next(iter(error.result.failed.values()))
+            if isinstance(first, FleetError):
+                return first
+            return HostFailed(f"a group failed on {names}: {first!r}", where=where, kind="task")
+        status = _status(error)
+        if status is not None:
+            message = error.message if isinstance(error, Exit) else str(error)
+            return HostFailed(message or f"exit status {status}", where=where, kind="task").but(exit_code=status or 1)
+        return HostFailed(
+            f"{type(error).__name__}: {error}".strip().partition("\n")[0],
+            where=where,
+            kind="task",
+            hint="-v shows its traceback",
+        )
+
+
+def _status(error: BaseException) -> int | None:
+    """The exit status that it means, if one."""
+    if isinstance(error, UnexpectedExit):
+        return int(error.result.exited)
+    if isinstance(error, Exit):
+        return int(error.code)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1 if error.code else 0
+    return None

@@ -1,0 +1,147 @@
+"""How a task's commands run: on a host as `fleet exec` runs them, which leaves nothing behind; over a channel of their
+own where something is typed into them (a watcher, a terminal)."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+import uuid
+from shlex import quote
+from typing import Any, Literal
+
+from fabric.runners import Remote
+from invoke.exceptions import CommandTimedOut, UnexpectedExit
+from invoke.runners import Local, Runner
+
+from fleet.errors import Interrupted, UsageError
+from fleet.inventory.fields import ENV_NAME
+from fleet.ops.execute import END_SECONDS, SILENCE_SECONDS
+from fleet.tasks.ground import Printed, current_sink, ground
+from fleet.transport.command import Command, Words
+
+GRACE_SECONDS = 2.0
+NEED_A_CHANNEL = ("pty", "watchers", "in_stream", "asynchronous", "disown", "dry")
+STREAMS: tuple[Literal["out"], Literal["err"]] = ("out", "err")
+
+
+class _Shown(Runner):
+    """Knows whose output it has, in whatever thread it comes."""
+
+    read_chunk_size = 1 << 16
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sink = getattr(self.context, "sink", None) or current_sink()
+
+    def write_our_output(self, stream: Any, string: str) -> None:
+        if self.sink is not None and isinstance(stream, Printed):
+            self.sink.write(stream.name, string)
+        else:
+            super().write_our_output(stream, string)
+
+    def respond(self, buffer_: list[str]) -> None:
+        if self.watchers:  # else all that came would be put together at every piece, for nobody
+            super().respond(buffer_)
+
+    @property
+    def typed_into(self) -> bool:
+        """Somebody may still have something to say to it."""
+        return bool(self.streams["in"] or self.watchers or self.using_pty)
+
+
+class LocalRunner(_Shown, Local):
+    """c.local, and c.run of a task that has no host."""
+
+    def start(self, command: str, shell: str, env: dict[str, Any]) -> None:
+        super().start(command, shell, env)
+        if not self.typed_into:
+            self.close_proc_stdin()
+
+    def stop(self) -> None:
+        super().stop()
+        if process := getattr(self, "process", None):
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                pipe.close()
+
+
+class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
+    """c.run and c.sudo."""
+
+    def _run_body(self, command: str, **kwargs: Any) -> Any:
+        said = {**self.context.config.run, **{key: value for key, value in kwargs.items() if value is not None}}
+        # no password is known: sudo is told nothing, rather than the word None
+        said["watchers"] = [watcher for watcher in said["watchers"] if getattr(watcher, "response", "") != "None\n"]
+        if self.context.forward_agent or any(said[key] for key in NEED_A_CHANNEL):
+            return super()._run_body(command, **kwargs)
+        self._setup(command, {**kwargs, "watchers": None})
+        return self._run(command)
+
+    def _run(self, command: str) -> Any:
+        runtime, host = ground().running(), self.context.known
+        timeout = self.opts["timeout"]
+        said: tuple[list[str], list[str]] = ([], [])
+        decoders = [codecs.getincrementaldecoder(self.encoding)("replace") for _ in STREAMS]
+        with Command(self.context.session, self._words(command), f"exec-{uuid.uuid4().hex}", GRACE_SECONDS) as running:
+            undo = runtime.cancel.on_set(lambda: threading.Thread(target=running.end, daemon=True).start())
+            try:
+                for number, data in running.output(
+                    silence=SILENCE_SECONDS, timeout=timeout, patience=GRACE_SECONDS + END_SECONDS
+                ):
+                    self._take(number, decoders[number].decode(data), said)
+            finally:
+                undo()
+        for number, decoder in enumerate(decoders):
+            self._take(number, decoder.decode(b"", True), said)
+        if running.left is not None and runtime.cancel.is_set():
+            raise Interrupted("interrupted; ended there", host=host.name)
+        result = self.generate_result(
+            **self.result_kwargs, stdout="".join(said[0]), stderr="".join(said[1]), exited=running.status
+        )
+        if running.left is not None:
+            raise CommandTimedOut(result, timeout=timeout)
+        if not (result or self.opts["warn"]):
+            raise UnexpectedExit(result)
+        return result
+
+    def _take(self, number: int, text: str, said: tuple[list[str], list[str]]) -> None:
+        said[number].append(text)
+        if text and f"std{STREAMS[number]}" not in self.opts["hide"]:
+            self.write_our_output(self.streams[STREAMS[number]], text)
+
+    def _words(self, command: str) -> Words:
+        return Words(None, command, self._variables(self.env), self.context.known.activate)
+
+    def _variables(self, given: dict[str, Any]) -> dict[str, str]:
+        for name in given:
+            if not ENV_NAME.fullmatch(name):
+                raise UsageError(f"env of a task: {name!r} is not a variable's name", hint="letters, digits and _")
+        known = ground().inventory.env_for(self.context.known)
+        return {**known, **{name: str(value) for name, value in given.items()}}
+
+    # -- over a channel of its own -------------------------------------------------------------------------
+    def start(self, command: str, shell: str, env: dict[str, Any], timeout: float | None = None) -> None:
+        variables = " ".join(f"{name}={quote(value)}" for name, value in self._variables(env).items())
+        line = f'exec env {variables} "$SHELL" -c {quote(command)}'
+        if activate := self.context.known.activate:
+            line = "exec bash -c " + quote(f"{activate}\n{line}")
+        super().start(line, shell, {})
+        undo = (
+            ground().running().cancel.on_set(lambda: threading.Thread(target=self.channel.close, daemon=True).start())
+        )
+        self._undo = undo
+        if not self.typed_into:
+            self.close_proc_stdin()
+
+    def wait(self) -> None:
+        while not (self.process_is_finished or self.has_dead_threads):
+            self.channel.status_event.wait(0.2)
+
+    def returncode(self) -> Any:
+        if ground().running().cancel.is_set():
+            raise Interrupted("interrupted", host=self.context.known.name)
+        return super().returncode()
+
+    def stop(self) -> None:
+        super().stop()
+        if hasattr(self, "_undo"):
+            self._undo()

@@ -1,0 +1,136 @@
+"""Fabfiles over eight real hosts: one as fabric's documentation has them, and the one that comes with fleet."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
+
+ROOT = Path(__file__).parents[2]
+# in the shape of fabric's "Getting started": nothing in it knows of fleet
+OF_DOCS = """\
+from fabric import Config, Connection, SerialGroup, task
+from invoke import Responder
+
+
+@task
+def upload_and_unpack(c):
+    if c.run("test -f /opt/mydata/myfile", warn=True).failed:
+        c.run("mkdir -p /opt/mydata")
+        c.put("myfiles.tgz", "/opt/mydata")
+        c.run("tar -C /opt/mydata -xzf /opt/mydata/myfiles.tgz")
+    print(c.run("cat /opt/mydata/myfile", hide=True).stdout.strip())
+    c.run("rm -r /opt/mydata")
+
+
+@task
+def disk_free(c):
+    uname = c.run("uname -s", hide=True)
+    if "Linux" in uname.stdout:
+        command = "df -h / | tail -n1 | awk '{print $5}'"
+        return c.run(command, hide=True).stdout.strip()
+    raise SystemExit(f"No idea how to get disk space on {c}!")
+
+
+@task
+def answer(c):
+    passing = Responder(pattern=r"\\[Y/n\\] ", response="yes\\n")
+    c.run("printf 'sure? [Y/n] '; read it; echo; echo heard $it", pty=True, watchers=[passing])
+
+
+@task
+def become(c, password, user="ada"):
+    config = Config(overrides={"sudo": {"password": password}})
+    there = Connection(c.original_host, user=user, config=config)
+    there.sudo("whoami", hide="stderr")
+
+
+@task(hosts=["nobody-knows"])
+def several(c, names):
+    for each in SerialGroup(*names.split(",")):
+        print(f"{each.original_host}: {each.run('hostname', hide=True).stdout.strip()}")
+
+
+@task
+def from_one_to_another(c, to):
+    inner = Connection(to, gateway=c)
+    inner.run("echo ${SSH_CLIENT%% *}")
+"""
+
+
+@pytest.fixture(scope="module")
+def eight(lab_factory: LabFactory) -> VirtualLab:
+    """Eight hosts, on each of which root's key lets in ada, too, who has to give sudo her password."""
+    lab = lab_factory(8).enrol()
+    for name in lab.names:
+        lab.sh(
+            name,
+            "useradd -m -s /bin/bash ada && echo ada:pass-word | chpasswd "
+            "&& echo 'ada ALL=(ALL) ALL' >/etc/sudoers.d/ada "
+            "&& cp -r /root/.ssh /home/ada/ && chown -R ada /home/ada/.ssh",
+        )
+    return lab
+
+
+def play(lab: VirtualLab, *words: str, code: int = 0, **options: object) -> tuple[str, str]:
+    done = lab.fleet("-i", "lab", *words, **options)  # type: ignore[arg-type]
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def test_a_fabfile_of_fabrics_documentation(eight: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "fabfile.py").write_text(OF_DOCS)
+    (tmp_path / "myfile").write_text("what was packed\n")
+    with tarfile.open(tmp_path / "myfiles.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "myfile", "myfile")
+    out, _ = play(eight, "play", "fabfile.py", "upload-and-unpack", "answer", cwd=tmp_path)
+    assert out.count("what was packed") == 1 and out.count("heard yes") == 1 and out.count("(8)") == 2
+    first, second, *_ = eight.names
+    out, _ = play(eight, "-w", first, "play", "fabfile.py:become", "pass-word", cwd=tmp_path)
+    assert out == f"--- {first} ---\nroot\n"
+    _, err = play(eight, "-w", first, "play", "fabfile.py:become", "wrong", code=1, cwd=tmp_path)
+    assert "sudo does not take the password" in err
+    out, _ = play(eight, "-w", first, "play", "fabfile.py:from-one-to-another", second, cwd=tmp_path)
+    assert eight.address(first) in out  # it came by way of that one
+    out, _ = play(eight, "-w", first, "play", "fabfile.py:several", f"{first},root@{second}:22", cwd=tmp_path)
+    assert f"{second}: {second}" in out
+
+
+def test_the_tasks_that_come_with_fleet(eight: VirtualLab, tmp_path: Path) -> None:
+    ada = tmp_path / "ada.yaml"
+    hosts = {name: {"address": eight.address(name)} for name in eight.names}
+    ada.write_text(json.dumps({"defaults": {"user": "ada"}, "hosts": hosts}))
+    tasks = str(ROOT / "examples/tasks.py")
+    secret = {"FABRIC_SUDO_PASSWORD": "pass-word"}
+    for words in (["limits"], ["limits", "limits", "--undo"]):
+        out, err = play(eight, "-i", str(ada), "play", tasks, *words, cwd=tmp_path, env=secret)
+        assert "(8) ---\nroot 644 82" in out and "pass-word" not in out + err
+    out, _ = play(eight, "-i", str(ada), "play", tasks, "report", "cpus", "kernels", cwd=tmp_path)
+    told = [json.loads((tmp_path / f"reports/{name}.json").read_text()) for name in eight.names]
+    assert [each["host"] for each in told] == eight.names
+    assert f"{sum(each['cpus'] for each in told)} CPUs\n8 hosts, of 1 kind: " in out
+
+
+def test_a_swapped_host_key_is_refused(eight: VirtualLab, tmp_path: Path) -> None:
+    """Also where the task opens the connection itself, and where the host is the gateway."""
+    *_, other, swapped = eight.names
+    eight.swap_host_key(swapped)
+    bodies = {
+        "opened": f"Connection('{swapped}').run('hostname')",
+        "by_address": f"Connection('{eight.address(swapped)}').put(__file__, '/tmp/x')",
+        "grouped": f"ThreadingGroup('{swapped}').run('hostname')",
+        "through": f"Connection('{other}', gateway=Connection('{swapped}')).run('true')",
+    }
+    own = [f"@task(hosts=['{other}'])\ndef {name}(c):\n    {body}\n" for name, body in bodies.items()]
+    each = "@task\ndef each(c):\n    c.run('hostname')\n"
+    (tmp_path / "t.py").write_text("from fabric import Connection, ThreadingGroup, task\n" + each + "".join(own))
+    out, err = play(eight, "play", "t.py", "each", code=122, cwd=tmp_path)
+    assert f"host {swapped}: host key changed" in err and "hint:" in err
+    assert all(name in out for name in eight.names[:-1]) and f"\n{swapped}\n" not in out
+    for task in bodies:
+        _, err = play(eight, "play", f"t.py:{task.replace('_', '-')}", code=122, cwd=tmp_path)
+        assert "host key changed" in err, task
