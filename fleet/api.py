@@ -107,14 +107,15 @@ class Verbs(ABC, Generic[R, C, L]):
         timeout: float | None = None,
         grace: float = 2.0,
         keep: bool = True,
+        env_of: Literal["python"] | None = None,
     ) -> R:
         """Run exactly `argv` on every host, or the line `shell` in its shell. Each Result has stdout, stderr and
         exit_status. timeout: it is ended after that (DeadlineError, 124). keep: False leaves the outputs to events.
-        """
+        env_of: "python" for the environment of each host's training interpreter."""
         from fleet.ops import execute
 
         refuse_command(argv, shell)
-        options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep)
+        options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep, env_of)
         return self._do(execute.plan(self._fleet.inventory, options), execute.run)
 
     def sync(self, source: str | os.PathLike[str] = ".", to: str | None = None, *, force: bool = False) -> R:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from typing import Literal
 
 import click
 
@@ -84,10 +85,21 @@ class Exec(Verb):
 @click.option(
     "--timeout", type=Seconds(min=0, min_open=True), metavar="S", help="End the command on a host after S seconds."
 )
+@click.option(
+    "--env-of",
+    type=click.Choice(["python"]),
+    help="Run it in the environment of the host's training interpreter: `python` of the inventory.",
+)
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
 @click.argument("argv", nargs=-1, metavar="[-- ARGV...]", type=click.UNPROCESSED, shell_complete=completed("file"))
 @common_options
-def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[str, ...]) -> int:
+def exec_(
+    line: str | None,
+    timeout: float | None,
+    env_of: Literal["python"] | None,
+    no_fold: bool,
+    argv: tuple[str, ...],
+) -> int:
     """Run exactly ARGV on every host, no shell in between; or a line in the node's shell.
 
     Identical outputs are shown once, under the node set they came from; differing ones show the difference, also
@@ -99,7 +111,7 @@ def exec_(line: str | None, timeout: float | None, no_fold: bool, argv: tuple[st
     refuse_command(argv, line)
     settings = settings_of()
     keep = settings.json or not no_fold
-    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep)
+    plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of)
     if settings.dry_run:
         return plans.tell("exec", plan)
     quiet = settings.quiet or settings.json

@@ -10,7 +10,7 @@ from fleet.each import on_each
 from fleet.engines import engine
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.facts import ask
+from fleet.ops.facts import ask, training
 from fleet.ops.plans import Line, PerHost, around
 from fleet.rules.judge import judge
 from fleet.rules.rule import Finding, View, Want
@@ -66,16 +66,7 @@ class CheckPlan:
 
 def plan(inventory: Inventory, options: CheckOptions) -> CheckPlan:
     """Pure: what each host is to tell."""
-    specs = {
-        host.name: {
-            "python": host.python,
-            "activate": host.activate,
-            "env": inventory.env_for(host),
-            "workdir": host.workdir,
-            "deadline": options.step_timeout,
-        }
-        for host in inventory.hosts
-    }
+    specs = {host.name: {**training(inventory, host), "deadline": options.step_timeout} for host in inventory.hosts}
     return CheckPlan(inventory.hosts, options, specs)
 
 

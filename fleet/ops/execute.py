@@ -27,13 +27,14 @@ END_SECONDS = 8.0  # behind the grace, what is killed has 5 s to go
 @dataclass(frozen=True)
 class ExecOptions:
     """Exactly one of argv and line. timeout: seconds the command may run on each host, None for ever. keep: have what
-    it prints in the results, too."""
+    it prints in the results, too. env_of: run it in the environment of the host's training interpreter."""
 
     argv: tuple[str, ...] | None = None
     line: str | None = None
     timeout: float | None = None
     grace: float = 2.0
     keep: bool = True
+    env_of: Literal["python"] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class ExecPlan:
             name: {
                 **({"argv": list(words.argv)} if words.argv is not None else {"line": words.line}),
                 **({} if words.activate is None else {"activate": words.activate}),
+                **({} if words.within is None else {"env_of": words.within[0] or "python3"}),
                 "env": sorted(words.env),
             }
             for name, words in self.specs.items()
@@ -75,7 +77,13 @@ def plan(inventory: Inventory, options: ExecOptions) -> ExecPlan:
         inventory.hosts,
         options,
         {
-            host.name: Words(options.argv, options.line, inventory.env_for(host), host.activate)
+            host.name: Words(
+                options.argv,
+                options.line,
+                inventory.env_for(host),
+                host.activate,
+                (host.python or "", host.workdir or "~") if options.env_of else None,
+            )
             for host in inventory.hosts
         },
     )

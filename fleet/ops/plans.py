@@ -47,8 +47,9 @@ class Plan(Protocol):
 
 
 def around(spec: Mapping[str, Any]) -> list[str]:
-    """What stands around a command on a node: its activate line, and names of variables."""
+    """What stands around a command on a node: its activate line, its interpreter, and names of variables."""
     return [
         *([f"behind: {spec['activate']}"] if spec.get("activate") else []),
+        *([f"in the environment of {spec['env_of']}"] if spec.get("env_of") else []),
         *([f"env: {', '.join(sorted(spec['env']))}"] if spec.get("env") else []),
     ]

@@ -18,6 +18,7 @@ from importlib.resources import files
 from shlex import quote
 
 from fleet.errors import ConnectError, DeadlineError, HostFailed, ProtocolError
+from fleet.protocol.environment import running
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
 from fleet.transport.frames import NOISE_LIMIT
@@ -45,20 +46,24 @@ def command_line() -> str:
 
 @dataclass(frozen=True)
 class Words:
-    """What is to run: an argv, or a line for the user's shell. activate: shell code in front of it."""
+    """What is to run: an argv, or a line for the user's shell. activate: shell code in front of it. within: the
+    training interpreter in whose environment it runs, and what its path is relative to; None for none."""
 
     argv: Sequence[str] | None
     line: str | None
     env: Mapping[str, str]
     activate: str | None = None
+    within: tuple[str, str] | None = None
 
     def script(self, key: str, mark: str, grace: float) -> bytes:
         """What the node is sent: one line of shell, and one that shows when the login shell took the first."""
         words = (
             [*map(_word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", _word(self.line or "")]
         )
-        if self.activate:
-            # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+        # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
+        if self.within:
+            words = [*map(_word, (*running(self.activate, needed=True), *self.within)), *words]
+        elif self.activate:
             words = ["bash", "-c", _word(self.activate + '\nexec "$@"'), "bash", *words]
         if held := sorted(READONLY & set(self.env)):
             words = ["env", *(_word(f"{name}={self.env[name]}") for name in held), *words]

@@ -11,6 +11,8 @@ import threading
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import start_thread
 from fleet.node.facts.system import find, text
+from fleet.node.python.environment import enter
+from fleet.protocol.environment import activating
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,9 +152,17 @@ class Tools:
         self.env.update(spec.get("env") or {})
         self.activated = threading.Event()
 
-    def tool(self, name: str, *places: str) -> "str | None":
+    def environment(self) -> "tuple[str, dict[str, str]]":
+        """The path of the interpreter that trains, "" for none, and the environment that everything there runs in."""
         self.activated.wait()
-        return shutil.which(name, path=os.pathsep.join((self.env.get("PATH", os.defpath),) + places))
+        env = {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()}
+        path = os.fsdecode(enter(env, self.spec.get("python"), self.spec.get("workdir")))
+        return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+
+    def tool(self, name: str, *places: str, env: "dict[str, str] | None" = None) -> "str | None":
+        """Where it lies on the PATH, of `env` or behind `activate`, or in one of these places."""
+        self.activated.wait()
+        return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
     def activate(self) -> "dict[str, str | None]":
         """The environment behind the inventory's `activate` line; the fact is what went wrong, or null."""
@@ -160,8 +170,9 @@ class Tools:
         problem = None
         if line:
             # what the line itself prints comes before the first NUL
-            script = line + "\nstatus=$?; printf '\\0'; env -0; exit $status"
-            status, out, err = run(["bash", "-c", script], self.env)
+            script = activating(line, "status=$?; printf '\\0'; env -0; exit $status")
+            words = [self.spec.get("python") or "", self.spec.get("workdir") or "~"]
+            status, out, err = run(["bash", "-c", script, "bash"] + words, self.env)
             pairs = [pair.split("=", 1) for pair in out.split("\0")[1:] if "=" in pair]
             if pairs:
                 self.env = dict(pairs)
@@ -170,26 +181,27 @@ class Tools:
         self.activated.set()
         return {"activate": problem}
 
-    def interpreter(self) -> str:
-        """The path of the one that trains: the inventory's `python`, else python3 (or python) behind `activate`."""
+    def interpreter(self) -> "tuple[str, dict[str, str]]":
+        """As environment(); Refused where there is none."""
         wanted = self.spec.get("python")
-        path = self.tool(os.path.expanduser(wanted)) if wanted else self.tool("python3") or self.tool("python")
-        if path is None:
+        path, env = self.environment()
+        if not path:
             raise Refused(
                 "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
                 "correct 'python' (or 'activate') of this host in the inventory",
             )
-        return path
+        return path, env
 
     def python(self) -> "dict[str, Any]":
         answer: dict[str, Any] = {"path": None, "version": None, "error": None}
         facts = {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
         try:
-            path = answer["path"] = self.interpreter()
+            path, env = self.interpreter()
         except Refused as refused:
             answer["error"] = refused.message
             return facts
-        said, answer["error"] = ask_interpreter(path, self.env)
+        answer["path"] = path
+        said, answer["error"] = ask_interpreter(path, env)
         if said is None:
             return facts
         for name in ("torch", "deepspeed", "packages"):
@@ -200,31 +212,33 @@ class Tools:
     def module(self, name: str, workdir: str) -> "str | None":
         """The file that `python -m name` would run there."""
         try:
-            path = self.interpreter()
+            path, env = self.interpreter()
         except Refused:
             return None
-        out = run([path, "-c", FIND_MODULE, name, workdir], self.env)[1]
+        out = run([path, "-c", FIND_MODULE, name, workdir], env)[1]
         return (out.splitlines() or [""])[-1] or None
-
-    def version(self, name: str, arguments: "list[str]", pattern: str, *places: str) -> "str | None":
-        path = self.tool(name, *places)
-        try:
-            return find(pattern, run([path] + arguments, self.env)[1]) if path else None
-        except OSError:
-            return None  # a tool that cannot be started is as good as absent
 
     def compilers(self) -> "dict[str, Any]":
         # gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
         full = ["-dumpfullversion", "-dumpversion"]
-        cuda = [self.env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
+        env = self.environment()[1]
+        cuda = [env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
+
+        def version(name: str, arguments: "list[str]", pattern: str, *places: str) -> "str | None":
+            path = self.tool(name, *places, env=env)
+            try:
+                return find(pattern, run([path] + arguments, env)[1]) if path else None
+            except OSError:
+                return None  # a tool that cannot be started is as good as absent
+
         return {
             "compilers": {
-                "gcc": self.version("gcc", full, r"^([\d.]+)$"),
-                "g++": self.version("g++", full, r"^([\d.]+)$"),
-                "ninja": self.version("ninja", ["--version"], r"^([\d.]+)"),
+                "gcc": version("gcc", full, r"^([\d.]+)$"),
+                "g++": version("g++", full, r"^([\d.]+)$"),
+                "ninja": version("ninja", ["--version"], r"^([\d.]+)"),
             },
-            "cuda_toolkit": self.version("nvcc", ["--version"], r"release ([\d.]+)", *cuda),
-            "rsync": self.version("rsync", ["--version"], r"version v?([\d.]+)"),
+            "cuda_toolkit": version("nvcc", ["--version"], r"release ([\d.]+)", *cuda),
+            "rsync": version("rsync", ["--version"], r"version v?([\d.]+)"),
         }
 
     def nccl(self) -> "dict[str, Any]":

@@ -67,5 +67,5 @@ class Workdir:
         if self.module:
             found = self.tools.module(self.script, self.path)
         elif self.program:
-            found = self.tools.tool(self.script)
+            found = self.tools.tool(self.script, env=self.tools.environment()[1])
         return found or os.path.join(self.path, self.script)

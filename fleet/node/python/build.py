@@ -1,7 +1,7 @@
 """Builds one wheel from a source tree that was carried here, streams the log, brings the wheel back.
 
-spec: {"python", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s, "wait": s for a sync
-of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's bytes. J frames:
+spec: {"python", "workdir", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s, "wait": s for a
+sync of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's bytes. J frames:
     {"event": "started", "argv"}   {"event": "built", "file", "size", "sha256"}, then its bytes
     {"event": "failed", "status", "message", "hint"}
 The tree is copied first: what one build leaves behind never gets into the next one's wheel. End of file on stdin
@@ -99,7 +99,6 @@ def build(spec: "dict[str, Any]", work: str) -> "dict[str, Any] | None":
     # The node's pip configuration has no say: nothing is fetched, everything needed is in the interpreter.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1")
-    env["PATH"] = os.path.dirname(path) + os.pathsep + env.get("PATH", os.defpath)
     argv = [
         path,
         "-m",

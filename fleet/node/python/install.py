@@ -1,7 +1,8 @@
 """Installs carried wheels into the training interpreter, all of them or says why not, and imports them.
 
-spec: {"python", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an answer,
-"import_deadline": s, "wheels": [{"name", "version", "identity", "requires", "file", "sha256", "modules": [str]}]}.
+spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an
+answer, "import_deadline": s,
+"wheels": [{"name", "version", "identity", "requires", "file", "sha256", "modules": [str]}]}.
 J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
     {"event": "failed", "message", "hint", "wheels": {name: state}}

@@ -128,11 +128,12 @@ def ask_python(
 
 
 def training_python(tools: "Tools") -> str:
-    """The interpreter's path: the inventory's `python`, else python3 (or python) behind `activate`."""
+    """The interpreter's path; from then on its environment is that of `tools`."""
     problem = tools.activate()["activate"]
     if problem:
         raise Refused("the activate line failed: %s" % problem, "run it by hand there: ssh HOST, then bash")
-    return tools.interpreter()
+    path, tools.env = tools.interpreter()
+    return path
 
 
 def wheel_answer(

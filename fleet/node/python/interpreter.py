@@ -1,6 +1,6 @@
 """Facts of this node's training interpreter, and what it has of a set of wheels. Nothing is changed.
 
-spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
+spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
 "wheels": [{"name", "version", "identity", "requires": [str]}]}. Answers J {"event": "facts", ...}:
     executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
     pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)

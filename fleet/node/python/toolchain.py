@@ -1,6 +1,7 @@
 """What this node would compile with, and the GPUs it has. Nothing is changed.
 
-spec: {"python": str|null, "activate": str|null, "env": {}, "deadline": s}. Answers J {"facts": {...}}:
+spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s}. Answers J
+{"facts": {...}}:
     activate, python, torch, glibc, gpus, gpu_error, ...   as in the probe; each of gpus also has
                            "capability": "8.0" | null
     cc, cxx, nvcc, ninja   {"path", "version"}, or null where there is none; $CC, $CXX and $CUDA_HOME count
@@ -39,40 +40,37 @@ class Toolchain:
         self.tools = Tools(spec)
         self.spec = spec
 
-    def compiler(
-        self, name: str, word: "str | None", arguments: "list[str]", pattern: str, *places: str
-    ) -> "dict[str, str | None] | None":
-        tools = self.tools
-        tools.activated.wait()
-        wanted = (tools.env.get(word) or "").split() if word else []
-        path = tools.tool(wanted[0] if wanted else name, *places)
-        if path is None:
-            return None
-        try:
-            _status, out, _err = run([path] + arguments, tools.env)
-        except OSError:
-            return None
-        return {"path": path, "version": find(pattern, out)}
-
     def compilers(self) -> "dict[str, Any]":
-        self.tools.activated.wait()
+        env = self.tools.environment()[1]
         full = ["-dumpfullversion", "-dumpversion"]
-        home = self.tools.env.get("CUDA_HOME")
-        cuda = [home + "/bin"] if home else []
+        home = env.get("CUDA_HOME")
+        cuda = ([home + "/bin"] if home else []) + ["/usr/local/cuda/bin"]
+
+        def compiler(
+            name: str, word: "str | None", arguments: "list[str]", pattern: str, *places: str
+        ) -> "dict[str, str | None] | None":
+            wanted = (env.get(word) or "").split() if word else []
+            path = self.tools.tool(wanted[0] if wanted else name, *places, env=env)
+            if path is None:
+                return None
+            try:
+                return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])}
+            except OSError:
+                return None
+
         return {
-            "cc": self.compiler("gcc", "CC", full, r"^(\d+(?:\.\d+)*)$"),
-            "cxx": self.compiler("g++", "CXX", full, r"^(\d+(?:\.\d+)*)$"),
-            "nvcc": self.compiler(
-                "nvcc", None, ["--version"], r"release (\d+(?:\.\d+)*)", *cuda + ["/usr/local/cuda/bin"]
-            ),
-            "ninja": self.compiler("ninja", None, ["--version"], r"^(\d+(?:\.\d+)*)"),
+            "cc": compiler("gcc", "CC", full, r"^(\d+(?:\.\d+)*)$"),
+            "cxx": compiler("g++", "CXX", full, r"^(\d+(?:\.\d+)*)$"),
+            "nvcc": compiler("nvcc", None, ["--version"], r"release (\d+(?:\.\d+)*)", *cuda),
+            "ninja": compiler("ninja", None, ["--version"], r"^(\d+(?:\.\d+)*)"),
         }
 
     def build(self) -> "dict[str, Any]":
         try:
-            out = run([self.tools.interpreter(), "-c", ASK_BUILD], self.tools.env)[1]
+            path, env = self.tools.interpreter()
         except Refused:
             return {}  # the step `python` says so
+        out = run([path, "-c", ASK_BUILD], env)[1]
         answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return answer
 

@@ -13,6 +13,7 @@ import time
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import encode
 from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
+from fleet.node.python.environment import enter
 from fleet.node.run.run_folder import (
     FINAL,
     NODE,
@@ -28,6 +29,7 @@ from fleet.node.run.run_folder import (
     write_final,
     write_json,
 )
+from fleet.protocol.environment import running
 from fleet.protocol.state import LEASE, NODE_LOG, PID, SPEC, STATUS
 
 TYPE_CHECKING = False
@@ -150,7 +152,7 @@ def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
     activate = spec.get("activate")
     if activate:
         # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
-        argv = ["bash", "-c", activate + '\nexec "$@"', "bash"] + argv
+        argv = running(activate) + [spec.get("python") or "", spec["cwd"] or "~"] + argv
     return [encode(item) for item in argv]
 
 
@@ -172,7 +174,7 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
 def start_engine(spec: "run.Starting", folder: str) -> int:
     """Fork and exec it; returns its pid. Raises Refused with the reason, also when the working folder hangs."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
-    cwd = os.path.expanduser(spec.get("cwd") or "~")
+    cwd = os.path.expanduser(spec["cwd"] or "~")
     log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     parent = os.getpid()
     reader, writer = os.pipe()
@@ -199,6 +201,8 @@ def start_engine(spec: "run.Starting", folder: str) -> int:
             os.umask(spec["umask"])
             os.chdir(cwd)
             stage = "exec"
+            if not spec.get("activate"):
+                enter(env, spec.get("python"), cwd)
             os.execvpe(argv[0], argv, env)
         except BaseException as error:
             reason = getattr(error, "strerror", None) or str(error)

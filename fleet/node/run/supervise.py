@@ -1,6 +1,6 @@
 """Starts a run's engine on this node, detached, and keeps it: reaps, watches lease and stop requests, ends it whole.
 
-spec: {"run", "host", "node_rank", "argv": [...], "env": {}, "env_expand": {}, "cwd", "activate", "ranks": [],
+spec: {"run", "host", "node_rank", "argv": [...], "env": {}, "env_expand": {}, "cwd", "python", "activate", "ranks": [],
 "files": {name: text}, "lease": s|null, "grace": s, "node_timeout": s, "time", "code": {"state", "digest", "settle": s}
 or null: what a sync delivered, to be held while the run begins}. An argv item is a string, {"run_dir": name} (a path
 in the run's folder) or {"python": true} (the interpreter that runs this).

@@ -14,6 +14,7 @@ from fleet.each import on_each
 from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
+from fleet.ops.facts import training
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildStarted, Built, ToolchainFacts
 from fleet.protocol.messages.values import Failed
@@ -35,12 +36,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
     """Every host's toolchain and GPUs, as data["facts"]; nothing is changed."""
 
     def task(session: Session, host: Host) -> Result:
-        spec = {
-            "python": host.python,
-            "activate": host.activate,
-            "env": inventory.env_for(host),
-            "deadline": LOOK_SECONDS,
-        }
+        spec = {**training(inventory, host), "deadline": LOOK_SECONDS}
         answer = call(
             session,
             "python.toolchain",
@@ -70,10 +66,10 @@ def build_there(
 ) -> tuple[Path, str]:
     """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
     host = one.hosts[0]
+    told = training(one, host)
     spec = {
-        "python": host.python,
-        "activate": host.activate,
-        "env": {**one.env_for(host), **env},
+        **told,
+        "env": {**told["env"], **env},
         "source": there,
         "id": build_id,
         "mark": f"build-{build_id}",

@@ -98,6 +98,7 @@ def supervise_spec(plan: Plan, node: NodePlan) -> run.StartSpec:
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
         "cwd": node.workdir,
+        "python": plan.job.python or node.host.python,
         "activate": node.host.activate,
         "ranks": list(node.ranks),
         "lease": plan.options.lease,

@@ -12,6 +12,7 @@ from fleet.each import on_each
 from fleet.errors import HostFailed, PreflightError, ProtocolError, Reason
 from fleet.events import Started
 from fleet.model import Host, Inventory, Result
+from fleet.ops.facts import training
 from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, Interpreter
@@ -26,12 +27,7 @@ LOCK_SECONDS = 600.0
 
 
 def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
-    return {
-        "python": host.python,
-        "activate": host.activate,
-        "env": inventory.env_for(host),
-        "deadline": ANSWER_SECONDS,
-    }
+    return {**training(inventory, host), "deadline": ANSWER_SECONDS}
 
 
 def _refused(said: Failed) -> HostFailed:

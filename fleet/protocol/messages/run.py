@@ -78,6 +78,7 @@ StartSpec = TypedDict(
         "env": dict[str, str],
         "env_expand": dict[str, str],
         "cwd": str,
+        "python": str | None,
         "activate": str | None,
         "ranks": list[int],
         "lease": float | None,

@@ -1,0 +1,69 @@
+"""The environment of a host's training interpreter, as one text for sh: head and node start things in it, and the node
+asks it which interpreter that is. Nowhere else is `python` of the inventory resolved.
+
+`python` is a path, with ~ as the node has it, from the workdir where it is relative; or a name on the PATH; or "", for
+python3. The folder of an interpreter that is named by its path, or that is an environment's own, is put first on PATH.
+A virtual environment's link to its python is not followed: what lies behind that knows nothing of the environment.
+"""
+
+# fleet_enter PYTHON WORKDIR: fleet_python is its path, empty where there is none. Works under set -eu, too.
+_ENTER = r"""
+fleet_expand() {
+fleet_path=$1; fleet_user=${1%%/*}
+case $fleet_user in
+"~") fleet_path=$HOME${1#"~"} ;;
+"~"*[!A-Za-z0-9._-]*) ;;
+"~"*) eval "fleet_path=$fleet_user"; fleet_path=$fleet_path${1#"$fleet_user"} ;;
+esac
+case $fleet_path in /*) ;; *) fleet_path=$2/$fleet_path ;; esac
+}
+fleet_enter() {
+case $1 in
+*/*) fleet_expand "$2" "$HOME"; fleet_expand "$1" "$fleet_path"; fleet_python=$fleet_path ;;
+"") fleet_python=$(command -v python3 || command -v python || :) ;;
+*) fleet_python=$(command -v -- "$1" || :) ;;
+esac
+case $fleet_python in /*) ;; *) fleet_python= ;; esac
+if [ ! -f "$fleet_python" ] || [ ! -x "$fleet_python" ]; then fleet_python=; return 0; fi
+fleet_bin=${fleet_python%/*}
+if [ ! -f "$fleet_bin/../pyvenv.cfg" ] && [ ! -d "$fleet_bin/../conda-meta" ]; then
+fleet_path=$(readlink -f "$fleet_python" 2>/dev/null || :); fleet_path=${fleet_path%/*}
+if [ -d "$fleet_path/../conda-meta" ]; then fleet_bin=$fleet_path; fi
+fi
+fleet_root=${fleet_bin%/*}
+if [ -f "$fleet_root/pyvenv.cfg" ]; then
+VIRTUAL_ENV=$fleet_root; export VIRTUAL_ENV
+elif [ -d "$fleet_root/conda-meta" ]; then
+CONDA_PREFIX=$fleet_root; CONDA_DEFAULT_ENV=$fleet_root
+case $fleet_root in */envs/*) CONDA_DEFAULT_ENV=${fleet_root##*/} ;; esac
+if [ -d "$fleet_root/condabin" ]; then CONDA_DEFAULT_ENV=base; fi
+export CONDA_PREFIX CONDA_DEFAULT_ENV
+else
+case $1 in */*) ;; *) return 0 ;; esac
+fi
+case ${PATH-}: in "$fleet_bin":*) ;; *) PATH=$fleet_bin${PATH:+:$PATH}; export PATH ;; esac
+}
+"""
+_BEFORE = 'case $1 in */*) fleet_enter "$1" "$2" ;; esac\n'
+_BEHIND = '\nfleet_enter "$1" "$2"\n'
+SET = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+# for /bin/sh: the path of PYTHON and the values of SET, each ended by a NUL, empty where there is none
+TELL = _ENTER + _BEHIND + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
+
+
+def activating(line: str, last: str) -> str:
+    """For bash: a user's `activate` line, which already sees an interpreter named by its path; then `last`."""
+    return _ENTER + _BEFORE + line + "\n" + last
+
+
+def running(activate: "str | None", needed: bool = False) -> "list[str]":
+    """What is to stand before PYTHON, WORKDIR and an argv to run that there, behind `activate`: what the line does to
+    PATH comes behind the interpreter's own folder. needed: a missing interpreter is an error, status 127."""
+    last = _BEHIND
+    if needed:
+        last += (
+            'if [ ! "$fleet_python" ]; then '
+            'printf "fleet: %s: no such interpreter\\n" "${1:-python3}" >&2; exit 127; fi\n'
+        )
+    last += 'shift 2\nexec "$@"'
+    return ["bash", "-c", activating(activate, last), "bash"] if activate else ["/bin/sh", "-c", _ENTER + last, "sh"]
