@@ -198,7 +198,12 @@ FIELDS = {
     "host_key": Field(_host_key, "SHA256:...", "the host key's fingerprint: no other key is believed"),
     "slots": Field(slots, "8", "ranks that a node runs by default; default: one for each GPU, else 1"),
     "devices": Field(_devices, "0-3,6", "GPU indexes that training may use; default: all"),
-    "python": Field(_path, "/opt/train/bin/python", "the training interpreter, a path on the node; default: `python3`"),
+    "python": Field(
+        _path,
+        "/opt/train/bin/python",
+        "the training interpreter: a path on the node, from the workdir where it is relative, or a name; default: "
+        "`python3`",
+    ),
     "activate": Field(_line, "source ~/train/bin/activate", "a shell line that runs before commands and ranks"),
     "workdir": Field(_path, "~/work", "where code lives; default: the path of the head's current folder"),
 }

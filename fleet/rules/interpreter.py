@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
-from fleet.rules.rule import MISSING, Rule, View, lookup
+from fleet.errors import Reason
+from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.view import NOTABLE
 
 SAME_WHEEL = "install the same version into every host's training interpreter"
+CORRECT = "install it there, or correct 'python' (or 'activate') of this host in the inventory"
+INSTALL = "install it there: fleet sync --wheels requirements.txt; or set 'python' to the interpreter that has it"
+LISTED = 4
+PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads as it stands
 
 
 def activate(view: View) -> str | None:
     return f"it failed: {view['activate']}" if view.get("activate") else None
+
+
+def broken(view: View) -> Said | None:
+    error = view.get("python_error")
+    return with_others(view, "the training interpreter: " + Reason.of_node(error), CORRECT) if error else None
+
+
+def with_others(view: View, message: str, remedy: str) -> Said:
+    """Where the host has other interpreters: which, and the inventory's line for the first that has torch."""
+    others: Sequence[View] = view.get("interpreters") or ()
+    if not others:
+        return Said(message)
+    listed = [f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in others[:LISTED]]
+    more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
+    found = next((str(one["path"]) for one in others if one.get("torch")), None)
+    if found:
+        remedy = f"the line for the inventory: python: {found if PLAIN.fullmatch(found) else json.dumps(found)}"
+    return Said(message, f"it has {', '.join(listed)}{more}; {remedy}")
+
+
+def _torch(one: View) -> str:
+    if not one.get("torch"):
+        return "no torch"
+    return f"torch {one['torch']}" + (f", CUDA {one['cuda']}" if one.get("cuda") else "")
 
 
 def missing_modules(view: View) -> Any:
@@ -23,7 +55,10 @@ def missing_modules(view: View) -> Any:
     }
     missing = [name for name in view["want"].modules if not known.get(name)]
     are = "is" if len(missing) == 1 else "are"
-    return f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}" if missing else None
+    if not missing:
+        return None
+    said = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}"
+    return with_others(view, "needed for a run: " + Reason.of_node(said), INSTALL)
 
 
 def other_packages(view: View) -> Any:
@@ -42,18 +77,18 @@ RULES = (
     ),
     Rule(
         "python-missing",
-        "python_error",
-        "clear",
+        broken,
+        "said",
         "the training interpreter",
-        "install it there, or correct 'python' (or 'activate') of this host in the inventory",
+        CORRECT,
         needs="python",
     ),
     Rule(
         "module-missing",
         missing_modules,
-        "clear",
+        "said",
         "needed for a run",
-        "install it there: fleet sync --wheels requirements.txt; or set 'python' to the interpreter that has it",
+        INSTALL,
     ),
     Rule(
         "python-version",

@@ -24,7 +24,9 @@ def seen(home: Path, shell: str, python: str, workdir: str = "~", **env: str) ->
     """What a program sees that is run there."""
     _, _, text, _ = running(None)
     argv = [*SHELLS[shell], "-c", text, "sh", python, workdir, "/usr/bin/python3", "-c", SHOW]
-    said = subprocess.run(argv, env={"HOME": str(home), "PATH": BASE, **env}, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        argv, env={"HOME": str(home), "PATH": BASE, **env}, capture_output=True, text=True, check=True
+    )
     found: dict[str, str | None] = json.loads(said.stdout)
     return found
 

@@ -47,6 +47,8 @@ def test_exec(capsys: pytest.CaptureFixture[str]) -> None:
         "gpu[01-02]: would run grep 'a b'\n  env: TOKEN\n"
         "other: would run grep 'a b'\n  behind: source x\n  env: TOKEN\n"
     )
+    within = text("exec -w gpu01 --env-of python -- true", capsys)
+    assert within == "gpu01: would run true\n  in the environment of python3\n  env: TOKEN\n"
     assert text("exec -w gpu01 --shell 'df | tail'", capsys).startswith("gpu01: would run, in its shell: df | tail\n")
 
 
