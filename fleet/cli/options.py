@@ -117,7 +117,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": f"[{'|'.join(TRANSPORTS.own)}]",  # those of other packages take long to look up
             "default": DEFAULT,
             "show_default": True,
-            "help": "How hosts are reached: 'openssh' by this machine's ssh; 'local' runs everything here.",
+            "help": "How hosts are reached: 'openssh', 'pdsh': by this machine's own; 'local' runs everything here.",
         },
     ),
     "fanout": (

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fleet.errors import ConnectError
@@ -26,12 +26,20 @@ class ProcessChannel:
     """
 
     def __init__(
-        self, argv: Sequence[str], host: Host, *, patience: float, cwd: Path | None = None, with_stderr: bool = False
+        self,
+        argv: Sequence[str],
+        host: Host,
+        *,
+        patience: float,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        with_stderr: bool = False,
     ) -> None:
         self._host, self._patience = host, patience
         self._process = subprocess.Popen(
             argv,
             cwd=cwd,
+            env=env,
             start_new_session=True,
             bufsize=0,
             stdin=subprocess.PIPE,

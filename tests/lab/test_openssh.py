@@ -1,4 +1,4 @@
-"""Every verb that reaches hosts, by the system's ssh."""
+"""Every verb that reaches hosts, by the system's ssh, and by pdsh, which starts that."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from tests.lab.virtual_lab import LabFactory, VirtualLab
+import pytest
 
-OVER = ("-i", "lab", "--transport", "openssh")
+from tests.lab.virtual_lab import LabFactory, VirtualLab
 
 
 def connections(lab: VirtualLab) -> list[str]:
@@ -25,33 +25,40 @@ def connections(lab: VirtualLab) -> list[str]:
     return found
 
 
-def test_every_verb_over_openssh(lab_factory: LabFactory, tmp_path: Path) -> None:
-    lab = lab_factory(2).enrol()
-    done = lab.fleet(*OVER, "--json", "exec", "--", "hostname", check=True)
+@pytest.fixture(scope="module")
+def two(lab_factory: LabFactory) -> VirtualLab:
+    return lab_factory(2).enrol()
+
+
+@pytest.mark.parametrize("kind", ["openssh", "pdsh"])
+def test_every_verb(two: VirtualLab, tmp_path: Path, kind: str) -> None:
+    lab, over = two, ("-i", "lab", "--transport", kind)
+    done = lab.fleet(*over, "--json", "exec", "--", "hostname", check=True)
     assert {n: h["stdout"].strip() for n, h in json.loads(done.stdout)["hosts"].items()} == {n: n for n in lab.names}
-    done = lab.fleet(*OVER, "exec", "--shell", "kill -9 $$")
+    done = lab.fleet(*over, "exec", "--shell", "kill -9 $$")
     assert done.returncode == 137
     (tmp_path / "rank.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
-    lab.fleet(*OVER, "sync", str(tmp_path), "--to", "/root/code", check=True)
+    lab.fleet(*over, "sync", str(tmp_path), "--to", "/root/code", check=True)
     (tmp_path / "big").write_bytes(b"weights" * 999_999)
-    lab.fleet(*OVER, "sync", "--data", f"{tmp_path}/big:/root/data/", check=True)
+    lab.fleet(*over, "sync", "--data", f"{tmp_path}/big:/root/data/", check=True)
     for host in lab.names:
         assert lab.sh(host, "ls /root/code; stat -c %s /root/data/big").split() == ["rank.py", "6999993"]
-    lab.fleet(*OVER, "check", check=True)
+    lab.fleet(*over, "check", check=True)
     launch = ("launch", "--engine", "command", "--workdir", "/root/code", "--no-preflight", "python3", "rank.py")
-    done = lab.fleet(*OVER, *launch, cwd=tmp_path, check=True)
+    done = lab.fleet(*over, *launch, cwd=tmp_path, check=True)
     assert all(f"rank {rank}" in done.stdout for rank in range(2)), done.stdout
     lab.inside(lab.names[0], "sh", "-c", "setsid python3 -m http.server 8123 >/dev/null 2>&1 &")
-    done = lab.fleet(*OVER, "kill-port", "8123", "--yes", check=True)
+    done = lab.fleet(*over, "kill-port", "8123", "--yes", check=True)
     assert lab.names[0] in done.stdout
-    done = lab.fleet(*OVER, "setup-ssh")
-    assert done.returncode == 2 and "cannot go over --transport openssh" in done.stderr
+    done = lab.fleet(*over, "setup-ssh")
+    assert done.returncode == 2 and f"cannot go over --transport {kind}" in done.stderr
     assert connections(lab) == []
 
 
-def test_ctrl_c_leaves_no_connection(ready_lab: VirtualLab) -> None:
+@pytest.mark.parametrize("kind", ["openssh", "pdsh"])
+def test_ctrl_c_leaves_no_connection(ready_lab: VirtualLab, kind: str) -> None:
     lab = ready_lab
-    process = lab.popen(*OVER, "exec", "--", "sleep", "300")
+    process = lab.popen("-i", "lab", "--transport", kind, "exec", "--", "sleep", "300")
     deadline = time.monotonic() + 30
     while len(connections(lab)) < 2 * len(lab.names):
         assert time.monotonic() < deadline and process.poll() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError
@@ -16,7 +16,7 @@ from fleet.transport.openssh.master import Master
 from fleet.transport.openssh.said import Said
 from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
-from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.endpoint import Endpoint, resolve
 from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, lost
 from fleet.transport.ssh.known_hosts import KnownHosts
 from fleet.transport.ssh.route import Routed, route_key
@@ -47,10 +47,17 @@ _IF_NAMED = ("ForkAfterAuthentication=no", "SessionType=default", "StdinNull=no"
 class OpensshChannel(ProcessChannel):
     """A command on a host: an `ssh` that hands its streams to the host's connection."""
 
-    def __init__(self, argv: list[str], host: Host, master: Master, with_stderr: bool) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        host: Host,
+        master: Master,
+        with_stderr: bool,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._master = master
         try:
-            super().__init__(argv, host, patience=0.0, with_stderr=with_stderr)
+            super().__init__(argv, host, patience=0.0, with_stderr=with_stderr, env=env)
         except OSError as error:
             raise os_error(error, "ssh") from error
 
@@ -95,9 +102,12 @@ class OpensshSession:
     def start(self, command: str, *, with_stderr: bool = False) -> OpensshChannel:
         if self._master.broken:
             raise lost(self.host, self._master.via)
-        channel = OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master, with_stderr)
+        channel = self._channel(command, with_stderr)
         self._channels.append(channel)
         return channel
+
+    def _channel(self, command: str, with_stderr: bool) -> OpensshChannel:
+        return OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master, with_stderr)
 
     def close(self) -> None:
         for channel in self._channels:
@@ -124,8 +134,11 @@ class OpensshTransport(Routed):
     @property
     def _folder(self) -> Folder:
         with self._lock:
-            self._made = self._made or Folder(self.config.home)
+            self._made = self._made or self._new_folder()
             return self._made
+
+    def _new_folder(self) -> Folder:
+        return Folder(self.config.home)
 
     def connect(self, host: Host, cancel: Cancel) -> OpensshSession:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
@@ -134,12 +147,19 @@ class OpensshTransport(Routed):
             route = self.hops(endpoint)
             with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
-                master, words = self._connect(host, endpoint, route, deadline)
+                master, words = self._connect(host, endpoint, route, deadline, self._more(host, endpoint))
         except FleetError as error:
             error.host = host.name
             raise
         channel = ["-o", "ControlMaster=no", "-o", "LogLevel=FATAL", "-S", str(master.control)]
-        return OpensshSession(host, master, ["ssh", *channel, *words])
+        return self._session(host, master, ["ssh", *channel, *words])
+
+    def _session(self, host: Host, master: Master, argv: list[str]) -> OpensshSession:
+        return OpensshSession(host, master, argv)
+
+    def _more(self, host: Host, endpoint: Endpoint) -> list[str]:
+        """What else `ssh` is told of a host."""
+        return []
 
     def close(self) -> None:
         self._gateways.close()
@@ -147,7 +167,12 @@ class OpensshTransport(Routed):
             self._made.close()
 
     def _connect(
-        self, host: Host, endpoint: Endpoint, route: tuple[Host, ...], deadline: Deadline
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        route: tuple[Host, ...],
+        deadline: Deadline,
+        more: Sequence[str] = (),
     ) -> tuple[Master, list[str]]:
         """A connection, and the words that lead there."""
         refused: FleetError | None = None
@@ -156,7 +181,7 @@ class OpensshTransport(Routed):
         while True:
             gateway = self._gateway(route, deadline) if route else None
             seen = len(gateway.refusals) if gateway else 0
-            words = [*self._words(host, endpoint, without), *_through(gateway, endpoint)]
+            words = [*self._words(host, endpoint, without), *more, *_through(gateway, endpoint)]
             control = self._folder.socket()
             main = ["-N", "-M", "-S", str(control), "-o", "LogLevel=DEBUG1"]
             master = Master(["ssh", *main, *words, "--", host.name], control, gateway)
@@ -211,7 +236,7 @@ class OpensshTransport(Routed):
         gateway = route[-1]
 
         def connect() -> Master:
-            return self._connect(gateway, self.resolve(gateway), route[:-1], deadline)[0]
+            return self._connect(gateway, resolve(gateway, self.config), route[:-1], deadline)[0]
 
         return self._gateways.get(route_key(route), gateway.name, connect, deadline)
 

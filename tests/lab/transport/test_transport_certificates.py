@@ -15,7 +15,7 @@ from tests.lab.private_sshd import Head, Sshd, make_key
 from tests.lab.transport_tools import over, transport
 
 # ssh itself takes ~ from the user database, not from a test's HOME: what names a file by it is not for openssh here
-KINDS = ("ssh", "openssh")
+KINDS = ("ssh", "openssh", "pdsh")
 
 
 @pytest.fixture(scope="module")

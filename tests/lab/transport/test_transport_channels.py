@@ -16,7 +16,7 @@ from fleet.transport.line import run_line
 from tests.lab.private_sshd import Head, Sshd
 from tests.lab.transport_tools import over, transport, wait_until
 
-KINDS = ("ssh", "openssh", "local")
+KINDS = ("ssh", "openssh", "pdsh", "local")
 
 
 def test_status_and_streams(session: Session, kind: str) -> None:

@@ -17,7 +17,7 @@ from fleet.transport.line import run_line
 from tests.lab.private_sshd import Head, Sshd, listener
 from tests.lab.transport_tools import failure, open_files, swallow, transport, transport_threads, wait_until
 
-KINDS = ("ssh", "openssh")
+KINDS = ("ssh", "openssh", "pdsh")
 
 
 def test_a_killed_connection_is_lost_not_ended(tmp_path: Path, head: Head) -> None:

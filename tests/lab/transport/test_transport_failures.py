@@ -18,7 +18,7 @@ from fleet.transport.base import Cancel
 from tests.lab.private_sshd import Head, Sshd, free_port, listener, make_key
 from tests.lab.transport_tools import WAIT, failure, over, transport, wait_until
 
-KINDS = ("ssh", "openssh")
+KINDS = ("ssh", "openssh", "pdsh")
 
 
 def test_a_name_that_does_not_resolve(head: Head) -> None:

@@ -17,7 +17,7 @@ from fleet.transport.line import run_line
 from tests.lab.private_sshd import Head, Sshd, free_port, listener
 from tests.lab.transport_tools import WAIT, failure, open_files, over, transport, transport_threads, wait_until
 
-KINDS = ("ssh", "openssh")
+KINDS = ("ssh", "openssh", "pdsh")
 
 
 def test_sixty_four_at_one_sshd_with_default_limits(head: Head, sshd: Sshd) -> None:
@@ -100,7 +100,7 @@ def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd], kin
     with listener() as silent:
         error = failure(head, Host("x", "127.0.0.1", port=silent, proxy_jump=hop), 3.0)
     # to OpenSSH's client, a host that the gateway has not reached is as silent
-    assert error.kind == ("timeout" if kind == "openssh" else "banner")
+    assert error.kind == ("banner" if kind == "ssh" else "timeout")
 
 
 def test_a_gateway_with_a_swapped_key_gets_nothing(tmp_path: Path, head: Head, sshd: Sshd) -> None:

@@ -11,7 +11,7 @@ from fleet.transport.base import Cancel
 from tests.lab.private_sshd import Head, Sshd
 from tests.lab.transport_tools import failure, over, transport
 
-KINDS = ("ssh", "openssh")
+KINDS = ("ssh", "openssh", "pdsh")
 
 
 @pytest.mark.parametrize("key_type", ["ed25519", "rsa", "ecdsa"])
