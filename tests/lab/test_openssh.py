@@ -38,13 +38,13 @@ def test_every_verb(two: VirtualLab, tmp_path: Path, kind: str) -> None:
     done = lab.fleet(*over, "exec", "--shell", "kill -9 $$")
     assert done.returncode == 137
     (tmp_path / "rank.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
-    lab.fleet(*over, "sync", str(tmp_path), "--to", "/root/code", check=True)
+    lab.fleet(*over, "sync", str(tmp_path), "--to", f"/root/{kind}", check=True)
     (tmp_path / "big").write_bytes(b"weights" * 999_999)
-    lab.fleet(*over, "sync", "--data", f"{tmp_path}/big:/root/data/", check=True)
+    lab.fleet(*over, "sync", "--data", f"{tmp_path}/big:/root/{kind}-data/", check=True)
     for host in lab.names:
-        assert lab.sh(host, "ls /root/code; stat -c %s /root/data/big").split() == ["rank.py", "6999993"]
+        assert lab.sh(host, f"ls /root/{kind}; stat -c %s /root/{kind}-data/big").split() == ["rank.py", "6999993"]
     lab.fleet(*over, "check", check=True)
-    launch = ("launch", "--engine", "command", "--workdir", "/root/code", "--no-preflight", "python3", "rank.py")
+    launch = ("launch", "--engine", "command", "--workdir", f"/root/{kind}", "--no-preflight", "python3", "rank.py")
     done = lab.fleet(*over, *launch, cwd=tmp_path, check=True)
     assert all(f"rank {rank}" in done.stdout for rank in range(2)), done.stdout
     lab.inside(lab.names[0], "sh", "-c", "setsid python3 -m http.server 8123 >/dev/null 2>&1 &")
