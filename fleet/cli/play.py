@@ -18,17 +18,18 @@ from fleet.cli.context import load_inventory
 from fleet.cli.examples import find, shipped
 from fleet.cli.main import cli, run
 from fleet.cli.options import Settings, common_options, pairs, settings_of
-from fleet.cli.output import clean, talk, write_json
+from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import select
 from fleet.model import Inventory
-from fleet.playbook import Param, Step, load
+from fleet.playbook import Param, Step, load, starting_at
 from fleet.playbook import play as run_steps
 from fleet.tasks.named import NamedTasks
 
 # told once for the whole playbook, or per step by its own key ("on")
 ENV_OPTIONS = ("--env", "--env-expand")
+_OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 
 
@@ -60,11 +61,12 @@ class CliVerbs:
     inventory: Inventory | None = None
 
     def names(self) -> list[str]:
-        return [name for name, verb in VERBS.items() if verb.step]
+        return [*(name for name, verb in VERBS.items() if verb.step), "task"]
 
     def params(self, verb: str) -> Mapping[str, Param]:
-        params = dict(map(param_of, command_of(verb).params))
-        return {name: param for name, param in params.items() if name not in _NOT_IN_STEPS}
+        leave = (*_NOT_IN_STEPS, *(_OF_YAML if verb == "task" else ()))
+        params = dict(map(param_of, command_of("play" if verb == "task" else verb).params))
+        return {name: param for name, param in params.items() if name not in leave}
 
     def validate(self, argv: Sequence[str]) -> None:
         verb, *rest = argv
@@ -75,8 +77,13 @@ class CliVerbs:
             raise UsageError("asks for help, it runs nothing") from None
         except click.ClickException as error:
             raise UsageError(" ".join(error.format_message().split())) from error
-        if (on := settings_of(ctx).hosts) is not None and self.inventory:
-            select(self.inventory, on, None)
+        hosts = self.inventory
+        if (on := settings_of(ctx).hosts) is not None and hosts:
+            hosts = select(hosts, on, None)
+        if verb == "play":
+            from fleet.cli.tasks import checked
+
+            checked(ctx.params["file"], ctx.params["args"], hosts)
 
     def run(self, argv: Sequence[str]) -> int:
         if self.dry_run and not any("--dry-run" in p.opts for p in command_of(argv[0]).params):
@@ -116,6 +123,16 @@ def masked(argv: Sequence[str]) -> list[str]:
     return out
 
 
+def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
+    """--var words as they may be shown: without values that are masked in a step."""
+    secret = [word for step in steps for word, seen in zip(step.argv, masked(step.argv), strict=True) if word != seen]
+    out = []
+    for word in vars_:
+        name, _, value = word.partition("=")
+        out.append(f"{name}=***" if value and any(value in each for each in secret) else word)
+    return out
+
+
 def shared_options(settings: Settings) -> list[str]:
     """The common options of `fleet play`, as every step gets them."""
     default = Settings()
@@ -135,7 +152,7 @@ class Play(Verb):
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
         try:
-            first = parser.parse_args(list(args))[0].get("playbook")
+            first = parser.parse_args(list(args))[0].get("file")
         except click.ClickException:  # told below
             first = None
         ctx.allow_interspersed_args = not (isinstance(first, str) and NamedTasks.of(first))
@@ -150,15 +167,18 @@ class Play(Verb):
         "fleet --dry-run play playbooks/demo.yaml",
         "fleet play tasks.py:deploy --branch main",
     ),
-    sections={"A YAML playbook": ["vars_"], "Python tasks": ["no_fold", "ask_sudo"]},
+    sections={"A YAML playbook": ["vars_", "from_"], "Python tasks": ["no_fold", "ask_sudo"]},
 )
 @click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
+@click.option("--from", "from_", metavar="STEP", help="Begin with this step: its number, or its name.")
 @click.option("--no-fold", is_flag=True, help="Print lines as they come, each behind its host's name.")
 @click.option("--prompt-for-sudo-password", "ask_sudo", is_flag=True, help="Ask for the password of c.sudo.")
-@click.argument("playbook", metavar="PLAYBOOK|TASKS.py[:NAME]", type=click.Path())
+@click.argument("file", metavar="PLAYBOOK|TASKS.py[:NAME]", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @common_options
-def play(vars_: tuple[str, ...], no_fold: bool, ask_sudo: bool, playbook: str, args: tuple[str, ...]) -> int:
+def play(
+    vars_: tuple[str, ...], from_: str | None, no_fold: bool, ask_sudo: bool, file: str, args: tuple[str, ...]
+) -> int:
     """Run the steps of PLAYBOOK in order, up to the first that fails; its exit code is play's.
 
     PLAYBOOK is a file, or the name of one that comes with fleet ('fleet examples' lists them). It is checked as a
@@ -167,19 +187,21 @@ def play(vars_: tuple[str, ...], no_fold: bool, ask_sudo: bool, playbook: str, a
     TASKS.py: its fabric tasks (@task) on all hosts at once, each with its own connection; ARGS are their options,
     and further tasks. --list behind it shows them.
     """
-    if named := NamedTasks.of(playbook):
-        if vars_:
-            raise UsageError("--var is for YAML playbooks", hint="a task's own options stand behind its name")
+    if named := NamedTasks.of(file):
+        if vars_ or from_:
+            option = "--var" if vars_ else "--from"
+            raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options stand behind its name")
         from fleet.cli.tasks import play_tasks
 
         return play_tasks(named, args, no_fold=no_fold, ask_sudo=ask_sudo)
     if args:
         raise UsageError(f"{args[0]}: a YAML playbook takes no arguments", hint="a variable: --var NAME=VALUE")
-    return play_steps(vars_, Path(playbook))
+    return play_steps(vars_, from_, file)
 
 
-def play_steps(vars_: tuple[str, ...], playbook: Path) -> int:
+def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
     """The steps of a YAML playbook."""
+    playbook = Path(file)
     settings = settings_of()
     if not playbook.exists() and (known := find(str(playbook), "playbooks")):
         playbook = shipped()[known]
@@ -190,7 +212,8 @@ def play_steps(vars_: tuple[str, ...], playbook: Path) -> int:
     except FleetError:
         inventory = None
     verbs = kind(shared_options(settings), settings.dry_run, inventory)
-    steps = load(playbook, verbs, pairs("--var", vars_))
+    every = load(playbook, verbs, pairs("--var", vars_))
+    steps = every if from_ is None else starting_at(every, from_)
     narrowed = next((s for s in steps if settings.hosts and s.on), None)
     if narrowed:
         raise UsageError(
@@ -215,6 +238,10 @@ def play_steps(vars_: tuple[str, ...], playbook: Path) -> int:
             else ""
         )
         talk(f"{step.where}: this step ended in {code}{rest}")
+        if not settings.dry_run and (not step.ignore_errors or code == EXIT_INTERRUPTED):
+            given = [word for name in hidden(vars_, every) for word in ("--var", name)]
+            line = ["fleet", *shown, "play", file, *given, "--from", str(step.number)]
+            talk(hint_line(f"when it is mended, from here on: {shlex.join(line)}"))
 
     shown = [word for word in verbs.shared if word not in ("--json", "--quiet")]
     code = run_steps(steps, verbs, before, failed)

@@ -48,11 +48,27 @@ def sudo_password() -> str:
         return str(click.prompt("sudo's password on the hosts", hide_input=True, err=True))
 
 
+def checked(word: str, words: Sequence[str], inventory: Inventory | None) -> None:
+    """UsageError or InventoryError when a playbook's step `task` cannot be what it says."""
+    named = existing(NamedTasks.of(word))
+    with standing_on(Ground(inventory or Inventory(()))):
+        TaskFile(named.path).steps(
+            [named.task, *words] if named.task else words, inventory or Inventory(()), chosen=False
+        )
+
+
+def existing(named: NamedTasks | None) -> NamedTasks:
+    if named is None:
+        raise UsageError("a task is in a Python file", hint="tasks.py:NAME")
+    if not named.path.exists():
+        raise UsageError(f"there is no {named.path}", hint="tasks.py:NAME is a file and a task of it")
+    return named
+
+
 def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
     """Run what the words call; the exit code."""
     settings = settings_of()
-    if not named.path.exists():
-        raise UsageError(f"there is no {named.path}", hint="tasks.py:NAME is a file and a task of it")
+    existing(named)
     selected, everyone = the_hosts()
     fleet = CliFleet(
         selected or everyone, everyone, settings.transport, settings.fanout, settings.connect_timeout, ask=ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from fleet.cli.main import run
 from fleet.errors import FleetError, InventoryError, UsageError
-from fleet.playbook import Param, load, parse, play
+from fleet.playbook import Param, load, parse, play, starting_at
 
 
 class FakeVerbs:
@@ -262,3 +263,85 @@ def test_missing_and_unreadable_playbooks(tmp_path: Path, capsys: pytest.Capture
     for name in ("none.yaml", "binary.yaml", "."):
         assert run(["play", str(tmp_path / name)]) == 121
         assert capsys.readouterr().err.startswith("error: ")
+
+
+BOOK = """\
+- vars: {word: none, secret: none}
+- {name: say it, exec: [echo, '${word}']}
+- {exec: {shell: "test -e mended"}}
+- name: a run
+  launch: {env: {TOKEN: "${secret}"}, engine: command, no-preflight: true, script: /bin/true}
+- {name: twice, exec: [echo, last]}
+- {name: twice, exec: [echo, very last]}
+"""
+
+
+def test_a_failed_step_is_named_with_the_command_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yaml").write_text(BOOK)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    line = ["--transport", "local", "--fanout", "3", "play", "p.yaml", "--var"]
+    (tmp_path / "fleet.yaml").write_text("hosts: {me: {}}\n")
+    assert run([*line, "word=it's", "--var", "secret=hunter2"]) == 1
+    said = capfd.readouterr()
+    hint = said.err.splitlines()[-1]
+    assert hint.startswith("  hint: when it is mended, from here on: fleet --transport=local --fanout=3 play p.yaml ")
+    assert "hunter2" not in said.err and "--var 'secret=***' --from 2" in hint
+    resumed = shlex.split(hint.partition("from here on: fleet ")[2])
+    assert run([*resumed, "--from", "4"]) == 0
+    assert capfd.readouterr().out == "--- me ---\nlast\n--- me ---\nvery last\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers", "error"),
+    [
+        ("1", [1, 2, 3], None),
+        ("3", [3], None),
+        ("b", [2, 3], None),
+        ("4", [], "--from 4: there is no such step"),
+        ("0", [], "--from 0: there is no such step"),
+        ("", [], "--from : there is no such step"),
+        ("a", [], "--from a: 2 steps have this name"),
+    ],
+)
+def test_a_step_is_said_by_its_number_or_its_name(said: str, numbers: list[int], error: str | None) -> None:
+    text = "- {name: a, echo: [x]}\n- vars: {v: 1}\n- {name: b, echo: [x]}\n- {name: a, echo: [x]}\n"
+    steps = parse(text, "p.yaml", FakeVerbs())
+    assert [step.number for step in steps] == [1, 2, 3]
+    if error is None:
+        assert [step.number for step in starting_at(steps, said)] == numbers
+        return
+    with pytest.raises(UsageError, match=error) as caught:
+        starting_at(steps, said)
+    assert caught.value.hint
+
+
+def test_a_step_may_be_a_python_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("hosts: [a, b]\n")
+    (tmp_path / "t.py").write_text(
+        "from fabric import task\n@task\ndef say(c, word, twice=False):\n    c.run(f'echo {word} {twice}')\n"
+    )
+    (tmp_path / "p.yaml").write_text(
+        "- {task: [t.py:say, --word, it, --twice], on: a}\n- task: {file: t.py, args: [say, more], no-fold: true}\n"
+    )
+    assert run(["--transport", "local", "play", "p.yaml"]) == 0
+    out = capfd.readouterr().out.splitlines()
+    assert out[:2] == ["--- a ---", "it True"] and sorted(out[2:]) == ["a: more False", "b: more False"]
+    assert run(["--transport", "local", "--dry-run", "play", "p.yaml", "--from", "2"]) == 0
+    assert capfd.readouterr().out == "would run say(word='more', twice=False) on a,b\n"
+    for step, message in {
+        "[t.py:sya]": "task: t.py: No idea what 'sya' is!",
+        "[t.py:say]": "task: t.py: 'say' did not receive required positional arguments: 'word'",
+        "none.py:x": "task: there is no none.py",
+        "p.yaml": "task: a task is in a Python file",
+    }.items():
+        (tmp_path / "q.yaml").write_text(f"- exec: [touch, ran]\n- task: {step}\n")
+        assert run(["--transport", "local", "play", "q.yaml"]) == 121
+        assert f"error: q.yaml:2: {message}" in capfd.readouterr().err
+    assert not (tmp_path / "ran").exists()

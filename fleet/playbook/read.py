@@ -1,71 +1,21 @@
-"""A playbook: a YAML list of fleet's own verbs, checked as a whole before its first step runs.
-
-    - vars: {script: examples/digits.py, password_file: }   # no value: must come from --var
-    - name: keys and known hosts
-      setup-ssh: {tofu: true, password-file: "${password_file}"}
-    - exec: [hostname]                                      # a list: positional arguments, as they are
-      on: gpu[01-02]                                        # this step's hosts
-      ignore-errors: true
-    - launch: {nproc-per-node: 2, env: {LR: 0.1}, script: "${script}", args: [--epochs, 3]}
-
-A step becomes the argv of a command line, nothing else: what a verb accepts, and what it means, is known to
-the verb's own command alone, which this module sees through `Verbs`. Scalars keep the text they were
-written with (`0.10` stays `0.10`). `${name}` is replaced by variables of the playbook, never by the
-environment (`${playbook_dir}` is the folder it lies in); `$${` is a literal `${`.
-"""
+"""YAML -> steps, in one pass, every mistake named with its line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
 
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError
+from fleet.errors import FleetError, InventoryError
 from fleet.inventory.fields import ENV_NAME, shown, suggest
 from fleet.inventory.yaml_tree import Tree, read_tree
+from fleet.playbook.steps import Param, Step, Verbs
 
 STEP_KEYS = ("name", "on", "ignore-errors")
+# what a step calls otherwise than the command line
+_TYPED = {"task": "play"}
 _VARIABLE = re.compile(r"\$(\$(?=\{)|\{([^}]*)\})")
-
-
-@dataclass(frozen=True)
-class Param:
-    """One thing a verb can be told. flag/value: options, spelled `on` (and `off`); argument: positional."""
-
-    kind: Literal["flag", "value", "argument"]
-    on: str = ""
-    off: str | None = None
-    multiple: bool = False
-    required: bool = False
-
-
-class Verbs(Protocol):
-    """What a playbook needs to know of the command line; cli/play.py has the real one."""
-
-    def names(self) -> Sequence[str]:
-        """The verbs a step may use."""
-
-    def params(self, verb: str) -> Mapping[str, Param]:
-        """Parameters by the name a playbook writes them under; arguments in their order."""
-
-    def validate(self, argv: Sequence[str]) -> None:
-        """UsageError when this command line would be refused."""
-
-    def run(self, argv: Sequence[str]) -> int:
-        """Run it, return its exit code."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """argv: the command line without "fleet". where: "FILE:LINE" of the step. on: its own host selection."""
-
-    argv: tuple[str, ...]
-    where: str
-    name: str | None = None
-    ignore_errors: bool = False
-    on: str | None = None
 
 
 def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -> tuple[Step, ...]:
@@ -91,23 +41,6 @@ def parse(
     return _Reader(source, verbs, dict(overrides or {}), given or {}).steps(text)
 
 
-def play(
-    steps: Iterable[Step],
-    verbs: Verbs,
-    before: Callable[[Step], None],
-    failed: Callable[[Step, int], None],
-) -> int:
-    """Run steps in order up to the first that fails; its exit code. An interrupt is never ignored."""
-    for step in steps:
-        before(step)
-        code = verbs.run(step.argv)
-        if code != EXIT_OK:
-            failed(step, code)
-            if not step.ignore_errors or code == EXIT_INTERRUPTED:
-                return code
-    return EXIT_OK
-
-
 def _near(word: str, known: Iterable[str]) -> str | None:
     known = list(known)
     return suggest(word, known) or ("known here: " + ", ".join(known) if known else None)
@@ -130,6 +63,7 @@ class _Reader:
         self.source = source
         self.verbs = verbs
         self.overrides = overrides
+        self.found: list[Step] = []
         self.vars = {name: overrides.get(name, value) for name, value in given.items()}
 
     def fail(self, line: int, message: str, hint: str | None = None) -> InventoryError:
@@ -139,20 +73,21 @@ class _Reader:
         root = read_tree(text, self.source)
         if root is None or root.kind != "list":
             raise self.fail(root.line if root else 1, "a playbook is a list of steps", "- exec: [hostname]")
-        steps = [step for item in root.items if (step := self.step(item)) is not None]
+        for item in root.items:
+            self.step(item)
         for name in self.overrides:
             if name not in self.vars:
                 raise self.fail(root.line, f"--var {name}: the playbook has no such variable", _near(name, self.vars))
-        return tuple(steps)
+        return tuple(self.found)
 
-    def step(self, item: Tree) -> Step | None:
+    def step(self, item: Tree) -> None:
         item = self.spelled(item, "a step")
         keys = item.pairs
         if "vars" in keys:
             if len(keys) > 1:
                 raise self.fail(item.line, "'vars' stands in a list item of its own")
             self.declare(keys["vars"])
-            return None
+            return
         verbs = [key for key in keys if key not in STEP_KEYS]
         for key in verbs:
             if key not in self.verbs.names():
@@ -168,12 +103,17 @@ class _Reader:
         on = self.scalar(keys["on"], "on") if "on" in keys else None
         name = self.scalar(keys["name"], "name") if "name" in keys else None
         ignore = "ignore-errors" in keys and self.boolean(keys["ignore-errors"], "ignore-errors")
-        argv = [verb, *(option("--hosts", on) if on is not None else []), *self.arguments(verb, keys[verb])]
+        argv = [
+            _TYPED.get(verb, verb),
+            *(option("--hosts", on) if on is not None else []),
+            *self.arguments(verb, keys[verb]),
+        ]
         try:
             self.verbs.validate(argv)
         except FleetError as error:
             raise self.fail(item.key_lines[verb], f"{verb}: {error.message}", error.hint) from error
-        return Step(tuple(argv), f"{self.source}:{item.line}", name, ignore, on)
+        number = len(self.found) + 1
+        self.found.append(Step(tuple(argv), f"{self.source}:{item.line}", name, ignore, on, number))
 
     def declare(self, tree: Tree) -> None:
         for name, value in self.mapping(tree, "'vars'").items():
