@@ -53,7 +53,6 @@ REFUSED = {
     "no-ssh": (_STARTS, ITSELF),
     "no-ssh-check": (_STARTS, ITSELF),
     "force-multi": (_STARTS, ITSELF),
-    "extra-launch-args": (_STARTS, "--engine-arg=--OPTION"),
     "ssh-port": ("a host's port is its own", "port: in the inventory, or -p behind it in a hostfile"),
     "venv-script": ("a host's environment is its own", "activate: or python: in the inventory"),
     "autotuning": (_AUTOTUNING, "deepspeed --autotuning run ..., then fleet launch with what it found"),

@@ -1,0 +1,20 @@
+"""What the jobs of tests/launchers.py are, of which `python -m tests.launchers` runs all, over every transport."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import launchers
+from tests.lab.virtual_lab import VirtualLab
+
+
+@pytest.mark.parametrize("name", ["deepspeed --module, ZeRO-2", "command, once a slot", "bash sft.sh"])
+def test_a_job(ready_lab: VirtualLab, tmp_path: Path, name: str) -> None:
+    inventory = launchers.ready(ready_lab, tmp_path)
+    try:
+        assert launchers.faults(ready_lab, inventory, launchers.JOBS[name], "ssh", tmp_path) == []
+    finally:
+        for host in ready_lab.names:
+            ready_lab.sh(host, "rm -rf ~/launchers")
