@@ -57,11 +57,15 @@ class Registry(Generic[T]):
         try:
             return self._made(point.load())
         except (Exception, SystemExit) as error:  # whatever a package does when it is imported
-            package = f"{point.dist.name} {point.dist.version}" if point.dist else "another package"
-            raise UsageError(
-                f"{self.what} '{name}' of {package} cannot be loaded: {type(error).__name__}: {error}",
-                hint=f"its entry point is {point.value}; mend or uninstall that package",
-            ) from error
+            raise self.broken(point, error) from error
+
+    def broken(self, point: EntryPoint, error: BaseException) -> UsageError:
+        """The error for what another package has, and raises `error`."""
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else "another package"
+        return UsageError(
+            f"{self.what} '{point.name}' of {package} cannot be loaded: {type(error).__name__}: {error}",
+            hint=f"its entry point is {point.value}; mend or uninstall that package",
+        )
 
     def _made(self, found: object) -> T:
         made = found() if isinstance(found, type) and self.kind is not type else found

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from fleet.errors import FleetError
 from fleet.registry import Registry
 
 if TYPE_CHECKING:
@@ -29,5 +30,11 @@ TRANSPORTS: Registry[type[Any]] = Registry(
 def open_transport(name: str, options: ConnectOptions, hosts: Iterable[Host], **more: Any) -> Transport:
     """The transport of that name. hosts: the inventory, so that a gateway may be one of it. more: what only this
     transport understands."""
-    made: Transport = TRANSPORTS.get(name)(options, hosts=hosts, **more)
+    kind = TRANSPORTS.get(name)
+    try:
+        made: Transport = kind(options, hosts=hosts, **more)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, FleetError) or name in TRANSPORTS.own:
+            raise
+        raise TRANSPORTS.broken(TRANSPORTS.others[name], error) from error
     return made

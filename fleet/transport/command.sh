@@ -39,7 +39,8 @@ trap - PIPE; for one in $pids; do tell "left $one $(tr "\000\n" "  " </proc/$one
 tell ended;
 };
 # Hears the head: ends the command when it says so or is gone. Answering is all that tells it that this machine lives;
-# over stdout, which no startup file can do without. A head that is gone is read of, not died of (PIPE).
+# over stdout, which no startup file can do without. A head that is gone is read of, not died of (PIPE). When the command
+# has ended by itself, USR1 ends this too, unless it is ending that already.
 listen() {
 exec <&4 3>&- 4<&-; trap "" HUP INT PIPE QUIT TERM; read -r self rest </proc/self/stat;
 watch & watch=$! ;
@@ -47,7 +48,7 @@ while read -r word; do case $word in
 ping) say ""; kill -URG $watch ;;
 end) break ;;
 esac; done;
-kill -KILL $watch; kill -WINCH $$; [ "$word" ] || exec >/dev/null; finish;
+trap "" USR1; kill -KILL $watch; [ "$word" ] || exec >/dev/null; finish;
 };
 # Ends the command when the head is silent: behind a cut link nobody else notices; and when our sh was killed, which
 # nobody else could tell of. (exe: not a dead process's, not another user's.)
@@ -64,8 +65,8 @@ exec "$@";
 };
 printf "\000FLEET1\n"; printf "\000FLEET1\n" >&3;
 # a signal for the whole process group must not stop us from telling how the command ended
-fleet_ending=; trap : HUP INT QUIT TERM; trap "fleet_ending=1" WINCH;
+trap : HUP INT QUIT TERM;
 listen & fleet_listener=$! ; exec 4<&-;
 (run "$@") </dev/null 2>&3 3>&-; status=$?;
-if [ "$fleet_ending" ]; then while kill -0 $fleet_listener; do wait $fleet_listener; done; else kill -KILL $fleet_listener; wait $fleet_listener; fi;
+kill -USR1 $fleet_listener; while kill -0 $fleet_listener; do wait $fleet_listener; done;
 tell "exit $status"; tell "exit $status" >&3

@@ -320,6 +320,7 @@ def test_a_head_that_talks_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
     assert run(ExecOptions(line="trap : TERM; kill 0; exit 9")).results[0].exit_status == 9
     assert run(ExecOptions(line="kill -KILL 0")).results[0].exit_status == 137
+    assert run(ExecOptions(line="kill -WINCH 0; exit 6", timeout=20)).results[0].exit_status == 6
 
 
 def test_the_end_of_what_tells_of_the_command_is_its_end() -> None:

@@ -64,6 +64,13 @@ def test_a_broken_one_is_said_with_its_package(site: Path, name: str, why: str) 
     assert fleet(site, "launch", "--dry-run", "train.py")[0] == fleet(site, "hosts")[0] == 0
 
 
+def test_a_transport_that_cannot_be_made_is_said_with_its_package(tmp_path: Path) -> None:
+    text = "class Rude:\n    def __init__(self, options, *, hosts=()):\n        raise OSError('no radio')\n"
+    site = install(tmp_path / "site", "rudelink", text, group="fleet.transports", rude="Rude")
+    code, said = fleet(site, "--transport", "rude", "exec", "--", "true")
+    assert code == 2 and "transport 'rude' of rudelink 1.5 cannot be loaded: OSError: no radio" in said, said
+
+
 def test_they_are_not_looked_for_where_nobody_asks(site: Path) -> None:
     (site / "sitecustomize.py").write_text(
         "import os, sys\n"

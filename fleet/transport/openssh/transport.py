@@ -40,8 +40,9 @@ _ALWAYS = (
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
 )
-# The same, of keywords that OpenSSH older than 8.7 does not know: for a config that has them.
-_IF_NAMED = ("ForkAfterAuthentication=no", "SessionType=default", "StdinNull=no")
+# The same, of keywords that OpenSSH older than 8.7 does not know: for a config that has them. With LogVerbose, a
+# channel's `ssh` would talk amid what the command says.
+_IF_NAMED = ("ForkAfterAuthentication=no", "SessionType=default", "StdinNull=no", "LogVerbose=none")
 
 
 class OpensshChannel(ProcessChannel):

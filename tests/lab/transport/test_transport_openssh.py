@@ -27,7 +27,8 @@ KINDS = ("openssh",)
 def runs(head: Head, host: Host) -> bool:
     session = transport(head).connect(host, Cancel())
     with contextlib.closing(session):
-        return run_line(session, "echo in").stdout == b"in\n"
+        done = run_line(session, "echo in")
+    return (done.stdout, done.stderr) == (b"in\n", b"")
 
 
 def test_a_host_that_takes_nothing_but_a_certificate(tmp_path: Path, head: Head) -> None:
@@ -71,6 +72,7 @@ def test_a_match_exec_and_the_users_own_multiplexing(head: Head, sshd: Sshd) -> 
         f'Match exec "test %n = node"\n HostName 127.0.0.1\n Port {sshd.port}\n User root\n'
         f"Host *\n ControlMaster auto\n ControlPath {head.home}/%C\n ControlPersist 600\n LocalForward 9 127.0.0.1:9\n"
         " RemoteCommand false\n RequestTTY force\n StrictHostKeyChecking no\n"
+        " LogVerbose ssh.c:*,clientloop.c:*,mux.c:*\n"
     )
     assert runs(head, Host("node", "node"))
     assert not [path for path in head.home.iterdir() if path.is_socket()]
