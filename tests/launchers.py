@@ -18,12 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fleet.transport import TRANSPORTS
+from tests.lab import test_launch_engines
 from tests.lab.virtual_lab import VirtualLab, labs
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SLOTS = (1, 2, 1, 2)
 RANKS = sum(SLOTS)
-FAIL = 7
 SOON = 15.0  # seconds from the failure to the end of the launch, on a machine that others use, too
 
 # one rank of it ends on its own: what the others still write is there before
@@ -55,23 +55,6 @@ import deepspeed.ops
 deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))
 import zero1
 zero1.main()
-{LAST}"""
-ACCELERATE = f"""
-import os, time
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator(cpu=True)
-model, optimizer = torch.nn.Linear(4, 1), None
-model = accelerator.prepare(model)
-accelerator.backward(model(torch.ones(2, 4)).sum())
-print("rank", accelerator.process_index, "of", accelerator.num_processes, flush=True)
-{LAST}"""
-COLOSSAL = f"""
-import os, time
-import colossalai
-import torch.distributed as dist
-colossalai.launch_from_torch(backend="gloo")
-print("rank", dist.get_rank(), "of", dist.get_world_size(), flush=True)
 {LAST}"""
 PROGRAM = (
     """
@@ -107,8 +90,8 @@ FILES = {
     "zero.py": ZERO,
     "pkg/__init__.py": "",
     "pkg/train.py": DDP,
-    "acc.py": ACCELERATE,
-    "colossal.py": COLOSSAL,
+    "acc.py": test_launch_engines.ACCELERATE,
+    "colossal.py": test_launch_engines.COLOSSALAI,
     "program": f"#!/usr/bin/env python3\n{PROGRAM}",
     "sft.sh": SFT,
     "reduce.py": REDUCE,
@@ -120,17 +103,21 @@ FILES = {
 
 @dataclass(frozen=True)
 class Job:
-    """needs: the package that it is about. says: what a rank writes, with {rank}. fails: the rank that does."""
+    """needs: the package that it is about. says: what a rank writes, with {rank}. fails: the rank that does. config: of
+    accelerate, as default.yaml on the head."""
 
     words: tuple[str, ...]
     needs: str = "torch"
     says: str = f"rank {{rank}} of {RANKS}"
     ranks: int = RANKS
     fails: int = 4
+    code: int = 7
+    config: str = ""
 
 
 CPU = ("--env", "DS_ACCELERATOR=cpu")
 ZEROS = ("--engine", "deepspeed", *CPU)
+YAML = ("--engine", "accelerate", "--config_file", "default.yaml", *CPU, "acc.py")
 JOBS = {
     "torchrun": Job(("ddp.py", "--m", "1")),
     "torchrun -m": Job(("-m", "pkg.train", "--l", "2")),
@@ -144,8 +131,11 @@ JOBS = {
         "deepspeed",
         f"rank {{rank}} of {RANKS}: ZeRO-2, 2 steps",
     ),
-    "accelerate, DDP": Job(("--engine", "accelerate", "--cpu", "acc.py"), "accelerate"),
-    "colossalai": Job(("--engine", "colossalai", "colossal.py"), "colossalai"),
+    "accelerate, DDP": Job(YAML, "accelerate", "DistributedDataParallel", config=test_launch_engines.ACCELERATE_CPU),
+    "accelerate, DeepSpeed plugin": Job(
+        YAML, "accelerate", "DeepSpeedEngine", config=test_launch_engines.ACCELERATE_DEEPSPEED
+    ),
+    "colossalai": Job(("--engine", "colossalai", "colossal.py"), "colossalai", "6 15.0", code=9),
     "command, once a slot": Job(("--engine", "command", "--per", "slot", "./program")),
     "bash sft.sh": Job(("sft.sh", "2"), says="rank {rank} of 4", ranks=4, fails=2),
 }
@@ -168,9 +158,10 @@ def ready(lab: VirtualLab, folder: Path) -> Path:
 def faults(lab: VirtualLab, inventory: Path, job: Job, transport: str, folder: Path) -> list[str]:
     """What is wrong with this job over this transport."""
     words = ["-i", str(inventory), "--transport", transport, "launch", *job.words]
+    (folder / "default.yaml").write_text(job.config)
     done = lab.fleet(*words, cwd=folder, timeout=400)
     runs = list(folder.glob("runs/*-*"))
-    if done.returncode != FAIL or len(runs) != 1:
+    if done.returncode != job.code or len(runs) != 1:
         return [f"exit {done.returncode}, {len(runs)} runs: {done.stderr[-2000:]}"]
     (run,) = runs
     told = {int(path.stem[4:]): path.read_text() for path in run.glob("*/rank*.out")}
@@ -178,7 +169,7 @@ def faults(lab: VirtualLab, inventory: Path, job: Job, transport: str, folder: P
         f"rank {r} said {told.get(r)!r}" for r in range(job.ranks) if job.says.format(rank=r) not in told.get(r, "")
     ]
     first = json.loads((run / "summary.json").read_text())["first_failure"]
-    if (first["rank"], first["exit_code"]) != (job.fails, FAIL):
+    if (first["rank"], first["exit_code"]) != (job.fails, job.code):
         wrong.append(f"first failure: {first}")
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     failed = next(e["time"] for e in events if e["event"] == "rank" and (e["status"] or e["signal"]))

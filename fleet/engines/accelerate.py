@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ class Accelerate(Engine):
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
         text = read_config(folder / given, given) if given is not None else NO_CONFIG
-        return replace(job, files={**job.files, CONFIG: text})
+        notes = (*job.notes, *unsaved(text, given))
+        return replace(job, files={**job.files, CONFIG: text}, notes=notes)
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # a configuration's gpu_ids are for all nodes, a selection is this node's
@@ -98,6 +99,16 @@ def told(options: Mapping[str, Any]) -> list[str]:
     """Options that it has under the same names, as it writes them."""
     words = {name.replace("-", "_"): value for name, value in options.items() if name != "config-file"}
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in words.items()]
+
+
+def unsaved(text: str, given: str | None) -> Iterator[str]:
+    """A word where weights would be trained for days, and could not be saved as one file."""
+    plugin = (given is not None and parsed(text, given).get("deepspeed_config")) or {}
+    if isinstance(plugin, Mapping) and plugin.get("zero_stage") == 3 and not plugin.get("zero3_save_16bit_model"):
+        yield (
+            f"{given} has ZeRO-3 without zero3_save_16bit_model: true, so get_state_dict gathers no weights to save; "
+            "checkpoints of save_state are made one file by their zero_to_fp32.py"
+        )
 
 
 def read_config(path: Path, given: str) -> str:

@@ -7,21 +7,45 @@ marks the errors that a rank shows because another one died: such a rank is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from fleet.rules.advice import UNEVEN
 from fleet.rules.tracebacks import last_of
 
 TAIL_BYTES = 64 * 1024
+GONE = "another rank went away first; its own log says why"
 
 
 @dataclass(frozen=True)
 class Hint:
-    """One rule. pattern: a regular expression, searched in the text with MULTILINE."""
+    """One rule. pattern: a regular expression, searched in the text with MULTILINE. worked_out: makes the remedy of
+    the match, where it is not always the same."""
 
     pattern: str
     remedy: str
     collateral: bool = False
+    worked_out: Callable[[re.Match[str]], str] | None = None
+
+
+def batch_sizes(found: re.Match[str]) -> str:
+    """The numbers that would fit where DeepSpeed's train_batch_size does not."""
+    train, micro, steps, ranks = map(int, found.groups())
+    fitting = [f"train_batch_size {micro * steps * ranks}"]
+    each, rest = divmod(train, ranks)
+    if not rest and each % micro == 0:
+        fitting.append(f"gradient_accumulation_steps {each // micro}")
+    elif not rest and each % steps == 0:
+        fitting.append(f"train_micro_batch_size_per_gpu {each // steps}")
+    how = ", or ".join(fitting)
+    return f"this run has {ranks} ranks: {how} would fit; DeepSpeed works out what is left away of the three"
+
+
+def lament(found: re.Match[str]) -> str:
+    """Of a rank that another one has left, or has kept waiting."""
+    if found[1]:
+        return f"a rank never came to a collective that others were in; uneven data? {UNEVEN}"
+    return GONE
 
 
 HINTS = (
@@ -32,6 +56,11 @@ HINTS = (
     Hint(
         r"No module named '?([\w.]+)'?",
         r"\1 is missing there: 'fleet sync --wheels' installs it everywhere, 'fleet sync' brings your own code",
+    ),
+    Hint(
+        r"port: (\d+)\b.*EADDRINUSE",
+        "port \\1 is taken there, by an earlier run of yours? 'fleet kill-port \\1' shows by whom, and ends it; "
+        "--master-port auto finds a free one",
     ),
     Hint(
         r"EADDRINUSE|Address already in use|address already in use",
@@ -80,10 +109,36 @@ HINTS = (
         "NCCL found no such network interface: leave NCCL_SOCKET_IFNAME unset, fleet sets it per node",
     ),
     Hint(
+        r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size "
+        r"(\d+) != (\d+) \* (\d+) \* (\d+)",
+        "sizes that fit the number of ranks",
+        worked_out=batch_sizes,
+    ),
+    Hint(
+        r"Micro batch size per gpu: 0 has to be greater than 0",
+        "train_batch_size is smaller than the number of ranks: a larger one, or --nproc-per-node for fewer ranks",
+    ),
+    Hint(
+        r"stage3_gather_16bit_weights_on_model_save|zero3_save_16bit_model",
+        "under ZeRO-3 each rank has a part of the weights: zero3_save_16bit_model: true in accelerate's configuration "
+        "(DeepSpeed: stage3_gather_16bit_weights_on_model_save), and call get_state_dict and save on every rank",
+    ),
+    Hint(
+        r"size mismatch for .*torch\.Size\(\[0\]\)",
+        "these weights were saved under ZeRO-3, by a rank that had a part of them: save with zero3_save_16bit_model "
+        "(stage3_gather_16bit_weights_on_model_save) true, or make one file of a checkpoint with its zero_to_fp32.py",
+    ),
+    Hint(
+        r"(?:No such file or directory|FileNotFoundError).*numactl|numactl: (?:command )?not found",
+        "numactl is missing there: install it, or leave --bind-cores-to-rank away",
+    ),
+    Hint(
         r"Connection closed by peer|Connection reset by peer|Broken pipe.*(?:store|TCPStore)|"
-        r"NCCL.*remote process exited|recvValue failed|failed to recv|DistNetworkError.*reset",
-        "another rank went away first; its own log says why",
+        r"NCCL.*remote process exited|recvValue failed|failed to recv|DistNetworkError.*reset|"
+        r"(Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation)",
+        GONE,
         collateral=True,
+        worked_out=lament,
     ),
     Hint(
         r"ncclSystemError|NCCL.*(?:connect|Connect).*(?:refused|timed out|No route)|unhandled system error",
@@ -129,5 +184,6 @@ def first_match(hints: Iterable[Hint], text: str) -> Hint | None:
     for hint in hints:
         found = re.search(hint.pattern, text, re.MULTILINE)
         if found:
-            return Hint(hint.pattern, found.expand(hint.remedy), hint.collateral)
+            remedy = hint.worked_out(found) if hint.worked_out else found.expand(hint.remedy)
+            return Hint(hint.pattern, remedy, hint.collateral)
     return None

@@ -117,8 +117,7 @@ def way(master: bool) -> Callable[[View], Said | None]:
             return None
         for found in (view.get("network") or {}, view.get("port") or {}):
             if found.get("error"):
-                hint = str(found["hint"]) if found.get("hint") else None
-                return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), hint)
+                return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
         return None
 
     return fact
@@ -131,6 +130,13 @@ def _holder(holder: View | None) -> str:
         return ", held by another user's process"
     run = f", run {holder['run_id']}" if holder.get("run_id") else ""
     return f", held by pid {holder['pid']} ({(holder.get('command') or '?')[:100]}{run})"
+
+
+def _way_on(found: View) -> str | None:
+    hint, run = found.get("hint"), (found.get("holder") or {}).get("run_id")
+    if hint and run:
+        return Reason("{run} is not over: 'fleet stop {run}' ends it; ", run=run) + Reason.of_node(str(hint))
+    return str(hint) if hint else None
 
 
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"

@@ -13,6 +13,11 @@ def rsync(view: View) -> str | None:
     return "not installed" if "rsync" in view and not view["rsync"] else None
 
 
+def sockets(view: View) -> str | None:
+    """Where there are GPUs, and no InfiniBand."""
+    return "none is active" if view.get("gpus") and view.get("infiniband_ports") == 0 else None
+
+
 def workdir(view: View) -> str | None:
     found = lookup(view, "disks.workdir")
     if not isinstance(found, Mapping) or found["writable"]:
@@ -171,6 +176,15 @@ NETWORK = (
         "active InfiniBand ports",
         "see ibstat there: a port that is down sends traffic over TCP, or nowhere",
         "warning",
+    ),
+    Rule(
+        "nccl-sockets",
+        sockets,
+        "clear",
+        "InfiniBand ports",
+        "fine on Ethernet: NCCL sends over TCP sockets; with InfiniBand or RoCE cards it should not: see ibstat there",
+        "info",
+        covered_by="infiniband",
     ),
     Rule(
         "clock",

@@ -285,3 +285,11 @@ def test_deepspeeds_file_of_variables(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_only_torchrun_restarts() -> None:
     with pytest.raises(UsageError, match="--max-restarts: engine deepspeed restarts nothing"):
         engine("deepspeed").check(Job("t.py", engine="deepspeed", max_restarts=1))
+
+
+@pytest.mark.parametrize(("more", "told"), [("", True), ("  zero3_save_16bit_model: true\n", False)])
+def test_accelerates_zero3_that_saves_nothing_is_told_before_it_trains(tmp_path: Path, more: str, told: bool) -> None:
+    config = f"distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n{more}"
+    (tmp_path / "default.yaml").write_text(config)
+    job = engine("accelerate").prepare(Job("t.py", engine_options={"config-file": "default.yaml"}), tmp_path)
+    assert bool(job.notes) is told and all("default.yaml has ZeRO-3" in note for note in job.notes)

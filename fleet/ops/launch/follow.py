@@ -18,6 +18,7 @@ from fleet.model import Host
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.run import Followed, FollowSpec
+from fleet.rules.advice import ADVICE
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
@@ -33,11 +34,12 @@ TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 @dataclass(frozen=True)
 class Heard:
     """What the thread tells the loop. what: "message" (data is a protocol.messages.run.News), "dropped", "resumed",
-    "blocked", "unblocked", "broken" (who answers there is not to be listened to, "error" says why) or "over"
-    (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
+    "blocked", "unblocked", "advice" (data is one of rules.advice: a line in the logs tells of it), "broken" (who
+    answers there is not to be listened to, "error" says why) or "over" (nothing more will come; data holds "complete":
+    whether every byte of the logs is here)."""
 
     host: str
-    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "broken", "over"]
+    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over"]
     data: Any
     time: float
 
@@ -103,6 +105,7 @@ class Follower(threading.Thread):
         self._sizes: dict[str, int] | None = None
         self._nonsense = 0
         self._allowance = _Allowance()
+        self._advice = set(ADVICE)
 
     def stop(self, grace: float, reason: str) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
@@ -215,6 +218,9 @@ class Follower(threading.Thread):
         if self.logs.blocked and not was_blocked:
             self.tell("blocked", reason=self.logs.blocked)
         if fresh:
+            for advice in [advice for advice in self._advice if advice.sign in fresh]:
+                self._advice.discard(advice)
+                self._post(Heard(self.host.name, "advice", advice, time.time()))
             rank, stream = stream_of(name)
             self._emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
 

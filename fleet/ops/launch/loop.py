@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Reason, fill
@@ -18,6 +19,7 @@ from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.summary import INTERRUPTED, summarise
 from fleet.protocol.messages.run import News, RankEnded
+from fleet.rules.advice import EARLY_SECONDS, UNEVEN, Advice, early
 from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -62,9 +64,12 @@ class Run:
         self._handlers: dict[str, Callable[[Heard], None]] = {
             "message": self._on_message,
             **dict.fromkeys(REMARKS, self._on_remark),
+            "advice": self._on_advice,
             "over": self._on_over,
             "broken": self._on_broken,
         }
+        self._advised: set[Advice] = set()
+        self._done: tuple[float, RankEnd] | None = None  # the first rank that ended well, and when that was heard
         self._stop_by: float | None = None
         self._killed = False
         self._began = time.monotonic()
@@ -81,6 +86,7 @@ class Run:
             else:
                 self._handlers[heard.what](heard)
             self._watch_silence()
+            self._watch_early()
             self._watch_interrupts()
             self._watch_stop()
             if self.runtime.cancel.count >= LEAVE:
@@ -147,6 +153,8 @@ class Run:
             **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
         self._stop_if(reason)
+        if self._done is None and not end.failed:
+            self._done = time.monotonic(), end
         if self.gang.all_well({node.host.name: node.ranks for node in self.plan.nodes}):
             for follower in self._followers.values():
                 follower.over()
@@ -157,6 +165,12 @@ class Run:
         level, text, hint = REMARKS[heard.what]
         details = {"folder": str(self.folder.path), **heard.data}
         self.say(level, _of(heard.host, fill(text, details)), heard.what, heard.host, hint=hint and fill(hint, details))
+
+    def _on_advice(self, heard: Heard) -> None:
+        advice: Advice = heard.data
+        if advice not in self._advised:
+            self._advised.add(advice)
+            self.say("warning", f"{heard.host}: {advice.message}", advice.id, heard.host, hint=advice.remedy)
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
@@ -214,6 +228,16 @@ class Run:
         reason = self.gang.node_lost(host, when, error)
         self.say("error", _of(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
         self._stop_if(reason)
+
+    def _watch_early(self) -> None:
+        """A rank with fewer batches than others leaves them waiting for it, for half an hour."""
+        if self._done is None or self._done[0] + EARLY_SECONDS > time.monotonic():
+            return
+        end, running = self._done[1], sum(len(self.gang.unaccounted(n.host.name, n.ranks)) for n in self.plan.nodes)
+        self._done = inf, end
+        if running and self.gang.stopped_at is None and not self.gang.restarts:
+            hint = f"if those wait for it: {UNEVEN}"
+            self.say("warning", early(end.rank, end.host, running), "early", end.host, hint=hint, rank=end.rank)
 
     def _watch_interrupts(self) -> None:
         if self.runtime.cancel.count >= GENTLY:

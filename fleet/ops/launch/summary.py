@@ -13,6 +13,7 @@ from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
+from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.tracebacks import exception_of, identity, last_of
 
@@ -138,7 +139,7 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: G
         end, seconds = early
         hint = (
             f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before: "
-            "did the others still need it?"
+            f"did the others still need it? Then {UNEVEN}"
         )
     elif ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
