@@ -14,6 +14,7 @@ import click
 
 from fleet import errors
 from fleet.cli.command import COMMON, SETTINGS, Helpful
+from fleet.cli.launchers import REFUSED, SAME
 from fleet.cli.main import cli
 from fleet.cli.verbs import VERB_GROUPS
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
@@ -103,6 +104,22 @@ def rules() -> str:
     return table(("rule", "severity", "about", "remedy"), *rows)
 
 
+def same_options() -> str:
+    """Of other launchers, that `fleet launch` takes."""
+    rows = {f"`--{theirs.replace('-', '_')}`": f"`--{ours}`" for theirs, ours in SAME.items()}
+    forms = {
+        "`--rdzv_endpoint HOST:PORT`": "`--master-addr`, `--master-port`",
+        "`--num_processes N`": "`--nproc-per-node`: N shared out to the hosts; or their slots, where these add up to N",
+    }
+    return table(("theirs", "fleet's"), *{**rows, **forms}.items())
+
+
+def refused_options() -> str:
+    """Of other launchers, that it does not."""
+    rows = [(f"`-{'' if len(name) == 1 else '-'}{name.replace('-', '_')}`", *told) for name, told in REFUSED.items()]
+    return table(("theirs", "why not", "instead"), *rows)
+
+
 def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
     """Paths on a node, several in one row with commas between them."""
     return lambda: table(("path", "holds"), *((f"`{paths.replace(', ', '`, `')}`", holds) for paths, holds in rows))
@@ -114,6 +131,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "host keys": host_keys,
     "error kinds": error_kinds,
     "rules": rules,
+    "same options": same_options,
+    "refused options": refused_options,
     "files on a node": files_on(files.FOLDERS),
     "files of a run": files_on(files.OF_A_RUN),
     "files of deliveries": files_on(files.OF_DELIVERIES),

@@ -1,0 +1,72 @@
+"""docs/launchers.md: each row's plan as recorded in tests/golden/launchers.json, and each word of theirs one that fleet
+knows. FLEET_GOLDEN=write writes what is planned now: read the difference before you commit it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli.command import one_spelling
+from fleet.cli.launchers import REFUSED, SAME
+from fleet.cli.main import run
+from fleet.cli.play import command_of
+from tests.pages import BLOCKS, PAGES, ROOT
+
+PAGE = ROOT / "docs/launchers.md"
+RECORDED = Path(__file__).with_name("launchers.json")
+ROWS = re.findall(r"^\| (`.*) \| `(fleet .*)` \|$", PAGES[PAGE], re.M)
+# of programs that start other programs, none of which has words in common with a launcher of ranks
+FOREIGN = {"nodes", "ntasks-per-node", "monitor-interval"}
+
+
+def planned(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """A run's id, its port and what follows from them are of one run only."""
+    _, *words = shlex.split(line)
+    assert run(["--json", "--dry-run", *words]) == 0, capsys.readouterr().err
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    hosts: dict[str, dict[str, Any]] = plan["hosts"]
+    first = next(iter(hosts.values()))
+    kept = [word for word in first["argv"] if plan["run"] not in word and not word.startswith("--world_info=")]
+    port = plan["master"].rpartition(":")[2]
+    if f" {port} " not in line:
+        kept = [word.replace(port, "PORT") for word in kept]
+    ranks = {name: len(host["ranks"]) for name, host in hosts.items()}
+    return {"ranks": ranks, "engine": plan["engine"], "command": first["command"], "argv": kept, "env": first["env"]}
+
+
+@pytest.mark.parametrize("line", [ours for _, ours in ROWS])
+def test_a_row_is_planned_as_recorded(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("A", "1")
+    for name in ("FLEET_INVENTORY", "DS_ENV_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    (hosts,) = (block.text for block in BLOCKS if block.page == "docs/launchers.md" and "slots=8" in block.text)
+    Path("hostfile").write_text(hosts)
+    Path("default.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\n")
+    now = planned(line, capsys)
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    if os.environ.get("FLEET_GOLDEN") == "write":
+        recorded = {ours: known for ours, known in {**recorded, line: now}.items() if ours in dict(map(reversed, ROWS))}
+        RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
+    assert now == recorded[line]
+
+
+@pytest.mark.parametrize("theirs", [theirs for theirs, _ in ROWS])
+def test_fleet_knows_each_of_their_words(theirs: str) -> None:
+    options = {option.lstrip("-") for param in command_of("launch").params for option in param.opts}
+    before = re.split(r" (?:train\.py|pkg\.train)", theirs)[0]  # behind it are the script's own
+    words = {one_spelling(word) for word in re.findall(r" --([a-z][\w-]+)", before)}
+    assert words <= options | SAME.keys() | REFUSED.keys() | FOREIGN
+
+
+def test_each_row_is_one() -> None:
+    assert len(ROWS) == len(dict(map(reversed, ROWS))) == PAGES[PAGE].count("`fleet ") > 25
