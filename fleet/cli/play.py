@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -29,6 +30,7 @@ from fleet.tasks.named import NamedTasks
 
 # told once for the whole playbook, or per step by its own key ("on")
 ENV_OPTIONS = ("--env", "--env-expand")
+_SECRET = re.compile("token|secret|passw|credential|key|auth", re.IGNORECASE)
 _OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 
@@ -124,12 +126,14 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """--var words as they may be shown: without values that are masked in a step."""
-    secret = [word for step in steps for word, seen in zip(step.argv, masked(step.argv), strict=True) if word != seen]
+    """--var words as they may be shown, to be copied: without values that a step hides and that seem secret."""
+    masks = [word for step in steps for word, seen in zip(step.argv, masked(step.argv), strict=True) if word != seen]
     out = []
     for word in vars_:
         name, _, value = word.partition("=")
-        out.append(f"{name}=***" if value and any(value in each for each in secret) else word)
+        filled = [each for each in masks if value and value in each]
+        secret = any(_SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
+        out.append(f"{name}=***" if secret else word)
     return out
 
 

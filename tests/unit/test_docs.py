@@ -86,9 +86,11 @@ def test_the_hostfile_shown_is_valid(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda p: p.name)
 def test_each_playbook_is_valid(path: Path) -> None:
-    assert len(load(path, CliVerbs(), VARS)) > 1
-    with pytest.raises(InventoryError, match="password_file"):
-        load(path, CliVerbs())
+    needed = VARS if "password_file:" in path.read_text() else {}
+    assert len(load(path, CliVerbs(), needed)) > 1
+    if needed:
+        with pytest.raises(InventoryError, match="password_file"):
+            load(path, CliVerbs())
 
 
 @pages

@@ -1,0 +1,62 @@
+"""Each playbook that comes with fleet, whole, on two hosts without a GPU. (demo.yaml: `make demo`.)"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.lab.virtual_lab import LabFactory, VirtualLab
+
+PYTHON = "/opt/train/bin/python3"
+
+
+@pytest.fixture(scope="module")
+def two(lab_factory: LabFactory) -> VirtualLab:
+    """Two hosts with a training environment of their own, into which a wheel may go."""
+    lab = lab_factory(2)
+    site = sysconfig.get_path("purelib")
+    for name in lab.names:
+        lab.sh(
+            name,
+            f"{sys.executable} -m venv --without-pip /opt/train && "
+            f"echo 'import site; site.addsitedir(\"{site}\")' "
+            "> $(echo /opt/train/lib/python3*/site-packages)/behind.pth && "
+            f"sed '1s|.*|#!{PYTHON}|' {Path(sys.executable).with_name('torchrun')} > /opt/train/bin/torchrun && "
+            "chmod +x /opt/train/bin/torchrun",
+        )
+    lines = [f"  {name}: {{address: {lab.address(name)}}}" for name in lab.names]
+    defaults = f"defaults: {{user: root, workdir: ~/work, slots: 2, python: {PYTHON}}}\n"
+    (lab.home / "fleet.yaml").write_text(defaults + "hosts:\n" + "\n".join(lines) + "\n")
+    return lab
+
+
+def play(lab: VirtualLab, book: str, *options: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    given = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
+    done = lab.fleet("play", *options, book, *given, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stderr)
+    return done
+
+
+def said(lab: VirtualLab, name: str) -> str:
+    """What all ranks of the last run of that name printed."""
+    run = max(lab.home.glob(f"runs/{name}-*"), key=lambda path: path.stat().st_mtime)
+    return "".join(path.read_text() for path in sorted(run.glob("*/rank*.out")))
+
+
+def test_torchrun(two: VirtualLab) -> None:
+    """The first: from here on the hosts are reached without a password."""
+    play(two, "torchrun.yaml", password_file=two.password_file, ranks=2)
+    assert "rank 3 of 4 on" in said(two, "torchrun") and "test accuracy: 0.9" in said(two, "torchrun")
+
+
+def test_sft(two: VirtualLab) -> None:
+    two.enrol()
+    play(two, "sft.yaml", gpus=1)
+    printed = said(two, "sft")
+    assert f"node 1 of 2: {two.names[1]}, master {two.address(two.names[0])}:" in printed
+    assert "rank 1 of 2 on" in printed and "test accuracy: 0.9" in printed
