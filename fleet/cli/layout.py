@@ -104,4 +104,5 @@ def _paragraph(titles: Sequence[str], row: Sequence[str], keys: int, width: int)
     """ "0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
     head = GAP.join(cell for cell in row[:keys] if cell)
     rest = [(title.lower(), " ".join(cell.split())) for title, cell in zip(titles, row, strict=True)]
-    return [*wrap(head, width, 4), *items("    ", [(title, cell) for title, cell in rest[keys:] if cell], width)]
+    said = [(title, cell) for title, cell in rest[keys:] if cell]
+    return [*wrap(head, width, 4), *(items("    ", said, width) if said else [])]

@@ -44,14 +44,19 @@ def ask_password(hosts: Sequence[str]) -> str | None:
         return None
 
 
-def confirm(keys: Sequence[NewKey]) -> bool | None:
-    """Show the host keys nobody vouches for and let the user answer once for all of them."""
+def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
+    """What is typed behind these lines, made for a width, on the terminal; None when there is none."""
     if not _terminal():
         return None
     with interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
-        lines = [*table(keys, terminal.width(tty)), "Accept them? Type 'yes' if they are right: "]
-        tty.write("\n".join(lines).encode())
-        return tty.readline().strip().lower() == b"yes"
+        tty.write("\n".join(lines(terminal.width(tty))).encode())
+        return tty.readline().decode("utf-8", "replace").strip().lower()
+
+
+def confirm(keys: Sequence[NewKey]) -> bool | None:
+    """Show the host keys nobody vouches for and let the user answer once for all of them."""
+    said = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
+    return None if said is None else said == "yes"
 
 
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:

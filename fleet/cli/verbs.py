@@ -19,6 +19,9 @@ class Verb(NamedTuple):
 
 VERB_GROUPS: dict[str, dict[str, Verb]] = {
     "First steps": {
+        "init": Verb(
+            "fleet.cli.init:init", "Write an inventory: from an ssh config, a hostfile, pasted ssh lines.", step=False
+        ),
         "hosts": Verb("fleet.cli.hosts:hosts", "Show the inventory, or convert it."),
         "setup-ssh": Verb(
             "fleet.cli.setup_ssh:setup_ssh", "Passwordless SSH between all hosts, every pair verified.", ("setup_ssh",)

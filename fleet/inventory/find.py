@@ -50,7 +50,12 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
 
 def load(path: Path) -> Inventory:
     """Read an inventory file: YAML when it is called so or looks so, else a hostfile. InventoryError with line."""
-    source = _display(path)
+    source = display(path)
+    return parse(read(path, source), source)
+
+
+def read(path: Path, source: str) -> bytes:
+    """A file's bytes. InventoryError: it cannot be read, or is too large."""
     try:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
@@ -59,11 +64,22 @@ def load(path: Path) -> Inventory:
         raise InventoryError(f"cannot read the inventory: {reason}", where=source) from None
     if len(raw) > MAX_BYTES:
         raise InventoryError(f"is larger than {MAX_BYTES >> 20} MiB", where=source)
-    return parse(raw, source)
+    return raw
 
 
 def parse(raw: bytes, source: str) -> Inventory:
     """An inventory from a file's bytes; `source` is its name, for messages and for its ending."""
+    text = decode(raw, source)
+    return parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)
+
+
+def is_yaml(text: str, source: str) -> bool:
+    """Whether a file is read as YAML: it is called so, or looks so."""
+    return source.endswith((".yaml", ".yml", ".json")) or not is_hostfile(text)
+
+
+def decode(raw: bytes, source: str) -> str:
+    """A file's text. InventoryError where it is none."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -74,12 +90,10 @@ def parse(raw: bytes, source: str) -> Inventory:
     if control := _CONTROL.search(text):
         line = text.count("\n", 0, control.start()) + 1
         raise InventoryError(f"holds the control character {shown(control[0])}", where=f"{source}:{line}")
-    if source.endswith((".yaml", ".yml", ".json")) or not is_hostfile(text):
-        return parse_yaml(text, source)
-    return parse_hostfile(text, source)
+    return text
 
 
-def _display(path: Path) -> str:
+def display(path: Path) -> str:
     """The path as messages show it: relative where it lies below the current folder."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))

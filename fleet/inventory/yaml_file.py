@@ -43,6 +43,12 @@ def parse_yaml(text: str, source: str) -> Inventory:
     return _Reader(source).read(root)
 
 
+def read_defaults(text: str, source: str) -> dict[str, Any]:
+    """The `defaults` of a document that parse_yaml takes."""
+    root = read_tree(text, source)
+    return _Reader(source)._defaults(root.pairs["defaults"]) if root and "defaults" in root.pairs else {}
+
+
 class _Reader:
     def __init__(self, source: str) -> None:
         self.builder = Builder(source)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fleet import fanout
 from fleet.each import failed
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Result
-from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
@@ -28,13 +28,21 @@ class NewKey:
     old: tuple[str, ...] = ()
 
 
+class Keeper(Protocol):
+    """Where keys that are accepted go: the head's known_hosts, or an inventory."""
+
+    plan: SetupPlan
+
+    def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None: ...
+
+
 def enrol(
-    level: Sequence[HostPlan], head: Head, transport: SshTransport, runtime: SetupRuntime
+    level: Sequence[HostPlan], head: Keeper, transport: SshTransport, runtime: SetupRuntime
 ) -> tuple[dict[str, str], dict[str, Result]]:
     """Settle the host keys of these hosts; returns ({host: how}, {host: failure}).
 
     Keys that are on file or pinned are left to the transport, which verifies them on every connection. The others
-    are fetched (one connection each, nothing sent but a key exchange), judged, and go into known_hosts.
+    are fetched (one connection each, nothing sent but a key exchange), judged, and go to where `head` keeps them.
     """
     options = head.plan.options
     how: dict[str, str] = {}

@@ -115,6 +115,14 @@ class _File:
                 else:
                     yield item
 
+    def names(self) -> Iterator[str]:
+        """The names of its Host lines, and of those of the files that it includes."""
+        for section in self.sections:
+            yield from (p for p in section.patterns or () if not any(c in p for c in "*?!,"))
+            for item in section.items:
+                if isinstance(item, _File):
+                    yield from item.names()
+
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
     """ssh's patterns: * and ?, one that begins with ! and matches excludes. As case stands."""
@@ -154,8 +162,7 @@ class SshConfig:
         """{lower-case keyword: [(value, "FILE:LINE"), ...]} as ssh would have it for this host; what is not set is not
         in it. ConnectError(kind="config") for a file that ssh would refuse."""
         with self._lock:
-            if self._roots is None:
-                self._roots = [self._read(file, (), file == SYSTEM_CONFIG) for file in self._files]
+            self._load()
             if self._odd and not self._accepted:
                 # ssh refuses a whole file for one bad line, also for hosts that the line is not about
                 with contextlib.suppress(NoClient):
@@ -171,6 +178,17 @@ class SshConfig:
             more = self._settings(name, True)
             found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more
         return found if isinstance(found, dict) else self._client.ask(query, found, cancel)
+
+    def hosts(self) -> list[str]:
+        """The names, not the patterns, that stand behind Host, in order."""
+        with self._lock:
+            roots = self._load()
+        return list(dict.fromkeys(name for root in roots for name in root.names()))
+
+    def _load(self) -> list[_File]:
+        if self._roots is None:
+            self._roots = [self._read(file, (), file == SYSTEM_CONFIG) for file in self._files]
+        return self._roots
 
     def names(self, keyword: str) -> bool:
         """Whether any line of what lookup() has read sets it."""

@@ -1,0 +1,141 @@
+"""An inventory as YAML text: a new file, with comments, or an old one to which something is added.
+
+What is added stands where YAML puts it; every other byte of an old file stays, its comments too.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+from fleet.model import Host, Inventory
+
+Fields = Mapping[str, Any]
+
+
+def fields_of(host: Host) -> dict[str, Any]:
+    """What an inventory has to say for this host, as plain YAML values."""
+    found = {key: getattr(host, key) for key in FIELDS if getattr(host, key) is not None}
+    if found.get("address") == host.name:
+        del found["address"]
+    if host.devices is not None:
+        found["devices"] = list(host.devices)
+        del found["slots"]  # follows from them
+    return {**found, **({"env": dict(host.env)} if host.env else {})}
+
+
+def render(inventory: Inventory, about: Sequence[str], remarks: Mapping[str, str]) -> str:
+    """A whole file. about: comment lines at its top. remarks: host -> the comment above it."""
+    said = {host.name: fields_of(host) for host in inventory.hosts}
+    first, *others = said.values()
+    defaults = {
+        key: value
+        for key, value in first.items()
+        if others and key not in OF_ONE_HOST and all(key in other and other[key] == value for other in others)
+    }
+    lines = [f"# {line}".rstrip() for line in about]
+    if defaults:
+        lines += ["defaults:", *(f"  {line}" for line in _block(defaults))]
+    if inventory.env:
+        lines += ["env:", *(f"  {line}" for line in _block(inventory.env))]
+    lines.append("hosts:")
+    for name, fields in said.items():
+        lines += [f"  # {remarks[name]}"] if remarks.get(name) else []
+        lines.append("  " + entry(name, {key: value for key, value in fields.items() if key not in defaults}))
+    for section, values in (("groups", {g: list(m) for g, m in inventory.groups.items()}), ("sync", inventory.sync)):
+        if values:
+            lines += [f"{section}:", *(f"  {line}" for line in _block(values))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def entry(name: str, fields: Fields) -> str:
+    """ "gpu1: {address: 10.0.0.1, slots: 8}"."""
+    return f"{_flow(name)}: {_flow(dict(fields))}"
+
+
+def _flow(value: Any) -> str:
+    """A value on one line."""
+    return (
+        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1 << 20)
+        .removesuffix("\n...\n")
+        .rstrip("\n")
+    )
+
+
+def _block(values: Fields) -> list[str]:
+    return [f"{_flow(key)}: {_flow(value)}" for key, value in values.items()]
+
+
+class Edit:
+    """An old file's text, to which fields and hosts are added; `text` is what comes of it."""
+
+    def __init__(self, text: str) -> None:
+        self._old = text
+        self._inserts: list[tuple[int, str]] = []
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        self._hosts = next(value for key, value in root.value if key.value == "hosts")
+        mapping = isinstance(self._hosts, yaml.MappingNode)
+        self._entries = {key.value: (key, value) for key, value in self._hosts.value} if mapping else {}
+
+    @property
+    def text(self) -> str:
+        out, at = io.StringIO(), 0
+        for index, new in sorted(self._inserts, key=lambda insert: insert[0]):
+            out.write(self._old[at:index] + new)
+            at = index
+        return out.getvalue() + self._old[at:]
+
+    def add_fields(self, name: str, fields: Fields) -> bool:
+        """To the entry of this one host; False where it has none of its own, or one that stands for others, too."""
+        if name not in self._entries:
+            return False
+        _, value = self._entries[name]
+        own = {key.value for key, _ in value.value} if isinstance(value, yaml.MappingNode) else set()
+        if isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index:
+            self._insert(value.start_mark.index, f" {_flow(dict(fields))}")
+        elif isinstance(value, yaml.ScalarNode) or self._old[value.start_mark.index] == "&" or own & fields.keys():
+            return False  # null, which clears a default, among them
+        elif value.flow_style:
+            self._into_braces(value, _flow(dict(fields))[1:-1])
+        else:
+            indent = "\n" + " " * value.start_mark.column
+            self._insert(value.start_mark.index, "".join(f"{line}{indent}" for line in _block(fields)))
+        return True
+
+    def add_host(self, name: str, fields: Fields, remark: str | None) -> bool:
+        """Behind the last host; False where the hosts are no mapping."""
+        if not self._entries:
+            return False
+        if self._hosts.flow_style:
+            self._into_braces(self._hosts, entry(name, fields))
+            return True
+        key, last = list(self._entries.values())[-1]
+        indent = " " * key.start_mark.column
+        lines = [f"# {remark}"] if remark else []
+        end = self._old.find("\n", _end(last))
+        begin = "\n" if end < 0 else ""
+        new = "".join(f"{indent}{line}\n" for line in [*lines, entry(name, fields)])
+        self._insert(len(self._old) if end < 0 else end + 1, begin + new)
+        return True
+
+    def _into_braces(self, node: yaml.MappingNode, text: str) -> None:
+        """Behind what stands between them."""
+        if node.value:
+            self._insert(_end(node.value[-1][1]), f", {text}")
+        else:
+            self._insert(node.start_mark.index + 1, text)
+
+    def _insert(self, index: int, text: str) -> None:
+        self._inserts.append((index, text))
+
+
+def _end(node: yaml.Node) -> int:
+    """Where a node's text ends; a block's own mark lies behind the comments below it."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
+    return int(node.end_mark.index)

@@ -1,0 +1,179 @@
+"""`fleet init`: an inventory from what is at hand, with what the hosts tell.
+
+What stands in an inventory that is there stays; what is missing in it is proposed. Nothing but that file is written,
+on no machine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import HostFailed, InventoryError
+from fleet.events import Notice
+from fleet.inventory.nodeset import fold
+from fleet.inventory.select import select
+from fleet.inventory.write import entry, fields_of
+from fleet.inventory.yaml_file import parse_yaml, read_defaults
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.init import ask, choose, reach
+from fleet.ops.init.sources import Given, find
+from fleet.ops.init.text import proposed
+from fleet.ops.plans import Line
+from fleet.ops.setup_ssh import SetupRuntime, files
+from fleet.transport.base import ConnectOptions
+from fleet.transport.ssh.transport import SshTransport
+
+
+@dataclass(frozen=True)
+class InitPlan:
+    """path: the inventory to write. old: what it holds now. inventory: the hosts to ask, `new` those that are not in
+    there yet. folder: the head's current one, which needs no workdir where the hosts have it, too."""
+
+    path: Path
+    old: str | None
+    inventory: Inventory
+    new: frozenset[str]
+    notes: tuple[str, ...] = ()
+    folder: str = "/"
+    connect_timeout: float = 10.0
+    tofu: bool = False
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        said = {host.name: {"new": host.name in self.new, **fields_of(host)} for host in self.hosts}
+        return {"inventory": str(self.path), "hosts": said, "notes": list(self.notes)}
+
+    def lines(self) -> Iterator[Line]:
+        """For people."""
+        yield from self.notes
+        what = "write" if self.old is None else "add to"
+        yield f"would ask these hosts for interpreters, GPUs and addresses, and {what} {self.path}:"
+        for host in self.hosts:
+            yield f"  {entry(host.name, fields_of(host))}{'' if host.name in self.new else '  (in there already)'}"
+
+
+@dataclass(frozen=True)
+class Proposal(Report):
+    """text: what the inventory is to hold; None: nobody could be asked, so nothing is known. rows: host -> heading ->
+    what was found, for people."""
+
+    text: str | None = None
+    rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def plan(
+    path: Path,
+    old: str | None,
+    given: Given,
+    *,
+    hosts: str | None = None,
+    exclude: str | None = None,
+    folder: str = "/",
+    connect_timeout: float = 10.0,
+    tofu: bool = False,
+) -> InitPlan:
+    """Pure. old: the text of the inventory at `path`, None where there is none. hosts, exclude: as -w and -x."""
+    inventory = replace(given.inventory, source=str(path))
+    new = frozenset(inventory.names)
+    if old is not None:
+        there = parse_yaml(old, str(path))
+        added = _added(given.inventory, there, read_defaults(old, str(path)))
+        inventory, new = replace(there, hosts=(*there.hosts, *added)), frozenset(host.name for host in added)
+    inventory = select(inventory, hosts, exclude)
+    return InitPlan(path, old, inventory, new & {*inventory.names}, given.notes, folder, connect_timeout, tofu)
+
+
+def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:
+    """Those of the hosts that are not there yet, with what is said there of all."""
+    known = {host.name: host for host in there.hosts}
+    added = list[Host]()
+    for host in given.hosts:
+        same = known.get(host.name) or find(there, host.address, host.port)
+        if same is None:
+            said = {each.name: getattr(host, each.name) for each in fields(host)}
+            added.append(Host(**{**defaults, **{key: value for key, value in said.items() if value}}))
+        elif host.address not in (host.name, same.address):
+            raise InventoryError(
+                f"{there.source} has it at {same.address}, not at {host.address}",
+                host=host.name,
+                where=given.source,
+                hint="correct its address there, or give this one another name",
+            )
+    return added
+
+
+def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
+    """Ask the hosts, and propose. runtime.confirm: is shown host keys that nobody vouches for.
+
+    Each result's data: "found", what the inventory did not say, and "lacks", what could not be found; Report.data:
+    "inventory", and "next", the commands to go on with."""
+    inventory, failures = ask.trust(plan.inventory, plan.tofu, runtime)
+    transport = SshTransport(ConnectOptions(plan.connect_timeout), hosts=(*inventory.hosts, *inventory.unselected))
+    asking = replace(runtime, transport=transport)
+    try:
+        willing = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
+        results = {**failures, **ask.facts(willing, plan.folder, asking)}
+        facts = ask.told(results)
+        endpoints = {host.name: transport.resolve(host) for host in inventory.hosts}
+        candidates = {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}
+        reached = reach.run([inventory.host(name) for name in facts], candidates, asking)
+    finally:
+        transport.close()
+    found = choose.found(inventory, facts, candidates, reached)
+    filled = {host.name: replace(host, **found[host.name].fields) for host in inventory.hosts}
+    for name, each in found.items():
+        for message, hint in each.lacks:
+            runtime.emit(Notice("warning", message, name, hint))
+    final = tuple(_result(results[name], plan.inventory.host(name), filled[name], found[name]) for name in filled)
+    text = None
+    # where no host is trusted yet, and none would take a password, all that is known is what was given
+    if any(result.ok or (result.error and result.error.kind == "auth") for result in final):
+        remarks = {name: each.remark for name, each in found.items()}
+        text, left = proposed(plan.path, plan.old, replace(inventory, hosts=tuple(filled.values())), plan.new, remarks)
+        for name, missing in left.items():
+            hint = f"write it there by hand: {entry(name, missing)}"
+            runtime.emit(Notice("warning", f"{plan.path} has no entry for it alone", name, hint))
+    data = {"inventory": str(plan.path), "next": _next(final)}
+    rows = {name: choose.row(str(endpoints[name]), filled[name], found[name]) for name in filled}
+    return Proposal("init", final, exit_code_of(final), data, text, rows)
+
+
+def _result(result: Result, before: Host, after: Host, found: choose.Found) -> Result:
+    old, new = fields_of(before), fields_of(after)
+    data = {
+        "found": {k: v for k, v in new.items() if old.get(k) != v},
+        "lacks": [message for message, _ in found.lacks],
+    }
+    return replace(result, data=data)
+
+
+def _next(results: tuple[Result, ...]) -> list[str]:
+    """What to do then, as lines to copy."""
+    keyless = [result.host for result in results if result.error and result.error.kind == "auth"]
+    if keyless:
+        some = "" if len(keyless) == len(results) else f" -w {shlex.quote(fold(keyless))}"
+        return [f"fleet setup-ssh{some}", "fleet init", "fleet check"]
+    return ["fleet check", "fleet launch --sync train.py"] if all(result.ok for result in results) else ["fleet init"]
+
+
+def diff(plan: InitPlan, text: str) -> list[str]:
+    """What writing it would change."""
+    old, new = (plan.old or "").splitlines(), text.splitlines()
+    return list(difflib.unified_diff(old, new, str(plan.path), "proposed", lineterm=""))
+
+
+def write(plan: InitPlan, text: str) -> None:
+    """Put it in place, all of it or nothing. HostFailed: the file is another one by now."""
+    now = files.read(plan.path)
+    if now != (None if plan.old is None else plan.old.encode()):
+        raise HostFailed(f"{plan.path} was changed meanwhile", hint="run fleet init again")
+    files.write(plan.path, text.encode(), mode=0o644)

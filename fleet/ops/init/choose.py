@@ -1,0 +1,164 @@
+"""From what hosts told to what an inventory says of them. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fleet.model import Host, Inventory
+from fleet.protocol.messages.facts import Facts, Interpreter
+from fleet.rules.units import counted
+
+MOST_ADDRESSES = 6
+HOME_WORKDIR = "~/work"
+
+
+class Address(NamedTuple):
+    """Where a host might be reached by the others. leads_here: SSH comes in through its interface."""
+
+    text: str
+    network: str
+    speed: int
+    leads_here: bool
+
+
+def addresses(facts: Facts, endpoint: str) -> list[Address]:
+    """A host's, also the one that SSH goes to where no interface of it has that."""
+    found = list[Address]()
+    for interface in facts.get("interfaces") or []:
+        for text in interface["addresses"] if interface["state"] != "down" else []:
+            own = ipaddress.ip_interface(text)
+            if not (own.is_loopback or own.is_link_local):
+                here = interface["name"] == facts.get("head_interface")
+                found.append(Address(str(own.ip), str(own.network), interface["speed"] or 0, here))
+    found = found[:MOST_ADDRESSES]
+    return found if endpoint in [each.text for each in found] else [*found, Address(endpoint, "", 0, True)]
+
+
+def data_addresses(
+    candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]]
+) -> dict[str, str | None]:
+    """Host -> the best of its addresses at which all that tried reached it: in a network that all have, private, not
+    the way that SSH comes, fast."""
+    shared = Counter(network for own in candidates.values() for network in {each.network for each in own})
+
+    def worth(each: Address) -> tuple[bool, bool, bool, bool, int]:
+        # 0: IPv4 comes first, and so does a number before a name
+        number = _number(each.text)
+        private = number is not None and number.is_private
+        everywhere = shared[each.network] == len(candidates)
+        return (number is not None and number.version == 4, everywhere, private, not each.leads_here, each.speed)
+
+    good = {name: [each for each in own if each.text in reached.get(name, ())] for name, own in candidates.items()}
+    return {name: max(own, key=worth).text if own else None for name, own in good.items()}
+
+
+def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def interpreters(facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
+    """Host -> the interpreter that trains there: one with torch, for CUDA where there are GPUs, at a path that as many
+    hosts as possible have it at."""
+    with_torch = {name: [one for one in told.get("interpreters") or [] if one["torch"]] for name, told in facts.items()}
+    times = Counter(one["path"] for found in with_torch.values() for one in found)
+
+    def worth(name: str, one: Interpreter) -> tuple[bool, int]:
+        return bool(one["cuda"]) == bool(facts[name].get("gpus")), times[one["path"]]
+
+    # of equal ones the first: the probe has the likely ones first
+    return {name: max(found, key=lambda one: worth(name, one)) for name, found in with_torch.items() if found}
+
+
+class Found(NamedTuple):
+    """fields: of a host, that the inventory does not have. lacks: (what could not be found, or is not as the inventory
+    has it, what to do). remark: about the host, in a line."""
+
+    fields: dict[str, Any] = {}
+    lacks: list[tuple[str, str]] = []
+    remark: str = ""
+    gpus: str = ""
+    python: Interpreter | None = None
+
+
+def found(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    candidates: Mapping[str, Sequence[Address]],
+    reached: Mapping[str, Iterable[str]],
+) -> dict[str, Found]:
+    """Host -> what was found; of one that could not be asked that is where code is to lie."""
+    pythons, best = interpreters(facts), data_addresses(candidates, reached)
+    everywhere = all(told["disks"]["workdir"]["exists"] for told in facts.values() if "workdir" in told["disks"])
+    workdir = None if everywhere else HOME_WORKDIR
+    result = dict[str, Found]()
+    for host in inventory.hosts:
+        name, own = host.name, {"workdir": workdir} if workdir and host.workdir is None else {}
+        result[name] = Found(own)
+        if name in facts:
+            result[name] = _found(host, facts[name], pythons.get(name), best[name], own, len(facts) == 1)
+    return result
+
+
+def _found(
+    host: Host, facts: Facts, python: Interpreter | None, address: str | None, more: Mapping[str, Any], alone: bool
+) -> Found:
+    gpus = facts.get("gpus") or []
+    models = Counter(gpu["name"] for gpu in gpus)
+    said = ", ".join(f"{count} x {model}" for model, count in models.items())
+    wanted = {
+        "data_address": address if address != host.address else None,
+        "slots": len(gpus) or None,
+        "python": python["path"] if python else None,
+    }
+    training = [f"Python {python['version']}", torch(python)] if python else []
+    return Found(
+        {**{key: value for key, value in wanted.items() if value and getattr(host, key) is None}, **more},
+        lacks(host, facts, python, address, alone),
+        f"{facts.get('hostname')}: {', '.join([said or 'no GPU', *training])}",
+        said,
+        python,
+    )
+
+
+def row(endpoint: str, host: Host, found: Found) -> dict[str, str]:
+    """A line of the table that people see."""
+    return {
+        "host": host.name,
+        "address": endpoint,
+        "data address": host.data_address or "",
+        "slots": str(host.slots or ""),
+        "GPUs": found.gpus,
+        "python": host.python or "",
+        "torch": torch(found.python).removeprefix("torch ") if found.python else "",
+    }
+
+
+def torch(python: Interpreter) -> str:
+    """ "torch 2.6.0 (CUDA 12.4)"."""
+    return f"torch {python['torch']} ({'CUDA ' + python['cuda'] if python['cuda'] else 'CPU'})"
+
+
+def lacks(
+    host: Host, facts: Facts, python: Interpreter | None, address: str | None, alone: bool
+) -> list[tuple[str, str]]:
+    """(what is not there, or not as the inventory has it, what to do)."""
+    found = list[tuple[str, str]]()
+    gpus, plugged = len(facts.get("gpus") or []), facts.get("pci_gpus") or 0
+    if python is None:
+        found.append(("no interpreter there has torch", "install it there, or name the one that has: python: PATH"))
+    elif host.python and not facts.get("torch"):
+        found.append((f"{host.python}, its python, has no torch", f"{python['path']} has: {torch(python)}"))
+    if plugged and not gpus:
+        found.append((f"{counted(plugged, 'GPU')} and no driver that tells of them", "nvidia-smi there says why"))
+    elif gpus and (host.slots or 0) > gpus:
+        found.append((f"slots: {host.slots}, and {counted(gpus, 'GPU')} there", f"slots: {gpus}"))
+    if address is None and not alone:
+        hint = "open the ports from 1024 on between the hosts, or say at which address: data_address"
+        found.append(("the other hosts reach it at none of its addresses", hint))
+    return found

@@ -1,0 +1,109 @@
+"""Where the hosts of a new inventory come from: an ssh config, a hostfile, lines that were pasted, an inventory."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import InventoryError
+from fleet.inventory.build import Builder
+from fleet.inventory.fields import NAME, FieldError, is_ipv6, parse_field, shown
+from fleet.inventory.find import decode, is_yaml
+from fleet.inventory.groups import canonical
+from fleet.inventory.hostfile import read_lines
+from fleet.inventory.yaml_file import parse_yaml
+from fleet.model import Host, Inventory
+from fleet.ops.setup_ssh import config_block
+from fleet.transport.ssh.ask import Query
+from fleet.transport.ssh.config import SshConfig, one_of
+
+# what a config sets -> the field of a host
+_KEYWORDS = {
+    "hostname": "address",
+    "user": "user",
+    "port": "port",
+    "identityfile": "identity_file",
+    "proxyjump": "proxy_jump",
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """inventory: the hosts, in order. notes: what of the source says nothing about a host, and is left out."""
+
+    inventory: Inventory
+    notes: tuple[str, ...] = ()
+
+
+def read(raw: bytes, source: str, old: Inventory | None, home: Path) -> Given:
+    """The hosts that a text names, in whatever form it has. old: the inventory that is added to."""
+    text = decode(raw, source)
+    if re.search(r"(?mi)^[ \t]*Host[ \t]+[^\s=]+[ \t]*$", text):
+        config = SshConfig(home, (Path(source),), edit=lambda _: raw)
+        return _named(config, source, fields=True)
+    if is_yaml(text, source):
+        return Given(parse_yaml(text, source))
+    return _lines(text, source, old, SshConfig(home).hosts())
+
+
+def of_ssh_config(home: Path) -> Given:
+    """The hosts of ~/.ssh/config, which keeps what it says of them; those that setup-ssh put there are left out."""
+    file = home / ".ssh" / "config"
+    return _named(SshConfig(home, (file,), edit=config_block.without_any), str(file), fields=False)
+
+
+def _named(config: SshConfig, source: str, *, fields: bool) -> Given:
+    builder = Builder(source)
+    for name in config.hosts():
+        said = config.lookup(Query(name, None, None, None))
+        if not NAME.fullmatch(name) or one_of(said, "user")[0] == "git":
+            continue
+        values = dict[str, Any]()
+        for key, (text, where) in ((key, said[key][0]) for key in _KEYWORDS if fields and key in said):
+            try:
+                values[_KEYWORDS[key]] = parse_field(_KEYWORDS[key], text)
+            except FieldError as error:
+                raise InventoryError(error.message, hint=error.hint, where=where, host=name) from None
+        builder.add_hosts(name, values, 0)
+    if not builder.lines:
+        raise InventoryError(
+            "names no hosts", where=source, hint="paste lines: printf 'ssh root@IP -p PORT\\n' | fleet init -"
+        )
+    return Given(builder.build())
+
+
+def _lines(text: str, source: str, old: Inventory | None, taken: Collection[str]) -> Given:
+    """A hostfile's. A log-in to a bare address gets a name that says so in logs: node1, node2, ..."""
+    builder = Builder(source)
+    lines = read_lines(text, builder)
+    times = Counter(line.name for line in lines)
+    fresh = _fresh({*taken, *times, *(old.names if old else ())})
+    notes = list[str]()
+    for number, name, values, login, left in lines:
+        if left:
+            notes.append(f"{source}:{number}: {shown(' '.join(left))} says nothing about a host: left out")
+        if login and (times[name] > 1 or _is_number(name)):
+            known = find(old, name, values.get("port")) if old else None
+            values = {"address": name, **values}
+            name = known.name if known else next(fresh)
+        builder.add_hosts(name, values, number)
+    return Given(builder.build(), tuple(notes))
+
+
+def _fresh(taken: Collection[str]) -> Iterator[str]:
+    return (name for name in map("node{}".format, itertools.count(1)) if name not in taken)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[0-9.]+", text) is not None or is_ipv6(text)
+
+
+def find(inventory: Inventory, address: str, port: int | None) -> Host | None:
+    """The host that is reached there."""
+    there = (canonical(address), port or 22)
+    return next((host for host in inventory.hosts if (canonical(host.address), host.port or 22) == there), None)

@@ -1,0 +1,32 @@
+"""Whether an address leads to the host that it is meant to lead to."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+from fleet.protocol.frames import MESSAGE
+from tests.node.nodes import Running
+
+
+def answer(home: Path, **spec: Any) -> dict[str, Any]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Running("facts.reach", {"port": port, "token": "mine", "seconds": 1.5, **spec}, home) as program:
+        return next(frame.json() for frame in program.frames() if frame.kind == MESSAGE)
+
+
+def test_an_address_that_leads_back_here_is_not_another_hosts(tmp_path: Path) -> None:
+    visits = [
+        {"id": 7, "address": "127.0.0.1", "token": "mine"},
+        {"id": 8, "address": "127.0.0.1", "token": "another's"},
+        {"id": 9, "address": "198.18.0.1", "token": "mine"},
+    ]
+    assert answer(tmp_path, visits=visits, visitors=2) == {"reached": {"7": True}, "error": None}
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = answer(tmp_path, port=taken.getsockname()[1], visits=[], visitors=1)
+    assert said["reached"] == {} and "Address already in use" in said["error"]
