@@ -15,45 +15,6 @@ from fleet.transport.ssh.adapter import agent_over, paramiko
 HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_SOCK'"
 
 
-class _Bounded:
-    """A connection to an agent on which an answer takes until `until` (time.monotonic()) at most."""
-
-    def __init__(self, address: str, until: float) -> None:
-        self.until = until
-        self._socket = socket.socket(socket.AF_UNIX)
-        try:
-            while True:
-                self._socket.settimeout(self._left())
-                try:
-                    self._socket.connect(address)
-                    return
-                except BlockingIOError:  # too many wait for it to accept them
-                    time.sleep(0.05)
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def _left(self) -> float:
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-    def send(self, data: bytes) -> None:
-        self._socket.settimeout(self._left())
-        self._socket.sendall(data)
-
-    def recv(self, count: int) -> bytes:
-        self._socket.settimeout(self._left())
-        return self._socket.recv(count)
-
-    def close(self) -> None:
-        """Also wakes whoever waits for an answer."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
 class Agent:
     """The agent at `address` (default: $SSH_AUTH_SOCK; "": there is none), asked for its keys once. trouble: what is
     wrong with it, in words."""
@@ -63,7 +24,7 @@ class Agent:
         self.trouble: str | None = None
         self._asked_at: float | None = None
         self._seconds = 0.0
-        self._conn: _Bounded | None = None
+        self._conn: socket.socket | None = None
         self._keys: tuple[Any, ...] | None = None
         # one question at a time, and many hosts' threads sign with its keys
         self._lock = threading.Lock()
@@ -77,13 +38,15 @@ class Agent:
             return self._keys
 
     def _ask(self) -> tuple[Any, ...]:
+        self._conn = conn = socket.socket(socket.AF_UNIX)
         try:
-            self._conn = _Bounded(self.address, time.monotonic() + self._seconds)
-            return tuple(self._bounded(key) for key in agent_over(self._conn).get_keys())
-        except TimeoutError:
+            conn.settimeout(self._seconds)
+            conn.connect(self.address)
+            return tuple(self._bounded(key) for key in agent_over(conn).get_keys())
+        except (TimeoutError, BlockingIOError):  # it says nothing, or accepts nobody
             self._hangs()
         except Exception:  # nobody listens there, or no agent does: paramiko raises what its parser trips over
-            self._shut()
+            self.close()
         return ()
 
     def _bounded(self, key: Any) -> Any:
@@ -94,7 +57,6 @@ class Agent:
                 if self._conn is None:
                     raise self.error()
                 self._asked_at = time.monotonic()
-                self._conn.until = self._asked_at + self._seconds
                 try:
                     return plain(data, algorithm)
                 except TimeoutError:
@@ -108,7 +70,7 @@ class Agent:
 
     def _hangs(self) -> None:
         self._say(self._seconds)
-        self._shut()
+        self.close()
 
     def _say(self, waited: float) -> None:
         self.trouble = f"the ssh-agent at {self.address} does not answer (waited {waited:.1f} s)"
@@ -124,11 +86,10 @@ class Agent:
         self._say(time.monotonic() - self._asked_at)
         return True
 
-    def _shut(self) -> None:
-        conn, self._conn = self._conn, None
-        if conn is not None:
-            conn.close()
-
     def close(self) -> None:
         """Let go of it."""
-        self._shut()
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(OSError):  # wakes whoever waits for an answer
+                conn.shutdown(socket.SHUT_RDWR)
+            conn.close()

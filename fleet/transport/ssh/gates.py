@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.dial import SLICE_SECONDS, Deadline
 
 # sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
 KNOCKS_AT_ONCE = 8
@@ -20,7 +20,6 @@ KNOCKS_AT_ONCE = 8
 RETRY_SECONDS = 2.0
 # reasons that hold for everybody who knocks at the same sshd
 _SHARED = ("timeout", "banner", "unreachable")
-_FOR_EVER = 1e6
 
 
 class ClosedEarly(ConnectError):
@@ -31,59 +30,35 @@ class Gate:
     """At most KNOCKS_AT_ONCE unauthenticated connections to one sshd. Who waits when it turns out not to answer
     shares that failure instead of waiting for it once more."""
 
-    def __init__(self, limit: int = KNOCKS_AT_ONCE) -> None:
-        self._free = limit
-        self._lock = threading.Lock()
-        self._waiting: collections.deque[_Waiter] = collections.deque()
+    def __init__(self) -> None:
+        self._free = KNOCKS_AT_ONCE
+        self._changed = threading.Condition()
+        self._failure: ConnectError | None = None
 
     @contextlib.contextmanager
     def knock(self, cancel: Cancel) -> Iterator[None]:
         """Hold one of the places. Raises Interrupted, or the failure shared with whoever held one."""
-        waiter = _Waiter()
-        with self._lock:
-            if self._free > 0:
-                self._free -= 1
-                waiter.granted.set()
-            else:
-                self._waiting.append(waiter)
-        try:
-            Deadline.after(_FOR_EVER, cancel).wait(waiter.granted)
-        except Interrupted:
-            with self._lock:
-                if waiter in self._waiting:
-                    self._waiting.remove(waiter)
-                elif waiter.error is None:
-                    self._pass_on()
-            raise
-        if waiter.error is not None:
-            raise waiter.error.but(host=None)
-        error: ConnectError | None = None
+        with self._changed:
+            before = self._failure
+            while self._free == 0:
+                self._changed.wait(SLICE_SECONDS)
+                if cancel.is_set():
+                    raise Interrupted("interrupted")
+                if self._failure is not None and self._failure is not before:
+                    raise self._failure.but(host=None)
+            self._free -= 1
+        failure: ConnectError | None = None
         try:
             yield
-        except ConnectError as caught:
+        except ConnectError as error:
             # a drop beyond MaxStartups hits at random; it says nothing about the next
-            error = caught if caught.kind in _SHARED and not isinstance(caught, ClosedEarly) else None
+            failure = error if error.kind in _SHARED and not isinstance(error, ClosedEarly) else None
             raise
         finally:
-            with self._lock:
-                if error is not None:
-                    for other in self._waiting:
-                        other.error = error
-                        other.granted.set()
-                    self._waiting.clear()
-                self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().granted.set()
-        else:
-            self._free += 1
-
-
-class _Waiter:
-    def __init__(self) -> None:
-        self.granted = threading.Event()
-        self.error: FleetError | None = None
+            with self._changed:
+                self._free += 1
+                self._failure = failure or self._failure
+                self._changed.notify() if failure is None else self._changed.notify_all()
 
 
 class Gates:
