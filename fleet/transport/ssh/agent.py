@@ -10,7 +10,8 @@ import time
 from typing import Any
 
 from fleet.errors import ConnectError
-from fleet.transport.ssh.adapter import agent_over, paramiko
+from fleet.transport.ssh.adapter import agent_over
+from fleet.transport.ssh.library import paramiko
 
 HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_SOCK'"
 

@@ -11,63 +11,18 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.transport.base import Cancel
+from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, tokens
 from fleet.transport.ssh.words import expand, tilde, words
 
 SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may be behind it
-# {lower-case keyword: [(value, "FILE:LINE"), ...]}, for keywords that are set
-Settings = dict[str, list[tuple[str, str]]]
-# The keywords fleet heeds, and those it cannot and says so; ssh -G names a hundred more
-_HEEDED = (
-    "hostname",
-    "port",
-    "user",
-    "identityfile",
-    "certificatefile",
-    "identitiesonly",
-    "identityagent",
-    "hostkeyalias",
-    "userknownhostsfile",
-    "globalknownhostsfile",
-    "revokedhostkeys",
-    "proxyjump",
-    "proxycommand",
-)
-UNHEEDED = {
-    "addressfamily": "AddressFamily",
-    "bindaddress": "BindAddress",
-    "bindinterface": "BindInterface",
-    "knownhostscommand": "KnownHostsCommand",
-    "pkcs11provider": "PKCS11Provider",
-}
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
 # ssh -G shows these with ~ and tokens put in, the others as they are written
 _EXPANDED = (*_FILES, "identityagent")
 _NOBODY = "nobody.invalid"
-_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
-
-
-@dataclass(frozen=True)
-class Query:
-    """What `ssh -o HostName=ADDRESS -l USER -p PORT NAME` would be told on its command line."""
-
-    name: str
-    address: str | None = None
-    user: str | None = None
-    port: int | None = None
-
-    def argv(self) -> list[str]:
-        for name in (self.name, self.address or self.name):
-            if not _NAME.fullmatch(name):
-                raise ConnectError(f"{name!r} is not a host name", kind="config")
-        given = ["-l", self.user] if self.user else []
-        given += ["-p", str(self.port)] if self.port else []
-        given += ["-o", f"HostName={self.address.replace('%', '%%')}"] if self.address else []
-        return [*given, "--", self.name]
 
 
 class NoClient(ConnectError):
@@ -134,7 +89,7 @@ class SshClient:
                 raise
             # "everything goes through the bastion" is also about the bastion
             said = self._run([*argv, "-o", "ProxyJump=none", *query.argv()], why, cancel)
-        found = {key: said[key] for key in (*_HEEDED, *UNHEEDED) if key in said and said[key] != unset.get(key)}
+        found = {key: said[key] for key in (*HEEDED, *UNHEEDED) if key in said and said[key] != unset.get(key)}
         if "controlpath" in said:
             found["%C"] = [(said["controlpath"][0][0][1:], "")]
         ssh_sees = tokens(query, found, self._own, self._me)
@@ -261,27 +216,3 @@ class SshClient:
             kind="config",
             hint="'ssh -G HOST' says the same",
         )
-
-
-def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]:
-    """What %x stands for, of the tokens that names of files may hold. me: the user on this machine."""
-
-    def first(key: str, default: str) -> str:
-        return found[key][0][0] if found.get(key) else default
-
-    machine = os.uname().nodename
-    values = {
-        "%": "%",
-        "d": str(home),
-        "h": (query.address or first("hostname", query.name)).lower(),
-        "i": str(os.getuid()),
-        "j": first("proxyjump", ""),
-        "k": first("hostkeyalias", query.name),
-        "l": machine,
-        "L": machine.split(".")[0],
-        "n": query.name,
-        "p": str(query.port or first("port", "22")),
-        "r": query.user or first("user", me),
-        "u": me,
-    }
-    return values | ({"C": found["%C"][0][0]} if "%C" in found else {})

@@ -12,67 +12,22 @@ import os
 import pwd
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
-from fleet.transport.ssh.ask import NoClient, Query, Settings, SshClient
+from fleet.transport.ssh.ask import NoClient, SshClient
+from fleet.transport.ssh.forms import FOLLOWED, IDLE, IDLE_SYSTEM
+from fleet.transport.ssh.settings import SEVERAL, Query, Settings, merged, one_of
 from fleet.transport.ssh.words import tilde, words
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 INCLUDE_DEPTH = 16
 
 _LINE = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9]*)(?:[ \t]*=[ \t]*|[ \t]+)([^ \t=].*)", re.DOTALL)
-_WORD = r"[A-Za-z0-9_./~@:+,-]+"
-_HOP = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*(?::[1-9][0-9]{0,3})?"
-_FILES = rf"(?!(?i:none)\b){_WORD}(?:[ \t]+(?!(?i:none)\b){_WORD})*"
-_FLAG, _NUMBER = r"(?i:yes|no|true|false)", r"[1-9][0-9]{0,4}"
-
-
-def _forms(keywords: dict[str, str]) -> dict[str, re.Pattern[str]]:
-    return {key: re.compile(form, re.ASCII) for form, keys in keywords.items() for key in keys.split()}
-
-
-# What is followed, and in which form. A value of another form is ssh's to read, or to refuse.
-_FOLLOWED = _forms(
-    {
-        r"(?:[A-Za-z0-9_.:-]|%h)+": "hostname",
-        r"[A-Za-z0-9_][A-Za-z0-9_.@-]*": "user",
-        r"[1-9][0-9]{0,3}|[1-5][0-9]{4}": "port",
-        rf"none|{_HOP}(?:,{_HOP})*": "proxyjump",
-        _FLAG: "identitiesonly",
-        _WORD: "identityfile certificatefile identityagent hostkeyalias",
-        _FILES: "userknownhostsfile globalknownhostsfile",
-    }
-)
-# What makes no difference to where fleet goes, when it is well-formed.
-_IDLE = _forms(
-    {
-        _FLAG: "batchmode checkhostip compression exitonforwardfailure forwardagent forwardx11 forwardx11trusted "
-        "gssapiauthentication gssapidelegatecredentials hashknownhosts passwordauthentication tcpkeepalive "
-        "visualhostkey",
-        _NUMBER: "connecttimeout serveraliveinterval serveralivecountmax",
-        r"yes|no|ask": "updatehostkeys",
-        r"yes|no|ask|off|accept-new": "stricthostkeychecking",
-        r"yes|no|ask|confirm": "addkeystoagent",
-        r"yes|no|ask|auto|autoask": "controlmaster",
-        rf"yes|no|{_NUMBER}[smhd]?": "controlpersist",
-        r"(?:[\w./~@:-]|%[CLhlnpru])+": "controlpath",
-        r"QUIET|FATAL|ERROR|INFO|VERBOSE": "loglevel",
-        r"[A-Z][A-Z0-9_* \t]*": "sendenv",
-    }
-)
-# A distribution names its algorithms rightly; whether a user does is for ssh to say.
-_IDLE_SYSTEM = _IDLE | _forms(
-    {
-        r"[+^-]?[A-Za-z0-9@.,*-]+": "ciphers macs kexalgorithms gssapikexalgorithms hostkeyalgorithms requiredrsasize "
-        "pubkeyacceptedalgorithms hostbasedacceptedalgorithms casignaturealgorithms",
-    }
-)
-_SEVERAL = ("identityfile", "certificatefile")
 _PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 
 
@@ -202,7 +157,7 @@ class SshConfig:
                 if isinstance(item, str):
                     return item
                 key, values, where = item
-                if key in _SEVERAL or key not in found:
+                if key in SEVERAL or key not in found:
                     found.setdefault(key, []).extend((value, where) for value in values)
         return found
 
@@ -255,10 +210,10 @@ class SshConfig:
             self._leave(section, where)
         elif key == "include":
             self._include(value, where, section, above, system)
-        elif key in _FOLLOWED and _FOLLOWED[key].fullmatch(value):
+        elif key in FOLLOWED and FOLLOWED[key].fullmatch(value):
             section.items.append((key, value.split(), where))
         else:
-            idle = (_IDLE_SYSTEM if system else _IDLE).get(key)
+            idle = (IDLE_SYSTEM if system else IDLE).get(key)
             if not idle or not idle.fullmatch(value):
                 self._leave(section, where)
         return section
@@ -279,14 +234,3 @@ class SshConfig:
         """Note that this place is ssh's to read."""
         section.items.append(where)
         self._odd = self._odd or where
-
-
-def one_of(found: Settings, key: str) -> tuple[str | None, str | None]:
-    """(the value that counts, "FILE:LINE"); (None, None) when it is not set."""
-    return found[key][0] if found.get(key) else (None, None)
-
-
-def merged(first: Settings, second: Settings) -> Settings:
-    """Both, the first before the second."""
-    keys: Iterable[str] = dict.fromkeys([*first, *second])
-    return {k: first.get(k, []) + second.get(k, []) if k in _SEVERAL else first.get(k) or second[k] for k in keys}

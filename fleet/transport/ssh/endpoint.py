@@ -11,8 +11,8 @@ from pathlib import Path
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel, Target
-from fleet.transport.ssh.ask import UNHEEDED, Query, Settings, tokens
-from fleet.transport.ssh.config import SshConfig, merged, one_of
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.settings import UNHEEDED, Query, Settings, merged, one_of, tokens
 from fleet.transport.ssh.words import expand, tilde
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")

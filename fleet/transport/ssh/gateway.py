@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
-from fleet.transport.ssh.adapter import NodeChannel
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.gates import of_gateway, refused_by_gateway
 from fleet.transport.ssh.link import ChannelRefused, Link
+from fleet.transport.ssh.node_channel import NodeChannel
 
 
 def dial_through(gateway: Link, name: str, address: str, port: int, deadline: Deadline) -> NestedSocket:

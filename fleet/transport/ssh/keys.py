@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet.transport.ssh.adapter import paramiko
 from fleet.transport.ssh.agent import Agent
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.library import paramiko
 
 # sshd's MaxAuthTries is 6 by default; the last one is left for a password
 MAX_KEYS = 5

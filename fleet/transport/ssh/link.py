@@ -14,10 +14,12 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, LimitError, Reason
 from fleet.transport.base import Cancel
-from fleet.transport.ssh.adapter import Connection, Message, NodeChannel, paramiko
+from fleet.transport.ssh.adapter import Connection
 from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
 from fleet.transport.ssh.gates import ClosedEarly
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
+from fleet.transport.ssh.library import Message, paramiko
+from fleet.transport.ssh.node_channel import NodeChannel
 
 PING_SECONDS = 0.7
 

@@ -1,0 +1,173 @@
+"""What fleet bends of paramiko's channels; a part of adapter.py, which lists the private names."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from fleet.transport.base import STDERR_BYTES
+from fleet.transport.ssh.dial import start_thread
+from fleet.transport.ssh.library import Message, PipeTimeout, paramiko
+
+_SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12}
+_SIGNALS |= {"PIPE": 13, "ALRM": 14, "TERM": 15}
+
+
+class Bell(threading.Event):
+    """Rung by each of two buffers that got something or ended. They would quieten it, too, as soon as one is empty."""
+
+    def clear(self) -> None: ...
+
+    def quiet(self) -> None:
+        super().clear()
+
+
+class NodeChannel(paramiko.Channel):  # type: ignore[misc]
+    """A channel that keeps only the tail of stderr, unless told, so that nobody reading it never blocks stdout; that
+    understands exit-signal (status 128+n); and that says nothing more once it has said CHANNEL_CLOSE.
+
+    paramiko's own may send data from one thread behind the close from another. sshd answers that by dropping the
+    whole connection, and with it all 63 other hosts behind a gateway.
+    """
+
+    def __init__(self, chanid: int) -> None:
+        super().__init__(chanid)
+        self.stderr_tail = bytearray()
+        self.bell: Bell | None = None
+        self.refused: tuple[int, str] | None = None
+        self.abandoned = False
+        self._sending = threading.Lock()
+        self._said_close = False
+
+    def __del__(self) -> None:
+        """paramiko's would send from within the garbage collector, in whatever thread and under whatever lock."""
+
+    def _send(self, s: Any, m: Message) -> int:
+        with self.lock:
+            if self.closed:
+                raise OSError("the channel is closed")
+            size: int = self._wait_for_send_window(len(s))
+            if size == 0:
+                return 0
+            m.add_string(bytes(s[:size]))
+        with self._sending:
+            if self._said_close:
+                raise OSError("the channel is closed")
+            self.transport._send_user_message(m)
+        return size
+
+    def keep_stderr(self) -> None:
+        """Before anything comes: all of it, for `taken`; the bell rings for both outputs."""
+        self.bell = Bell()
+        self.in_buffer.set_event(self.bell)
+        self.in_stderr_buffer.set_event(self.bell)
+
+    def taken(self, pipe: Any, nbytes: int) -> bytes:
+        """What is in one of the two buffers."""
+        data: bytes = pipe.read(nbytes, 0) if len(pipe) else b""
+        with self._sending:
+            self._acknowledge(len(data))
+        return data
+
+    def recv(self, nbytes: int) -> bytes:
+        return self._read(self.in_buffer, nbytes)
+
+    def recv_stderr(self, nbytes: int) -> bytes:
+        return self._read(self.in_stderr_buffer, nbytes)
+
+    def _read(self, pipe: Any, nbytes: int) -> bytes:
+        try:
+            data: bytes = pipe.read(nbytes, self.timeout)
+        except PipeTimeout:
+            raise TimeoutError from None
+        with self._sending:
+            self._acknowledge(len(data))
+        return data
+
+    def _acknowledge(self, count: int) -> None:
+        """Give the peer `count` bytes of window back. Holding _sending."""
+        owed: int = self._check_add_window(count)
+        if owed > 0 and not self._said_close:
+            m = Message()
+            m.add_byte(paramiko.common.cMSG_CHANNEL_WINDOW_ADJUST)
+            m.add_int(self.remote_chanid)
+            m.add_int(owed)
+            self.transport._send_user_message(m)
+
+    def _feed_extended(self, m: Message) -> None:
+        m.get_int()
+        data = m.get_binary()
+        if self.bell is not None:
+            self.in_stderr_buffer.feed(data)
+            return
+        with self.lock:
+            self.stderr_tail += data
+            del self.stderr_tail[:-STDERR_BYTES]
+        # The connection's own thread must not wait: neither for a re-key, which it has to carry out itself, nor
+        # for whoever is sending. What it cannot acknowledge now is acknowledged with what comes next.
+        if self.transport.clear_to_send.is_set() and self._sending.acquire(blocking=False):
+            try:
+                self._acknowledge(len(data))
+            finally:
+                self._sending.release()
+        else:
+            with self.lock:
+                self.in_window_sofar += len(data)
+
+    def ask(self, command: str) -> None:
+        """Ask for a command to be run; `event` is set by the answer, `event_ready` with it when it is yes. A request on
+        a channel that is closed already would cost the whole connection."""
+        m = Message()
+        m.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
+        m.add_int(self.remote_chanid)
+        m.add_string("exec")
+        m.add_boolean(True)
+        m.add_string(command)
+        with self._sending:
+            with self.lock:
+                if self.closed:
+                    return
+                self.event.clear()
+                self.event_ready = False
+            self.transport._send_user_message(m)
+
+    def close(self) -> None:
+        with self.lock:
+            messages = self._close_internal() if self.active and not self.closed else ()
+        self._say_close(messages)
+
+    def _request_failed(self, m: Message) -> None:
+        with self.lock:
+            messages = self._close_internal()
+        self._say_close_soon(messages)
+
+    def _handle_close(self, m: Message) -> None:
+        with self.lock:
+            messages = self._close_internal()
+            self.transport._unlink_channel(self.chanid)
+        self._say_close_soon(messages)
+
+    def _say_close_soon(self, messages: Any) -> None:
+        """From the connection's own thread."""
+        if self.transport.clear_to_send.is_set() and not self._sending.locked():
+            self._say_close(messages)
+        else:
+            start_thread(lambda: self._say_close(messages), "fleet-close")
+
+    def _say_close(self, messages: Any) -> None:
+        with self._sending, contextlib.suppress(EOFError, OSError, paramiko.SSHException):
+            for message in messages:
+                if message is not None:
+                    self.transport._send_user_message(message)
+                    self._said_close = True
+
+    def _handle_request(self, m: Message) -> None:
+        start = m.packet.tell()
+        if m.get_text() != "exit-signal":
+            m.packet.seek(start)
+            super()._handle_request(m)
+            return
+        m.get_boolean()
+        self.exit_status = 128 + _SIGNALS.get(m.get_text(), 127)
+        self.status_event.set()
