@@ -19,8 +19,8 @@ from fleet.inventory.hostfile import read_lines
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Host, Inventory
 from fleet.ops.setup_ssh import config_block
-from fleet.transport.ssh.ask import Query
-from fleet.transport.ssh.config import SshConfig, one_of
+from fleet.transport.ssh.config import SshConfig
+from fleet.transport.ssh.settings import Query, one_of
 
 # what a config sets -> the field of a host
 _KEYWORDS = {
