@@ -67,8 +67,9 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
         found = fleet.run(
             lambda r: op.run(plan, SetupRuntime(r.transport, r.fanout, r.emit, r.cancel, confirm=confirm)), emit
         )
-    if not settings.json:
+    if not quiet:
         show(found)
+    if not settings.json:
         remark(later)
     written = agree(plan, found, yes)
     if written:

@@ -44,7 +44,7 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
     looked = ", ".join(["-i (not given)", f"${VARIABLE} (not set)", *(str(path) for path in tried)])
     raise InventoryError(
         f"no inventory found; looked for: {looked}",
-        hint="write ./hostfile with one host on a line, or name a file with -i",
+        hint="fleet init writes one; or write ./hostfile with one host on a line, or name a file with -i",
     )
 
 

@@ -143,6 +143,24 @@ def test_what_is_not_as_the_inventory_has_it_is_told() -> None:
     assert choose.lacks(host, {"torch": {}}, None, None, True)[0][0] == "no interpreter there has torch"
 
 
+def test_what_goes_into_the_inventory() -> None:
+    inventory = parse_yaml("hosts: {a: {address: 10.0.0.1}, b: {address: 203.0.113.2, slots: 2}, c: {}}", "f")
+    python = {"path": "/b", "version": "3.11.7", "torch": "2.6.0", "cuda": "12.4"}
+    gpus = [{"name": "NVIDIA H100"}] * 8
+    told: Any = {"gpus": gpus, "interpreters": [python], "hostname": "box", "disks": {"workdir": {"exists": False}}}
+    facts: Any = {"a": told, "b": {**told, "hostname": "other"}}
+    candidates = {"a": [address("10.0.0.1", "x")], "b": [address("10.0.0.2", "x")]}
+    found = choose.found(inventory, facts, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}})
+    assert found["a"].fields == {"slots": 8, "python": "/b", "workdir": "~/work"}
+    assert found["b"].fields == {"data_address": "10.0.0.2", "python": "/b", "workdir": "~/work"}
+    assert found["c"].fields == {"workdir": "~/work"} and not any(each.lacks for each in found.values())
+    assert found["a"].remark == "box: 8 x NVIDIA H100, Python 3.11.7, torch 2.6.0 (CUDA 12.4)"
+    twice = choose.found(inventory, {**facts, "b": told}, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}})
+    assert [message for message, _ in twice["b"].lacks] == ["is the machine that a is"]
+    facts["a"]["disks"]["workdir"]["exists"] = facts["b"]["disks"]["workdir"]["exists"] = True
+    assert "workdir" not in choose.found(inventory, facts, candidates, {})["a"].fields
+
+
 def test_each_host_is_visited_by_its_neighbours_only() -> None:
     names = [f"n{i}" for i in range(100)]
     specs, wanted = reach.plan(names, {name: [address(name, ""), address(f"{name}.2", "")] for name in names})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import HostFailed, InventoryError
+from fleet.errors import HostFailed, Interrupted, InventoryError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.inventory.select import select
@@ -128,6 +128,8 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         reached = reach.run([inventory.host(name) for name in facts], candidates, asking)
     finally:
         transport.close()
+    if runtime.cancel.is_set():
+        raise Interrupted("interrupted", hint="nothing was written")
     found = choose.found(inventory, facts, candidates, reached)
     filled = {host.name: replace(host, **found[host.name].fields) for host in inventory.hosts}
     for name, each in found.items():

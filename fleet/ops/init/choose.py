@@ -79,8 +79,8 @@ class Found(NamedTuple):
     """fields: of a host, that the inventory does not have. lacks: (what could not be found, or is not as the inventory
     has it, what to do). remark: about the host, in a line."""
 
-    fields: dict[str, Any] = {}
-    lacks: list[tuple[str, str]] = []
+    fields: dict[str, Any]
+    lacks: list[tuple[str, str]]
     remark: str = ""
     gpus: str = ""
     python: Interpreter | None = None
@@ -99,9 +99,14 @@ def found(
     result = dict[str, Found]()
     for host in inventory.hosts:
         name, own = host.name, {"workdir": workdir} if workdir and host.workdir is None else {}
-        result[name] = Found(own)
+        result[name] = Found(own, [])
         if name in facts:
             result[name] = _found(host, facts[name], pythons.get(name), best[name], own, len(facts) == 1)
+    seen = dict[str, str]()
+    for name, told in facts.items():
+        same = seen.setdefault(f"{told.get('hostname')} {told.get('boot_id')} {told.get('interfaces')}", name)
+        if same != name:
+            result[name].lacks.append((f"is the machine that {same} is", "leave one of them out: -x, or in the file"))
     return result
 
 
