@@ -49,6 +49,19 @@ def test_one_is_planned_with(site: Path) -> None:
     )
 
 
+def test_its_own_options_are_offered_where_it_is_named(tmp_path: Path) -> None:
+    options = "    options = (Option('warm-up', 'Seconds of it.', 'S'), Option('per', 'Not mine alone.', 'X'))\n"
+    text = ENGINE.replace("Engine, Start", "Engine, Option, Start").replace("    modules =", f"{options}    modules =")
+    text = text.replace('"WORLD_SIZE"', '"WARM_UP": job.engine_options.get("warm-up", "no"), "WORLD_SIZE"')
+    site = install(tmp_path / "site", "quietlaunch", text, quiet="Quiet")
+    code, said = fleet(site, "launch", "--engine=quiet", "--warm_up", "3", "--dry-run", "train.py")
+    assert code == 0 and "WARM_UP" in said, said
+    assert "--warm-up S" in fleet(site, "launch", "--engine", "quiet", "--help")[1]
+    assert "--warm-up" not in fleet(site, "launch", "--help")[1]
+    code, said = fleet(site, "launch", "--warm-up", "3", "--dry-run", "train.py")
+    assert code == 2 and "No such option: --warm-up" in said
+
+
 @pytest.mark.parametrize(
     "name, why",
     [

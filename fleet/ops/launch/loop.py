@@ -170,7 +170,10 @@ class Run:
         advice: Advice = heard.data
         if advice not in self._advised:
             self._advised.add(advice)
-            self.say("warning", f"{heard.host}: {advice.message}", advice.id, heard.host, hint=advice.remedy)
+            self._advise(advice.id, heard.host, f"{heard.host}: {advice.message}", advice.remedy)
+
+    def _advise(self, name: str, host: str, message: str, remedy: str) -> None:
+        self.say("warning", message, "advice", host, hint=remedy, id=name, remedy=remedy)
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
@@ -236,8 +239,7 @@ class Run:
         end, running = self._done[1], sum(len(self.gang.unaccounted(n.host.name, n.ranks)) for n in self.plan.nodes)
         self._done = inf, end
         if running and self.gang.stopped_at is None and not self.gang.restarts:
-            hint = f"if those wait for it: {UNEVEN}"
-            self.say("warning", early(end.rank, end.host, running), "early", end.host, hint=hint, rank=end.rank)
+            self._advise("early", end.host, early(end.rank, end.host, running), f"if those wait for it: {UNEVEN}")
 
     def _watch_interrupts(self) -> None:
         if self.runtime.cancel.count >= GENTLY:
