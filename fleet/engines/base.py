@@ -52,7 +52,8 @@ SPAWN: tuple[Word, ...] = (NodePython(), InRunDir("spawn.py"))
 class World:
     """All that nodes must agree on. master_addr: numeric, or a name that preflight still resolves.
 
-    addresses: host name -> that node's own numeric address towards the master, where it is known.
+    addresses: host name -> that node's own numeric address towards the master, where it is known. slots: host name ->
+    the ranks that it would run, whatever the engine starts there.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class World:
     master_addr: str
     master_port: int
     addresses: Mapping[str, str] = field(default_factory=dict)
+    slots: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -143,7 +143,8 @@ def plan(
     nodes = tuple(_nodes(inventory, job, options, facts))
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
-    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses)
+    slots = {node.host.name: ranks_on(node.host, job, options, facts.get(node.host.name)) for node in nodes}
+    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses, slots)
     plans = []
     for node in nodes:
         host, known = node.host, facts.get(node.host.name, Known())
