@@ -13,7 +13,12 @@ from fleet.errors import UsageError
 from fleet.model import Job, Node
 
 CONFIG = "accelerate.yaml"
-# without one the launcher would read ~/.cache/huggingface/accelerate/default_config.yaml of the node, if there is one
+# what the launcher would read on each node without one
+DEFAULT_CONFIG = (
+    "$HF_HOME/accelerate/default_config.yaml",
+    "$XDG_CACHE_HOME/huggingface/accelerate/default_config.yaml",
+    "~/.cache/huggingface/accelerate/default_config.yaml",
+)
 NO_CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
 # what fleet tells the launcher -> fleet's word for it; None: fleet does it itself
 OWNED = {
@@ -57,6 +62,17 @@ class Accelerate(Engine):
     def check(self, job: Job) -> None:
         super().check(job)
         refuse_owned(job, job.engine_args, OWNED)
+
+    def needs(self, job: Job) -> tuple[str, ...]:
+        return (*self.modules, "deepspeed") if kind_of(job) == "DEEPSPEED" else self.modules
+
+    def unread(self, job: Job) -> tuple[str, ...]:
+        return () if "config-file" in job.engine_options else DEFAULT_CONFIG
+
+    def on_gpus(self, job: Job) -> bool:
+        on_cpus = "cpu" in job.engine_options or config_of(job).get("use_cpu")
+        told = {**job.env, **job.env_expand}.get("ACCELERATE_USE_CPU", "")
+        return not on_cpus and kind_of(job) != "DEEPSPEED" and told.lower() not in ("1", "true", "yes", "y", "t", "on")
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
@@ -109,6 +125,15 @@ def unsaved(text: str, given: str | None) -> Iterator[str]:
             f"{given} has ZeRO-3 without zero3_save_16bit_model: true, so get_state_dict gathers no weights to save; "
             "checkpoints of save_state are made one file by their zero_to_fp32.py"
         )
+
+
+def config_of(job: Job) -> dict[str, Any]:
+    return parsed(job.files.get(CONFIG, NO_CONFIG), str(job.engine_options.get("config-file")))
+
+
+def kind_of(job: Job) -> str:
+    """What it is told to train with: MULTI_GPU, FSDP, DEEPSPEED and the like."""
+    return "DEEPSPEED" if "use-deepspeed" in job.engine_options else str(config_of(job)["distributed_type"]).upper()
 
 
 def read_config(path: Path, given: str) -> str:

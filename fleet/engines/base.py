@@ -125,6 +125,19 @@ class Engine(ABC):
         if job.max_restarts and not self.restarts:
             raise UsageError(f"--max-restarts: engine {job.engine} restarts nothing", hint="--engine torchrun does")
 
+    def needs(self, job: Job) -> tuple[str, ...]:
+        """What the training interpreter must be able to import for this job."""
+        return self.modules
+
+    def unread(self, job: Job) -> tuple[str, ...]:
+        """Files on a node, $NAMEs in them, of which its launcher would read by itself the first whose $NAMEs are set;
+        under fleet it reads none."""
+        return ()
+
+    def on_gpus(self, job: Job) -> bool:
+        """Whether ranks that find no GPU would each train alone, without a word."""
+        return False
+
     def prepare(self, job: Job, folder: Path) -> Job:
         """The job with what the engine reads on this machine, before there is a plan. folder: the current one."""
         return job

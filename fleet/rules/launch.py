@@ -93,6 +93,19 @@ def script(view: View) -> Said | None:
     return None
 
 
+def unread(view: View) -> Said | None:
+    path = view.get("unread")
+    return Said(Reason("the launcher's own configuration is not read: {path}", path=path)) if path else None
+
+
+def alone(view: View) -> Said | None:
+    """The library looks for GPUs, and where it finds none it does not distribute the training at all."""
+    part = view["want"].part
+    if part is None or not part.on_gpus or view.get("gpus") != []:
+        return None
+    return Said("no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs")
+
+
 def synced(view: View) -> Any:
     return bool(view["code"]) if "code" in view else MISSING
 
@@ -159,6 +172,24 @@ RULES = (
         "said",
         "ranks",
         "set 'slots', or --nproc-per-node gpu",
+        "warning",
+        run=True,
+    ),
+    Rule(
+        "ranks-alone",
+        alone,
+        "said",
+        "ranks",
+        "--cpu, or 'use_cpu: true' in its configuration; under FSDP --env ACCELERATE_USE_CPU=true",
+        "warning",
+        run=True,
+    ),
+    Rule(
+        "config-unread",
+        unread,
+        "said",
+        "a launcher's configuration",
+        "--config-file names one, on this machine: it is the same for all hosts then",
         "warning",
         run=True,
     ),

@@ -101,12 +101,13 @@ class Rule:
 class Part:
     """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. kind: what
     the script is: a "program" is started as it is. met: all nodes answered, so that it means something whether they
-    could meet."""
+    could meet. on_gpus: ranks that find no GPU would each train alone."""
 
     node_rank: int
     ranks: int | None
     kind: ScriptKind
     met: bool
+    on_gpus: bool = False
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,23 @@ def test_accelerate(ready: VirtualLab, tmp_path: Path, config: str, model: str) 
         assert ready.sh(host, "ls -d ~/.deepspeed_env ~/.cache/huggingface/accelerate", check=False) == ""
 
 
+def test_accelerate_reads_no_default_configuration(ready: VirtualLab, tmp_path: Path) -> None:
+    put(ready, train_py='import os; print(os.environ["ACCELERATE_MIXED_PRECISION"], os.environ["RANK"])')
+    where = ["-i", str(uneven(ready, tmp_path, [1, 2, 1, 1])), "-w", ",".join(ready.names[:2])]
+    folder = "~/.cache/huggingface/accelerate"
+    config = "distributed_type: MULTI_GPU\nnum_machines: 2\nmixed_precision: bf16\n"
+    ready.sh(ready.names[1], f"mkdir -p {folder} && printf '{config}' > {folder}/default_config.yaml")
+    try:
+        done = ready.fleet(*where, "launch", "--engine", "accelerate", "--cpu", "train.py", cwd=tmp_path, timeout=180)
+    finally:
+        ready.sh(ready.names[1], f"rm -r {folder}")
+    assert done.returncode == 0, done.stderr
+    said = sorted(path.read_text() for path in tmp_path.glob("runs/*/*/rank*.out"))
+    assert said == ["no 0\n", "no 1\n", "no 2\n"]
+    unread = f"{ready.names[1]}: the launcher's own configuration is not read: /root/.cache/huggingface/accelerate/"
+    assert unread in done.stderr
+
+
 def test_colossalai(ready: VirtualLab, tmp_path: Path) -> None:
     put(ready, train_py=COLOSSALAI)
     inventory = uneven(ready, tmp_path, [1, 2, 1, 2])

@@ -184,6 +184,17 @@ def test_what_hangs_is_named_ended_and_holds_nothing_up(home: Path, tmp_path: Pa
     until(lambda: not any(alive(pid) for pid in pids))
 
 
+def test_a_file_that_a_launcher_would_read(home: Path) -> None:
+    """The first place whose variables are set, as the activate line has them, and no other."""
+    places = ["$HF_HOME/c.yaml", "$XDG_CACHE_HOME/hf/c.yaml", "~/.cache/hf/c.yaml"]
+    cache = home / ".cache/hf/c.yaml"
+    cache.parent.mkdir(parents=True)
+    cache.touch()
+    assert probe(home, unread=places)["unread"] == str(cache)
+    assert probe(home, unread=places, activate="export XDG_CACHE_HOME=/nowhere")["unread"] is None
+    assert "unread" not in probe(home)
+
+
 def test_an_activate_line_that_hangs_takes_only_its_own_down(home: Path) -> None:
     facts = probe(home, deadline=1.0, activate="sleep 1000")
     assert set(facts["timed_out"]) == {"activate", "python", "compilers", "nccl", "gpus", "gpu processes", "builds"}

@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,19 @@ def test_what_accelerate_cannot_be_given(tmp_path: Path, config: str, args: tupl
     with pytest.raises(UsageError) as caught:
         prepared(tmp_path, config, *args)
     assert said in str(caught.value)
+
+
+def test_what_accelerate_needs_of_a_node_is_in_its_configuration(tmp_path: Path) -> None:
+    accelerate = engine("accelerate")
+    deepspeed, cpu, gpu = (
+        prepared(tmp_path, f"distributed_type: {text}\n") for text in ("DEEPSPEED", "MULTI_CPU\nuse_cpu: true", "FSDP")
+    )
+    assert accelerate.needs(deepspeed) == ("torch", "accelerate", "deepspeed")
+    assert accelerate.needs(gpu) == ("torch", "accelerate")
+    assert [accelerate.on_gpus(job) for job in (deepspeed, cpu, gpu)] == [False, False, True]
+    assert not accelerate.on_gpus(replace(gpu, env={"ACCELERATE_USE_CPU": "true"}))
+    assert not accelerate.on_gpus(prepared(tmp_path, "distributed_type: 'NO'\n", cpu=True))
+    assert accelerate.unread(gpu) == () and accelerate.unread(Job("t.py"))
 
 
 def test_accelerates_configuration_is_looked_for_here(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
-launch also {"script": str, "program": bool, "module": bool, "modules": [names], "node_rank", "peer_addresses": [str],
-"master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines: {"op": "clock"} is answered with
-J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J frame is {"facts": {...}}; see
-protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py, unfinished.py,
-extension_builds.py and rendezvous.py. packages: of `modules` only, where they are named.
+launch also {"script": str, "program": bool, "module": bool, "modules": [names], "unread": [paths], "node_rank",
+"peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines:
+{"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J
+frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py,
+unfinished.py, extension_builds.py and rendezvous.py. packages: of `modules` only, where they are named.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
 in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
@@ -56,6 +56,8 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         found.append(("code", workdir.code))
     else:
         workdir.settled.set()
+    if spec.get("unread"):
+        found.append(("unread", lambda: {"unread": tools.first_file(spec["unread"])}))
     if spec.get("master"):
         found += [
             ("files", workdir.files),

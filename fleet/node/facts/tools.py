@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import threading
@@ -158,6 +159,16 @@ class Tools:
         env = {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()}
         path = os.fsdecode(enter(env, self.spec.get("python"), self.spec.get("workdir")))
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+
+    def first_file(self, places: "list[str]") -> "str | None":
+        """Of paths the first whose $NAMEs are all set, where it is a file."""
+        self.activated.wait()
+        for place in places:
+            path = re.sub(r"\$(\w+)", lambda name: self.env.get(name.group(1), "\0"), place)
+            if "\0" not in path:
+                path = os.path.expanduser(path)
+                return path if os.path.isfile(path) else None
+        return None
 
     def tool(self, name: str, *places: str, env: "dict[str, str] | None" = None) -> "str | None":
         """Where it lies on the PATH, of `env` or behind `activate`, or in one of these places."""

@@ -104,7 +104,8 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "env": dict(node.env),
         "program": kind == "program",
         "module": kind == "module",
-        "modules": list(chosen.modules),
+        "modules": list(chosen.needs(plan.job)),
+        "unread": list(chosen.unread(plan.job)),
         "deadline": DEADLINE_SECONDS,
         "peer_addresses": others[:1] if node.node_rank == 0 else [],
     }

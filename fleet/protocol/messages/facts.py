@@ -86,6 +86,7 @@ Facts = TypedDict(
         "builds": list[Build],
         "network": Way | None,
         "port": Way | None,
+        "unread": Text,
     },
     total=False,
 )
