@@ -11,7 +11,7 @@ LINK, MEMBER, SEND, STORE = (link, member, send, store)  # type: Any, Any, Any, 
 
 
 def garbage() -> None:
-    STORE.Store.read = lambda self, f, index, offset, size: bytes(size)
+    STORE.Store.read = lambda self, f, offset, size: bytes(size)
 
 
 def mute() -> None:
@@ -19,10 +19,10 @@ def mute() -> None:
 
 
 def accuses() -> None:
-    def dial(self: Any, order: Any) -> None:
-        raise LINK.Nonsense("it talks nonsense")
+    def dial(self: Any, ways: Any) -> None:
+        raise ValueError("it talks nonsense")
 
-    SEND.Sender.dial_patiently = dial
+    SEND.Sender.dial = dial
 
 
 def asks(instead: Callable[[Any], None]) -> None:

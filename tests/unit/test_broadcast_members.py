@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fleet.delivery.chain import member as members
-from fleet.delivery.chain import steering
+from fleet.delivery.chain import order
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.model import Host
-from tests.unit.test_hostile_fuzz import AT, NEED, Outbox
+from tests.unit.test_hostile_fuzz import AT, NEED, Files, Outbox
 
 MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
 
@@ -45,9 +45,8 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
     both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
     through: list[str] = []
     head = Coordinator(
-        list(both.values()), MANIFEST, lambda event: None, lambda member: member.addresses, locked=through.append
+        list(both.values()), MANIFEST, lambda event: None, Files(), lambda member, epoch: None, locked=through.append
     )
-    head.source_opened(Outbox())  # type: ignore[arg-type]
     for member in both.values():
         head.opened(member, Outbox())  # type: ignore[arg-type]
     for message in said:
@@ -68,22 +67,30 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
     assert both["a"].state == "done" and head.over.is_set()
 
 
-def test_whoever_is_refused_a_file_feeds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would send zeros for it, and those behind, who know that their sender has complained too, blame nobody."""
-    monkeypatch.setattr(steering, "DOUBT_SECONDS", 0.0)
+def test_whoever_gets_a_file_wrong_from_everybody_is_given_up_and_feeds_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(order, "DOUBT_SECONDS", 0.0)
     both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
-    head = Coordinator(list(both.values()), MANIFEST, lambda event: None, lambda member: member.addresses)
-    source, outboxes = Outbox(), {name: Outbox() for name in both}
-    head.source_opened(source)  # type: ignore[arg-type]
+    served: list[tuple[str, int]] = []
+    head = Coordinator(
+        list(both.values()),
+        MANIFEST,
+        lambda event: None,
+        Files(),
+        lambda member, epoch: served.append((member.host.name, epoch)),
+    )
+    outboxes = {name: Outbox() for name in both}
     for name, member in both.items():
         head.opened(member, outboxes[name])  # type: ignore[arg-type]
         for message in ({"event": "hello"}, NEED):
             head.handle(name, message)
-    for _ in range(steering.SAME_TRIES):
-        head.handle("e", {"event": "corrupt", "file": 1, "epoch": 1})
+    epochs: list[int] = []
+    for _ in range(10):
+        told = [said["epoch"] for said in outboxes["a"].told if isinstance(said, dict) and said["op"] == "next"]
+        epochs.append(max([epoch for name, epoch in served if name == "e"] + told))
+        head.handle("e", {"event": "corrupt", "file": 1, "epoch": epochs[-1]})
         head.tick()
-    told = [said["op"] for said in outboxes["e"].told if isinstance(said, dict)]
-    assert [op for op in told if op in ("again", "fail")] == ["again", "again", "fail"]
-    # before it hears that, it has another place: the source itself sends to the one behind it
-    dials = [said["addresses"] for said in source.told if isinstance(said, dict) and said["op"] == "next"]
-    assert dials == [both["e"].addresses, both["a"].addresses]
+    # three times from here, once from the other, who has the place before it by then
+    assert both["e"].state == "out" and both["a"].state == "receiving" and served[-1][0] == "a"
+    assert "did not arrive as it was sent" in str(both["e"].error) and len(set(epochs)) == 4

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.delivery.chain import steering
+from fleet.delivery.chain import order
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
@@ -71,10 +71,10 @@ RELAY: Messages = [
     NEED,
     AT,
     {"event": "corrupt", "file": 1, "epoch": 1},
-    {"event": "corrupt", "file": 0, "epoch": None},
-    {"event": "link", "epoch": 2, "connected": True, "nonsense": True, "why": "x"},
-    {"event": "link", "epoch": 2, "connected": False, "nonsense": False, "why": "x"},
-    {"event": "served", "epoch": 2},
+    {"event": "corrupt", "file": 0, "epoch": 2},
+    {"event": "link", "epoch": 2, "kind": "protocol", "why": "x"},
+    {"event": "link", "epoch": 2, "kind": "unreachable", "why": "x"},
+    {"event": "link", "epoch": 2, "kind": "lost", "why": "x"},
     {**AT, "received": 8, "position": 8},
     {"event": "shared", "with": "a"},
     {"event": "failed", "message": "no", "hint": None},
@@ -92,19 +92,32 @@ class Outbox:
         self.told.append(message)
 
 
+class Files:
+    """A source that knows all digests at once, and serves nobody."""
+
+    def __init__(self) -> None:
+        self.digests: dict[int, str] = {0: "00", 1: "00"}
+        self.changed: set[int] = set()
+        self.sent = 0
+
+    def ask(self, files: Any) -> set[int]:
+        return set(files) - self.digests.keys()
+
+    def end(self) -> None: ...
+
+
 @steady
 @given(lies(RELAY, chain.MemberMessage), st.booleans())
 def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     names = ["e", "a"] if first else ["a", "e"]
     members = {name: Member(Host(name, name), ["/d"], "secret") for name in names}
     manifest = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
-    head = Coordinator(list(members.values()), manifest, lambda event: None, lambda member: member.addresses)
-    boxes = {name: Outbox() for name in ["", *names]}
-    head.source_opened(boxes[""])  # type: ignore[arg-type]
+    head = Coordinator(list(members.values()), manifest, lambda event: None, Files(), lambda member, epoch: None)
+    boxes = {name: Outbox() for name in names}
     for name in names:
         head.opened(members[name], boxes[name])  # type: ignore[arg-type]
     good = iter([{"event": "hello"}, NEED, AT, {**AT, "received": 8, "position": 8}])
-    steering.DOUBT_SECONDS = 0.0
+    order.DOUBT_SECONDS = 0.0
     out: FleetError | None = None
     for message in messages:
         if out is None:
@@ -122,7 +135,6 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
         head.left("e", None)
     refused = members["a"].state == "out" and "because of host e" in str(members["a"].error)  # it said: no room
     if not refused:
-        head.handle("", {"event": "digests", "files": [[0, "00"], [1, "00"]]})
         head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": []})
         assert members["a"].state == "done" and members["a"].error is None and head.over.is_set()
     dialled = {
@@ -130,7 +142,7 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
         for box in boxes.values()
         for told in box.told
         if isinstance(told, dict) and told["op"] == "next"
-        for address, port, *_ in told["addresses"]
+        for address, port in told["addresses"]
         if 0 < port < 1 << 16
     }
     assert dialled <= {"a", "e"}

@@ -1,30 +1,47 @@
-"""What the head does while members talk: waits for all of them, starts the chain, passes digests on, ends it."""
+"""What the head does while members talk: waits for all, starts the chain, mends it, passes digests on, ends it."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from fleet.delivery.chain.member import Member, Outbox
-from fleet.delivery.chain.order import SOURCE
-from fleet.delivery.chain.source import Source
-from fleet.delivery.chain.steering import Steering
+from fleet.delivery.chain.order import HINTS, SOURCE, Chain, Verdict
 from fleet.delivery.manifest import Manifest
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError, Reason
 from fleet.events import Emit, Event, Notice, Progress
+from fleet.node.delivery.chain.link import link_token
 from fleet.protocol.messages import chain
-from fleet.protocol.messages.chain import MemberMessage, SourceMessage
+from fleet.protocol.messages.chain import MemberMessage
 from fleet.transport.frames import decoded
 
 TICK_SECONDS = 0.2
 GOODBYE_SECONDS = 3.0
+CHANGED = "changed in the source while it was read"
+WHY_LENGTH = 200
+
+
+class Files(Protocol):
+    """What has all of the files: see source.Source."""
+
+    digests: dict[int, str]
+    changed: set[int]
+    on_news: Callable[[dict[int, str], set[int]], None]
+    on_link: Callable[[chain.Link], None]
+
+    @property
+    def sent(self) -> int: ...
+    def ask(self, files: Iterable[int]) -> set[int]: ...
+    def end(self) -> None: ...
 
 
 class Coordinator:
-    """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    reach, limited: see steering.Steering. locked: told of each host that holds its lock, or has none to take.
+    """members: every host, in inventory order. serve: has the source send to a member, as link number epoch.
+    star: brings a member its files without a chain, in its own thread. every, limit: see order.Chain. locked: told of
+    each host that holds its lock, or has none to take.
 
     All methods may be called from any thread.
     """
@@ -34,21 +51,28 @@ class Coordinator:
         members: Sequence[Member],
         manifest: Manifest,
         emit: Emit,
-        reach: Callable[[Member], list[list[Any]]],
+        source: Files,
+        serve: Callable[[Member, int], None],
+        *,
         star: Callable[[Member], None] | None = None,
-        limited: bool = False,
+        every: float = 0.2,
+        limit: int | None = None,
         locked: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
         self.over = threading.Event()
-        self.sent = 0
-        self.source = Source()
+        self.source = source
+        self.cuts: list[dict[str, str | float]] = []  # {"host": who went, "behind": who lost, "lost_seconds"}
         for member in members:
             member.work = manifest.size
-        self._view, self._star, self._reach, self._limited, self._locked = emit, star, reach, limited, locked
+        self._view, self._serve, self._star, self._locked = emit, serve, star, locked
+        self._every, self._limit = every, limit
         self._lock = threading.RLock()
-        self._steering: Steering | None = None
+        self._chain: Chain | None = None
+        self._staged = 0
+        self._lost: dict[str, tuple[str, float, int]] = {}
+        source.on_news, source.on_link = self._news, self._source_link
         # one for each event that says something to the head
         self._of_member: dict[str, Callable[[Member, Any], None]] = {
             "hello": self._hello,
@@ -61,27 +85,16 @@ class Coordinator:
             "corrupt": self._corrupt,
             "done": self._done,
         }
-        self._of_source: dict[str, Callable[[Any], None]] = {
-            "digests": self._source_digests,
-            "changed": self._source_changed,
-            "link": self._source_link,
-            "at": self._source_at,
-            "failed": self._source_failed,
-        }
+
+    @property
+    def sent(self) -> int:
+        """Bytes that left this machine."""
+        return self._staged + self.source.sent
 
     # -- members come and go -------------------------------------------------------------------------------
     def _emit(self, event: Event) -> None:
         with contextlib.suppress(Exception):  # a view that fails must not leave the nodes without their coordinator
             self._view(event)
-
-    def source_opened(self, outbox: Outbox) -> None:
-        with self._lock:
-            self.source.outbox = outbox
-            if self.over.is_set():
-                self.source.tell(op="end")
-                return
-            outbox.put(self.manifest.message)
-            self._maybe_go()
 
     def opened(self, member: Member, outbox: Outbox) -> None:
         with self._lock:
@@ -97,32 +110,25 @@ class Coordinator:
             self._locked(name)
             if member.state not in ("done", "shared", "out"):
                 self._out(member, error or HostFailed("it ended early", host=name, kind="protocol"))
-            elif self._steering is not None and not self.over.is_set():
-                self._steering.remove(name)
+            elif not self.over.is_set():
+                self._remove(name)
             self._maybe_go()
 
     def _out(self, member: Member, error: FleetError) -> None:
         member.fail(error)
         self._emit(Progress(member.host.name, "out", 0))
-        if self._steering is not None:
+        if self._chain is not None:
             if not isinstance(error, Interrupted):
                 self._emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
-            self._steering.remove(member.host.name)
+            self._remove(member.host.name)
             self._maybe_over()
 
     # -- what members say ----------------------------------------------------------------------------------
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
-        """What a member or the source said; ProtocolError for what none of them says."""
+        """What a member said; ProtocolError for what none of them says."""
         with self._lock:
-            if name == SOURCE:
-                said = decoded(SourceMessage, message, name)
-                self._of_source.get(said["event"], self._ignore)(said)
-            else:
-                told = decoded(MemberMessage, message, name)
-                self._of_member.get(told["event"], self._ignore)(self.members[name], told)
-
-    def _ignore(self, *_: object) -> None:
-        """An event that says nothing to the head."""
+            told = decoded(MemberMessage, message, name)
+            self._of_member[told["event"]](self.members[name], told)
 
     def _hello(self, member: Member, message: chain.Hello) -> None:
         self._locked(member.host.name)
@@ -161,28 +167,34 @@ class Coordinator:
         self._maybe_go()
 
     def _at(self, member: Member, message: chain.At) -> None:
-        if self._steering is not None and member.state in ("receiving", "done"):
-            received, placed = message["received"], message["placed"]
-            if received > member.received or len(self.manifest.files) >= placed > member.placed:
-                member.quiet.word()
-            member.received, member.placed = max(received, member.received), max(placed, member.placed)
-            state = "done" if member.state == "done" else "receiving"
-            self._emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
-            self._steering.heard(member.host.name, message)
+        if self._chain is None or member.state not in ("receiving", "done"):
+            return
+        received, placed, name, now = message["received"], message["placed"], member.host.name, time.monotonic()
+        if received > member.received or len(self.manifest.files) >= placed > member.placed:
+            member.quiet.word()
+        member.received, member.placed = max(received, member.received), max(placed, member.placed)
+        state = "done" if member.state == "done" else "receiving"
+        self._emit(Progress(name, state, member.received, member.need["bytes"]))
+        self._chain.sent(name, message["sent"], now)
+        if self._chain.heard(name, message["position"], received, now, placed):
+            self._emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
+            self._give()
+        if name in self._lost and received > self._lost[name][2]:
+            gone, since, _ = self._lost.pop(name)
+            self.cuts.append({"host": gone, "behind": name, "lost_seconds": round(now - since, 1)})
+            self._emit(Notice("info", f"goes on without host {gone}, {now - since:.1g} s lost", name))
 
     def _link(self, member: Member, message: chain.Link) -> None:
-        if self._steering is not None:
-            self._steering.link_broke(member.host.name, message)
+        self._broke(member.host.name, message)
 
     def _corrupt(self, member: Member, message: chain.Corrupt) -> None:
-        if self._steering is not None and member.state == "receiving":
+        if self._chain is not None and member.state == "receiving":
             if not member.lacks(message["file"]):
                 raise ProtocolError("a file is wrong that it has", member.host.name)
-            if message["file"] not in self.source.changed:
-                self._steering.corrupt(member, message["file"], message["epoch"])
+            self._chain.corrupt(member.host.name, message["epoch"], message["file"])
 
     def _done(self, member: Member, message: chain.Done) -> None:
-        if self._steering is None or member.state != "receiving":
+        if self._chain is None or member.state != "receiving":
             return
         member.state = "done"
         member.data |= {"files": message["files"], "bytes": message["bytes"]}
@@ -196,44 +208,34 @@ class Coordinator:
                 hint="it is not there under its name; run this again when the source is at rest",
             )
             member.data["problems"] = [list(problem) for problem in problems]
-        self._steering.chain.done(member.host.name)
+        if member.host.name in self._chain.hops:
+            self._chain.hops[member.host.name].done = True
         self._maybe_over()
 
     # -- what the source says ------------------------------------------------------------------------------
-    def _source_digests(self, message: chain.Digests) -> None:
-        fresh = self.source.learn(message)
-        self._maybe_go()
-        for member in self._receiving():
-            self.source.pass_on(member, fresh)
+    def _news(self, digests: dict[int, str], changed: set[int]) -> None:
+        with self._lock:
+            self._maybe_go()
+            for member in self.members.values():
+                if member.state == "receiving":
+                    self._pass_on(member, digests, changed)
 
-    def _source_changed(self, message: chain.Changed) -> None:
-        fresh = set(message["files"])
-        self.source.changed |= fresh
-        self._maybe_go()
-        for member in self._receiving():
-            self.source.warn(member, fresh)
-
-    def _receiving(self) -> list[Member]:
-        return [member for member in self.members.values() if member.state == "receiving"]
+    def _pass_on(self, member: Member, digests: Mapping[int, str], changed: Iterable[int]) -> None:
+        """Give a member those digests that it needs; tell it what it will not get."""
+        if wanted := [[i, digest] for i, digest in digests.items() if member.lacks(i)]:
+            member.tell(op="digests", files=wanted)
+        if failed := [[index, CHANGED] for index in changed]:
+            member.tell(op="fail", files=failed)
 
     def _source_link(self, message: chain.Link) -> None:
-        if self._steering is not None:
-            self._steering.link_broke(SOURCE, message)
-
-    def _source_at(self, message: chain.Sent) -> None:
-        if self._star is None:
-            self.sent = message["sent"]
-        if self._steering is not None:
-            self._steering.sent(SOURCE, message["sent"])
-
-    def _source_failed(self, message: chain.Refused) -> None:
-        self.abort(HostFailed(f"the source: {message['message']}", hint=message["hint"], kind="source"))
+        with self._lock:
+            self._broke(SOURCE, message)
 
     # -- the chain -----------------------------------------------------------------------------------------
     def _maybe_go(self) -> None:
         """Start once everybody has answered, and the files that some are unsure of are known."""
         members = self.members.values()
-        if self._steering is not None or self.over.is_set() or any(m.state == "starting" for m in members):
+        if self._chain is not None or self.over.is_set() or any(m.state == "starting" for m in members):
             return
         refused = [m for m in members if isinstance(m.error, HostFailed)]
         if refused:
@@ -247,7 +249,7 @@ class Coordinator:
             )
             return
         ready = [m for m in members if m.state == "ready"]
-        if ready and (self.source.outbox is None or self.source.ask(i for m in ready for i in m.need["unsure"])):
+        if self.source.ask(i for m in ready for i in m.need["unsure"]):
             return
         self._go(ready)
 
@@ -259,19 +261,62 @@ class Coordinator:
             member.state = "receiving"
             member.quiet.word()
             member.tell(op="go", held=sorted(member.held))
-            self.source.pass_on(member, self.source.digests)
-            self.source.warn(member, self.source.changed)
-        chained = [] if self._star else lacking
-        self._steering = Steering(chained, self.source, self._emit, self._give_up, self._reach, self._limited)
+            self._pass_on(member, self.source.digests, self.source.changed)
+        hops = [] if self._star else [(member.host.name, member.need["bytes"]) for member in lacking]
+        self._chain = Chain(hops, time.monotonic(), self._every, self._limit)
+        self._give()
         for member in lacking if self._star else ():
             threading.Thread(target=self._star, args=(member,), daemon=True).start()
         self.source.ask(i for m in lacking for i in m.lacking())
         self._maybe_over()
 
+    def _give(self, gone: str | None = None) -> None:
+        """Tell senders whom to serve, where that has changed; gone: because of whom."""
+        assert self._chain is not None
+        for order in self._chain.orders():
+            receiver = self.members[order.receiver]
+            if gone not in (None, order.receiver):
+                hop = self._chain.hops[order.receiver]
+                self._lost[order.receiver] = (str(gone), hop.grown, hop.received)
+            if order.sender == SOURCE:
+                self._serve(receiver, order.epoch)
+            else:
+                token = link_token(receiver.token, order.epoch)
+                self.members[order.sender].tell(op="next", epoch=order.epoch, token=token, addresses=receiver.addresses)
+
+    def _remove(self, name: str) -> None:
+        """Close the gap that a host leaves behind."""
+        if self._chain is not None:
+            self._chain.remove(name)
+            self._give(name)
+
+    def _broke(self, sender: str, message: chain.Link) -> None:
+        if self._chain is not None and not self.over.is_set():
+            self._judged(self._chain.broke(sender, message["epoch"], message["kind"], message["why"][:WHY_LENGTH]))
+
+    def _judged(self, verdicts: Sequence[Verdict]) -> None:
+        """Say what became of hosts, and make it so."""
+        for verdict in verdicts:
+            member, name = self.members[verdict.name], verdict.name
+            if verdict.action == "out":
+                gone = ConnectError if verdict.kind in ("dead", "lost", "unreachable") else HostFailed
+                kind = "lost" if verdict.kind == "dead" else verdict.kind
+                self._give_up(member, gone(verdict.reason, hint=HINTS[verdict.kind], host=name, kind=kind))
+            elif verdict.action == "aside" and member.state != "done":
+                self._emit(Progress(name, "away", member.received, member.need["bytes"]))
+                self._emit(Notice("warning", f"{verdict.reason}: the others go on without it", name))
+            elif verdict.action == "direct":
+                self._emit(Notice("info", f"gets its files from this machine from here on: {verdict.reason}", name))
+            elif verdict.action == "last" and verdict.kind != "trial":
+                self._emit(Notice("warning", f"goes to the end of the chain: {verdict.reason}", name))
+            self._give(None if verdict.kind == "trial" else name)
+        if not verdicts:
+            self._give()
+
     def staged(self, name: str, count: int) -> None:
         """A member has everything without a chain; it took this many bytes."""
         with self._lock:
-            self.sent += count
+            self._staged += count
             member = self.members[name]
             member.received = max(member.received, member.need["bytes"])
             member.quiet.word()
@@ -286,17 +331,13 @@ class Coordinator:
             self._out(member, error)
             member.cancel.set()
 
-    @property
-    def cuts(self) -> list[dict[str, str | float]]:
-        """What the loss of a host cost the one behind it; see losses.Losses."""
-        return self._steering.losses.known if self._steering else []
-
     def tick(self) -> None:
         with self._lock:
             for member in list(self.members.values()):
                 self._watch(member)
-            if self._steering is not None and not self.over.is_set():
-                self._steering.tick()
+            if self._chain is not None and not self.over.is_set():
+                self._chain.sent(SOURCE, self.source.sent, time.monotonic())
+                self._judged(self._chain.tick(time.monotonic()))
 
     def _watch(self, member: Member) -> None:
         """A node that only says that it lives, and never what it has got to, holds nobody up for ever."""
@@ -316,7 +357,7 @@ class Coordinator:
             self._maybe_go()
 
     def _maybe_over(self) -> None:
-        if self._steering and all(m.state in ("done", "shared", "out") for m in self.members.values()):
+        if self._chain is not None and all(m.state in ("done", "shared", "out") for m in self.members.values()):
             self.end()
 
     def end(self) -> None:
@@ -329,7 +370,7 @@ class Coordinator:
                 self._locked(name)
             for member in self.members.values():
                 member.tell(op="end")
-            self.source.tell(op="end")
+            self.source.end()
         # one that died since it was done must not be waited for
         timer = threading.Timer(GOODBYE_SECONDS, self._hang_up)
         timer.daemon = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,21 +13,20 @@ from typing import Literal
 
 from fleet import fanout
 from fleet.delivery.chain.certificate import make_certificate
-from fleet.delivery.chain.coordinator import GOODBYE_SECONDS, TICK_SECONDS, Coordinator
+from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
 from fleet.delivery.chain.member import Member, converse
-from fleet.delivery.chain.order import SOURCE
+from fleet.delivery.chain.source import Source
 from fleet.delivery.chain.star import send
-from fleet.delivery.chain.tunnel import Tunnels
+from fleet.delivery.chain.tunnel import ways
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
 from fleet.each import failed, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
-from fleet.protocol.messages.chain import MemberSpec, SourceSpec, Spec
+from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.local import LocalTransport
 
 PATIENCE_SECONDS = 60.0  # after which a node gives up a head that says nothing, and its locks
 FDS_PER_HOST = 2
@@ -93,8 +91,6 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
     runtime.emit(Round("", tuple(host.name for host in plan.hosts)))
     transfer = _Transfer(plan, manifest, members, runtime)
     coordinator = transfer.coordinator
-    source = threading.Thread(target=transfer.source, name="source", daemon=True)
-    source.start()
     threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
     results: dict[str, Result] = {}
     try:
@@ -105,8 +101,6 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
             runtime.emit(Finished(result))
     finally:
         coordinator.end()
-        source.join(GOODBYE_SECONDS)  # its last word is how much it has sent
-        transfer.tunnels.close()
     final = with_shared([results[host.name] for host in plan.hosts])
     data = {
         "sources": [str(item.source) for item in plan.items],
@@ -126,27 +120,27 @@ class _Transfer:
     def __init__(self, plan: Broadcast, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
         self._sessions: dict[str, Session] = {}
-        self.tunnels = Tunnels(self._sessions)
         self._lock_order = LockOrder(plan.hosts if len(members) > 1 else (), runtime.cancel)
+        self._tls, self._claim = make_certificate(), claim()
+        self._every = max(0.2, len(members) / 160)
+        self._source = Source(manifest, [item.source.resolve() for item in plan.items], self._tls, plan.limit)
         self.coordinator = Coordinator(
             members,
             manifest,
             runtime.emit,
-            self.tunnels.addresses,
-            self.star if plan.via == "rsync" else None,
-            plan.limit is not None,
-            self._lock_order.leave,
+            self._source,
+            self._serve,
+            star=self.star if plan.via == "rsync" else None,
+            every=self._every,
+            limit=plan.limit,
+            locked=self._lock_order.leave,
         )
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
-        kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
-        self._kinds = kinds
-        self._spec: Spec = {
-            **claim(),
-            "patience": PATIENCE_SECONDS,
-            "every": max(0.2, len(members) / 160),
-            "tls": make_certificate(),
-            "via": plan.via,
-        }
+        self._kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
+
+    def _serve(self, member: Member, epoch: int) -> None:
+        name = member.host.name
+        self._source.send_to(name, epoch, member.token, ways(member, self._sessions.get(name)))
 
     def member(self, member: Member) -> Result:
         """One host, from connecting to its result."""
@@ -161,8 +155,11 @@ class _Transfer:
             try:
                 self._lock_order.begin(host.name)
                 spec: MemberSpec = {
-                    **self._spec,
-                    "role": "node",
+                    **self._claim,
+                    "patience": PATIENCE_SECONDS,
+                    "every": self._every,
+                    "tls": self._tls,
+                    "via": self._plan.via,
                     "host": host.name,
                     "token": member.token,
                     "listen": host.data_address or host.address,
@@ -187,32 +184,6 @@ class _Transfer:
         if member.error is not None:
             return Result(host.name, False, error=member.error, data=data)
         return Result(host.name, True, 0, data=data)
-
-    def source(self) -> None:
-        """This machine as the one that has everything."""
-        coordinator = self.coordinator
-        here = Host(SOURCE, "localhost", python=sys.executable)
-        spec: SourceSpec = {
-            **self._spec,
-            "role": "source",
-            "limit": self._plan.limit,
-            "targets": [
-                (str(item.source.resolve()), kind) for item, kind in zip(self._plan.items, self._kinds, strict=True)
-            ],
-        }
-        try:
-            session = LocalTransport().connect(here, self._runtime.cancel)
-            try:
-                converse(session, spec, self._runtime.cancel, coordinator.source_opened, coordinator.handle)
-            finally:
-                session.close()
-        except Exception as error:  # whatever it is, nobody must wait for the source any longer
-            self._give_up("sending from this machine", here, error)
-
-    def _give_up(self, what: str, host: Host, error: Exception) -> None:
-        known = failed(host, error).error or error
-        hint = known.hint if isinstance(known, FleetError) else None
-        self.coordinator.abort(HostFailed(f"{what} failed: {known}", hint=hint, kind="source"))
 
     def star(self, member: Member) -> None:
         """Bring one member its files by rsync."""
@@ -239,4 +210,5 @@ class _Transfer:
             while not self.coordinator.over.wait(TICK_SECONDS) and not self._runtime.cancel.is_set():
                 self.coordinator.tick()
         except Exception as error:  # unwatched, a broadcast may never end
-            self._give_up("watching the nodes", Host(SOURCE, "localhost"), error)
+            here = Host("this machine", "localhost")
+            self.coordinator.abort(failed(here, error).error or HostFailed(str(error)))

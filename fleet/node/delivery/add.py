@@ -39,7 +39,6 @@ def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dic
                 target.stage.drop(f.entry)
     for index, f in enumerate(store.files):
         if f.state == "wanted":
-            f.epochs = {0} if f.have else set()
             needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))
     check_space(needs, "free some space there, or choose another destination")
     return unsure

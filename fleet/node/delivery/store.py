@@ -1,5 +1,5 @@
-"""The files of a broadcast on this machine as ONE stream of bytes, in manifest order: written in wanted ranges, read
-anywhere below what is there. The source has all of it from the start.
+"""The files of a broadcast on this node as ONE stream of bytes, in manifest order: written in wanted ranges, read
+anywhere below what is there.
 
 A file is received into the stage, read again and compared with the head's digest, then renamed to its name.
 """
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.Corrupt], None]" = send_json
-CHUNK = 1 << 20
 
 
 class Stopped(Exception):
@@ -38,7 +37,7 @@ class File:
         self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
-        self.epochs: set[int] = set()  # the links that brought it; 0: an earlier broadcast's
+        self.epoch = 0  # the link that brought all of it; 0: several, or an earlier broadcast's
         self.staged = False
         self.digest = ""
         self.received = False
@@ -58,17 +57,10 @@ class File:
 
 
 class Store:
-    """targets: Target objects. entries: the manifest. changed: called with the index of a source file that changed."""
+    """targets: Target objects. entries: the manifest."""
 
-    def __init__(
-        self,
-        targets: "list[Target]",
-        entries: "list[Any]",
-        source: bool,
-        changed: "Callable[[int], None]" = lambda index: None,
-    ) -> None:
+    def __init__(self, targets: "list[Target]", entries: "list[Any]") -> None:
         self.ready = threading.Condition()
-        self.source, self.changed = source, changed
         self.targets = targets
         self.files: list[File] = []
         position = 0
@@ -79,18 +71,14 @@ class Store:
             if entry[1] == "f":
                 self.files.append(File(target, entry, position))
                 position += entry[3]
-        self.total = position
+        self.total, self.count = position, len(self.files)
         self.starts = [f.start for f in self.files]
         self.received, self.left, self.at_least = 0, 0, 0
         self.problems: list[tuple[str, str]] = []
         self.folders: set[tuple[Target, bytes]] = set()
         self.to_place: queue.Queue[int] = queue.Queue()
-        self.reading: tuple[File, int] | None = None
         self.epoch = 0  # the link that fills it
-        self.doubted: set[int] = set()  # files that the head is asked about
-        if source:
-            for f in self.files:
-                f.state, f.have = "held", f.size
+        self.doubted: set[int] = set()  # files to be had from another link
 
     # -- what is here --------------------------------------------------------------------------------------
     def wants(self) -> "list[list[int]]":
@@ -139,17 +127,6 @@ class Store:
         self.doubted.clear()
         self.ready.notify_all()
 
-    def again(self, indexes: "list[int]") -> None:
-        """The head knows nobody better to have these from."""
-        with self.ready:
-            self.doubted.difference_update(indexes)
-            self.ready.notify_all()
-        for index in indexes:
-            f = self.files[index]
-            if f.have == f.size == 0:
-                f.received = True
-                self.to_place.put(index)
-
     # -- receiving -----------------------------------------------------------------------------------------
     def put(self, position: int, view: memoryview) -> None:
         """Write bytes of the stream; called by one thread, in order within each wanted range."""
@@ -160,7 +137,7 @@ class Store:
             piece = view[: f.size - offset]
             if f.state == "wanted" and offset == f.have:
                 whole = f.target.stage.write(f.entry, offset, piece)
-                f.epochs.add(self.epoch)
+                f.epoch = self.epoch if offset == 0 or f.epoch == self.epoch else 0
                 with self.ready:
                     f.have += len(piece)
                     self.received += len(piece)
@@ -201,43 +178,30 @@ class Store:
                 here = f.size if f.state == "failed" else f.have
             if here <= offset:
                 break
-            data = self.read(f, index, offset, min(here, f.size, offset + end - position) - offset)
+            data = self.read(f, offset, min(here, f.size, offset + end - position) - offset)
             parts.append(data)
             count += len(data)
             position += len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read(self, f: "File", index: int, offset: int, size: int) -> bytes:
+    def read(self, f: "File", offset: int, size: int) -> bytes:
         """A stream cannot skip: what cannot be read goes out as zeros, and fails at the digest."""
         try:
-            if self.reading is None or self.reading[0] is not f:
-                if self.reading is not None:
-                    os.close(self.reading[1])
-                    self.reading = None
-                self.reading = (f, self.open(f))
-                if self.source:
-                    self.check_unchanged(index, self.reading[1])
-            data = os.pread(self.reading[1], size, offset)
+            fd = self.open(f)
+            try:
+                data = os.pread(fd, size, offset)
+            finally:
+                os.close(fd)
         except OSError:
             data = b""
-        if self.source and (len(data) < size or offset + size == f.size):
-            self.check_unchanged(index, self.reading[1] if self.reading else None)
         return data + bytes(size - len(data))
 
     def open(self, f: "File") -> int:
         """What is not under its part name any more is under its final one."""
-        if not self.source:
-            try:
-                return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                pass
-        return os.open(f.final, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW * (not self.source))
-
-    def check_unchanged(self, index: int, fd: "int | None") -> None:
-        f = self.files[index]
-        st = os.fstat(fd) if fd is not None else None
-        if st is None or (st.st_size, st.st_mtime_ns) != (f.size, f.mtime_ns):
-            self.changed(index)
+        try:
+            return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return os.open(f.final, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     # -- putting in place ----------------------------------------------------------------------------------
     def set_digest(self, index: int, digest: str) -> None:
@@ -287,12 +251,13 @@ class Store:
             # asked for again, where this disk's copy is not as it came; else from the start
             f.have, self.at_least = good if good < f.size else 0, 0
             # whose fault it is, where one link alone brought it
-            epoch = f.epochs.pop() if len(f.epochs) == 1 and not f.have else None
-            f.epochs = {0} if f.have else set()
-            if epoch in (None, self.epoch):
-                self.doubted.add(index)  # until the head says where to have it from
+            blamed = not f.have and f.epoch == self.epoch
+            if blamed:
+                self.doubted.add(index)
+            f.epoch = 0
             self.ready.notify_all()
-        say({"event": "corrupt", "file": index, "epoch": epoch})
+        if blamed:
+            say({"event": "corrupt", "file": index, "epoch": self.epoch})
 
     def enter(self, f: "File") -> None:
         try:

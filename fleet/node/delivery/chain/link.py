@@ -7,6 +7,8 @@ newer epoch takes the place of an older link; whoever does not know the token, o
 """
 
 import errno
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -20,10 +22,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+CHUNK = 1 << 20
 HANDSHAKE_SECONDS = 5.0
-DIAL_SECONDS = 3.0
 GONE_MILLISECONDS = 30000
-STRANGERS_AT_ONCE = 64
+# what reading a line of somebody's may raise, besides OSError
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def link_token(secret: str, epoch: int) -> str:
+    """Of this link only: who was once told it must not come back in another's place."""
+    return hmac.new(secret.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
 
 
 def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
@@ -66,9 +74,10 @@ class Link:
             self.sock.do_handshake()
             if self.sock.getpeercert(True) != ssl.PEM_cert_to_DER_cert(tls["cert"]):
                 raise OSError(errno.EACCES, "another certificate")
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), GONE_MILLISECONDS)
+            if self.sock.family != socket.AF_UNIX:
+                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), GONE_MILLISECONDS)
         except BaseException:
             self.sock.close()
             raise
@@ -76,8 +85,8 @@ class Link:
     def send_line(self, message: "dict[str, Any]") -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
-    def read_text(self, limit: int) -> bytes:
-        """A line, as bytes."""
+    def read_line(self, limit: int) -> "dict[str, Any]":
+        """One of NONSENSE where it is no line of a member's."""
         data = bytearray()
         while not data.endswith(b"\n"):
             # lines go one way at a time: nothing follows one until it was answered
@@ -85,41 +94,18 @@ class Link:
             if not more:
                 raise OSError(errno.ECONNRESET, "the other end closed the connection")
             if len(data) + len(more) > limit:
-                raise Nonsense("it says more than any member")
+                raise ValueError("it says more than any member")
             data += more
-        return bytes(data)
-
-    def read_line(self, limit: int) -> "dict[str, Any]":
-        line: dict[str, Any] = json.loads(self.read_text(limit).decode(), parse_int=whole)
+        line: dict[str, Any] = json.loads(data.decode(), parse_int=whole)
         return line
-
-    def abort(self) -> None:
-        """Wake whoever reads or writes; from any thread."""
-        shut(self.sock)
 
 
 def shut(sock: "socket.socket | ssl.SSLSocket") -> None:
+    """Wake whoever reads or writes; from any thread."""
     try:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         pass
-
-
-class Lost(Exception):
-    """A link broke; OSError itself may as well come from a disk."""
-
-
-class Nonsense(Lost):
-    """The other end says what no member says."""
-
-
-class lost:
-    def __enter__(self) -> "lost":
-        return self
-
-    def __exit__(self, kind: "type[BaseException] | None", error: "Any", trace: object) -> None:
-        if kind is not None and issubclass(kind, (OSError, ValueError)):
-            raise Lost(reason_of(error)) from None
 
 
 def reason_of(error: BaseException) -> str:

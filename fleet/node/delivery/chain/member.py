@@ -1,11 +1,8 @@
 """One member of a broadcast's chain: receives a stream of files, puts them in place, and sends it on meanwhile.
 
-The head runs it, too, as the "source": the one that has everything and only sends.
-
 Conversation (J frames out, control lines in):
-    spec {"role": "node" | "source", "sync": id, "host", "head", "wait": s, "every": s, "patience": s,
-          "via": "chain" | "rsync", "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token",
-          "limit": bytes/s | null}
+    spec {"sync": id, "host", "head", "wait": s, "every": s, "patience": s, "via": "chain" | "rsync",
+          "listen": address, "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token"}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
        JSON of [[target, path, kind, mode, size, mtime_ns, link]]
@@ -13,32 +10,30 @@ Conversation (J frames out, control lines in):
     -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
         "stages"}
     <- {"op": "go", "held": [file]}        the unsure ones that are what the source has
-    <- {"op": "next", "epoch", "addresses": [[address, port, name?]], "token"}     whom to send to
+    <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to
     <- {"op": "staged", "names"}    with --via rsync, instead: what was wanted lies in the "stages" of need
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
     -> {"event": "at", "position", "received", "placed", "sent"}  every so often
-    -> {"event": "link", "epoch", "connected", "nonsense", "why"}     sending to the successor failed
-    -> {"event": "corrupt", "file", "epoch"}    its digest is another than the source's; the link that brought it
-    <- {"op": "again", "files": [file]}    have these once more from the same sender, unless another one comes
-    -> {"event": "served", "epoch"}                       the successor has all
+    -> {"event": "link", "epoch", "kind", "why"}     sending to the successor failed
+    -> {"event": "corrupt", "file", "epoch"}    its digest is another than the source's; a new link is to bring it again
     -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; sending goes on
     <- {"op": "end"}
-The source answers {"op": "digest", "files": [...]} with {"event": "digests", "files": [[file, sha256]]} and reports
-{"event": "changed", "files": [file]}. "file" counts the manifest's regular files. A refusal is
-{"event": "failed", "message", "hint", "kind": "sync" | "mixed"}.
+"file" counts the manifest's regular files. A refusal is {"event": "failed", "message", "hint", "kind": "sync" |
+"mixed"}.
 """
 
+import socket
 import ssl
 import time
+from functools import partial
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.add import begin, finish, take_stock
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.receive import Receiver
-from fleet.node.delivery.chain.send import Sender
-from fleet.node.delivery.chain.source import run_source
+from fleet.node.delivery.chain.send import DIAL_SECONDS, Sender
 from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
@@ -47,6 +42,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from fleet.node.delivery.chain.send import Way
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.MemberMessage], None]" = send_json
@@ -79,38 +75,30 @@ def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", p
 
 
 def report(store: "Store", sender: "Sender | None", every: float) -> None:
-    """Tell the head how far this node is, then that it is done."""
-    count = len(store.files)
-    while True:
-        say(
-            {
-                "event": "at",
-                "position": store.position(),
-                "received": store.received,
-                "placed": count - store.left,
-                "sent": sender.sent if sender else 0,
-            }
-        )
-        if store.settled():
-            break
+    """Tell the head how far this node is, and that it is done."""
+
+    def tell() -> None:
+        placed, sent = store.count - store.left, sender.sent if sender else 0
+        position = store.position()
+        say({"event": "at", "position": position, "received": store.received, "placed": placed, "sent": sent})
+
+    tell()
+    while not store.settled():
         time.sleep(every)
+        tell()
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
     say({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
     while True:
         time.sleep(every)
-        say(
-            {
-                "event": "at",
-                "position": store.total,
-                "received": store.received,
-                "placed": count,
-                "sent": sender.sent if sender else 0,
-            }
-        )
+        tell()
 
 
-def run_node(spec: "chain.MemberSpec") -> None:
+def way(address: str, port: int) -> "Way":
+    return "%s:%s" % (address, port), partial(socket.create_connection, (address, port), DIAL_SECONDS)
+
+
+def run(spec: "chain.MemberSpec") -> None:
     if not ssl.HAS_TLSv1_3:
         raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "--via rsync needs none")
     targets = [Target(path, kind) for path, kind in spec["targets"]]
@@ -136,12 +124,12 @@ def run_node(spec: "chain.MemberSpec") -> None:
     for message in head.lines():
         op = message.get("op")
         if op == "manifest":
-            store = Store(targets, unpack(head.payload(message)), False)
+            store = Store(targets, unpack(head.payload(message)))
             unsure = take_stock(store, message.get("allocated") or {}, spec["via"] == "chain")
             address, port = None, None
             if spec["via"] == "chain":
                 receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
-                sender = Sender(store, spec["tls"], None)
+                sender = Sender(store, spec["tls"], say)
                 address, port = receiver.listener.getsockname()[:2]
             tell_need(store, unsure, address, port)
         elif op == "end":
@@ -162,10 +150,8 @@ def run_node(spec: "chain.MemberSpec") -> None:
         elif op == "fail":
             for index, reason in message["files"]:
                 store.fail(index, reason)
-        elif op == "again":
-            store.again(message["files"])
         elif op == "next" and sender is not None:
-            sender.connect_to(message)
+            sender.connect_to(message["epoch"], message["token"], [way(*address) for address in message["addresses"]])
         elif op == "staged":
             store.take_staged(message["names"])
     # end of file: the head is gone; what was received stays for the next time
@@ -176,7 +162,7 @@ def run_node(spec: "chain.MemberSpec") -> None:
 def main() -> None:
     spec = start()
     try:
-        (run_source if spec["role"] == "source" else run_node)(spec)
+        run(spec)
         send_exit(0)
     except (Refused, OSError) as error:
         fail(error)

@@ -1,7 +1,6 @@
 """The receiving end of a link: a listener on the data address, open to the predecessor of this transfer only."""
 
 import errno
-import hashlib
 import hmac
 import os
 import select
@@ -12,8 +11,9 @@ import time
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import start_thread
-from fleet.node.delivery.chain.link import STRANGERS_AT_ONCE, Link, Lost, lost, shut, tls_context
-from fleet.node.delivery.store import CHUNK, Stopped
+from fleet.node.delivery.chain.conversation import fail
+from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, link_token, shut, tls_context
+from fleet.node.delivery.store import Stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fleet.node.delivery.store import Store
 
 GATHER_SECONDS = 0.005
+STRANGERS_AT_ONCE = 64
 
 
 def addresses_to_bind(wanted: str) -> "list[Any]":
@@ -93,8 +94,7 @@ class Receiver:
             link = Link(plain, self.context, True, self.tls)
             hello = link.read_line(4096)
             epoch = int(hello["epoch"])
-            token = hmac.new(self.token.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
-            if not hmac.compare_digest(str(hello.get("token")), token):
+            if not hmac.compare_digest(str(hello.get("token")), link_token(self.token, epoch)):
                 raise OSError(errno.EACCES, "a wrong token")
             with self.store.ready:
                 if epoch <= self.epoch:
@@ -102,8 +102,8 @@ class Receiver:
                 before, self.epoch, self.link = self.link, epoch, link
                 self.store.ready.notify_all()
             if before is not None:
-                before.abort()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Lost):
+                shut(before.sock)
+        except (OSError,) + NONSENSE:
             plain.close()
         finally:
             with self.lock:
@@ -122,7 +122,7 @@ class Receiver:
                 self.store.from_another(epoch)
             try:
                 self.serve(link, epoch, buffer)
-            except (Lost, Stopped):
+            except (OSError, Stopped):
                 pass
             finally:
                 link.sock.close()
@@ -130,40 +130,42 @@ class Receiver:
     def serve(self, link: "Link", epoch: int, buffer: memoryview) -> None:
         while True:
             wants = self.next_wants(epoch)
-            with lost():
-                link.sock.settimeout(None)
-                link.send_line({"wants": wants})
-                link.sock.settimeout(0.0)
+            link.sock.settimeout(None)
+            link.send_line({"wants": wants})
+            link.sock.settimeout(0.0)
             if not wants:
                 return
             for begin, end in wants:
                 while begin < end:
-                    begin += self.fill(link, begin, buffer[: min(CHUNK, end - begin)])
+                    data = self.gather(link, buffer[: min(CHUNK, end - begin)])
+                    try:
+                        self.store.put(begin, data)
+                    except OSError as error:  # a disk's, not the link's
+                        fail(error)
+                    begin += len(data)
 
-    def fill(self, link: "Link", position: int, room: memoryview) -> int:
-        """Receive what there is, a chunk at most, and store it; the bytes received.
+    def gather(self, link: "Link", room: memoryview) -> memoryview:
+        """Receive what there is, as much as there is room for.
 
         On a slow link each packet would wake us, and each TLS record of 16 KiB cost a write and a wake-up here and
         further on: so it is looked at a few milliseconds after the first packet. But whatever is waited for, the whole
         chain behind waits for as well, at every hop.
         """
         count = 0
-        with lost():
-            if not link.sock.pending():
-                select.select([link.sock], [], [])
-                if self.slow:
-                    time.sleep(GATHER_SECONDS)
-            while count < len(room):
-                try:
-                    got = link.sock.recv_into(room[count:])
-                except ssl.SSLWantReadError:
-                    break
-                if not got:
-                    raise Lost("closed")
-                count += got
+        if not link.sock.pending():
+            select.select([link.sock], [], [])
+            if self.slow:
+                time.sleep(GATHER_SECONDS)
+        while count < len(room):
+            try:
+                got = link.sock.recv_into(room[count:])
+            except ssl.SSLWantReadError:
+                break
+            if not got:
+                raise OSError(errno.ECONNRESET, "closed")
+            count += got
         self.slow = count < CHUNK // 4
-        self.store.put(position, room[:count])
-        return count
+        return room[:count]
 
     def next_wants(self, epoch: int) -> "list[list[int]]":
         """What to ask for; [] when every file is in place or given up. Waits while files are being verified."""
