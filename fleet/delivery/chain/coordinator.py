@@ -181,8 +181,9 @@ class Coordinator:
             self._give()
         if name in self._lost and received > self._lost[name][2]:
             gone, since, _ = self._lost.pop(name)
-            self.cuts.append({"host": gone, "behind": name, "lost_seconds": round(now - since, 1)})
-            self._emit(Notice("info", f"goes on without host {gone}, {now - since:.1g} s lost", name))
+            seconds = round(now - since, 1)
+            self.cuts.append({"host": gone, "behind": name, "lost_seconds": seconds})
+            self._emit(Notice("info", f"goes on without host {gone}, {seconds:g} s lost", name))
 
     def _link(self, member: Member, message: chain.Link) -> None:
         self._broke(member.host.name, message)
