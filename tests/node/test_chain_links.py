@@ -213,7 +213,7 @@ def test_nothing_is_left_of_the_key_and_the_port_closes(home: Path, node: Node) 
     time.sleep(0.1)
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", node.port), 2).close()
-    assert sorted(p.name for p in (home / ".data.fleet-data").iterdir()) == ["delivered", "lock"]
+    assert sorted(p.name for p in (home / ".data.fleet-data").iterdir()) == ["lock", "state"]
 
 
 @pytest.mark.parametrize("path", ["../f", "/etc/f", "a/../../f", "a//f", "./f"])

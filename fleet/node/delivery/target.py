@@ -98,9 +98,8 @@ class Target:
         return left
 
     def full(self, name: str) -> bytes:
-        """A path to be used at once; the source's is a plain one."""
-        if self.tree is None:
-            return os.path.join(self.path, encode(name)) if name and not self.name else self.path
+        """A path to be used at once."""
+        assert self.tree
         return self.tree.at(encode(name))
 
     def close(self) -> None:
