@@ -15,10 +15,10 @@ import yaml
 
 from fleet.errors import InventoryError
 from fleet.inventory.build import hops
-from fleet.inventory.fields import FIELDS
 from fleet.inventory.groups import ALL
 from fleet.inventory.hostfile import quote
 from fleet.inventory.nodeset import fold
+from fleet.inventory.write import fields_of
 from fleet.model import Host, Inventory, Report, Result
 
 
@@ -91,12 +91,8 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
             where=inventory.source,
             hint="say slots=8 behind it in a hostfile, 'defaults: {slots: 8}' in YAML",
         )
-    words = [host.name, f"slots={host.slots}"]
-    for key in FIELDS:
-        value = getattr(host, key)
-        if value is None or key == "slots" or (key, value) == ("address", host.name):
-            continue
-        words.append(f"{key}={quote(_devices(host) if key == 'devices' else str(value))}")
+    said = {**fields_of(host), "devices": _devices(host) or None, "slots": None, "env": None}
+    words = [host.name, f"slots={host.slots}", *(f"{k}={quote(str(v))}" for k, v in said.items() if v is not None)]
     for name, value in inventory.env_for(host).items():
         if not value.isprintable():
             raise InventoryError(
@@ -141,21 +137,18 @@ def _ssh_config(inventory: Inventory) -> str:
 
 
 def _ssh_config_block(host: Host, inventory: Inventory) -> str:
-    lines = [f"Host {host.name}", f"    HostName {host.address.replace('%', '%%')}"]
-    if host.user is not None:
-        lines.append(f"    User {host.user}")
-    if host.port is not None:
-        lines.append(f"    Port {host.port}")
-    if host.identity_file is not None:
-        if '"' in host.identity_file:
-            raise InventoryError(
-                "identity_file: an ssh config cannot hold a path with '\"'", host=host.name, where=inventory.source
-            )
-        path = host.identity_file.replace("%", "%%")
-        lines.append(f'    IdentityFile "{path}"')
-    if host.proxy_jump is not None:
-        lines.append(f"    ProxyJump {host.proxy_jump.replace('%', '%%')}")
-    return "".join(f"{line}\n" for line in lines)
+    if '"' in (host.identity_file or ""):
+        raise InventoryError(
+            "identity_file: an ssh config cannot hold a path with '\"'", host=host.name, where=inventory.source
+        )
+    said = {
+        "HostName": host.address.replace("%", "%%"),
+        "User": host.user,
+        "Port": host.port,
+        "IdentityFile": host.identity_file and '"{}"'.format(host.identity_file.replace("%", "%%")),
+        "ProxyJump": host.proxy_jump and host.proxy_jump.replace("%", "%%"),
+    }
+    return f"Host {host.name}\n" + "".join(f"    {key} {value}\n" for key, value in said.items() if value is not None)
 
 
 def _ansible(inventory: Inventory) -> str:

@@ -30,10 +30,10 @@ class Groups:
         self._names = [host.name for host in hosts]
         self.known = _words(hosts)
         self._resolved: dict[str, list[str]] = {}
-        self._open: list[str] = []
 
-    def members(self, group: str) -> list[str]:
-        """The hosts of a group, in inventory order. FieldError: unknown, contains itself, or empty."""
+    def members(self, group: str, above: tuple[str, ...] = ()) -> list[str]:
+        """The hosts of a group, in inventory order. FieldError: unknown, contains itself, or empty. above: the groups
+        that it is asked for by."""
         if group in self._resolved:
             return self._resolved[group]
         if group not in self._definitions:
@@ -42,31 +42,27 @@ class Groups:
             known = [f"@{name}" for name in self._definitions]
             hint = f"known groups: {', '.join(known[:20])}" if known else "the inventory defines no groups"
             raise FieldError(f"no group {shown('@' + group)}", suggest("@" + group, known) or hint)
-        if group in self._open:
-            raise FieldError(f"contains itself: {' -> '.join([*self._open, group])}")
-        if len(self._open) >= MAX_DEPTH:
+        if group in above:
+            raise FieldError(f"contains itself: {' -> '.join([*above, group])}")
+        if len(above) >= MAX_DEPTH:
             raise FieldError(f"is nested deeper than {MAX_DEPTH} groups")
-        self._open.append(group)
-        try:
-            found = {name for text in self._definitions[group] for name in self._evaluate(text)}
-        finally:
-            self._open.pop()
+        found = {name for text in self._definitions[group] for name in self._evaluate(text, (*above, group))}
         if not found:
             raise FieldError("holds no host")
         self._resolved[group] = [name for name in self._names if name in found]
         return self._resolved[group]
 
-    def _evaluate(self, text: str) -> Iterable[str]:
+    def _evaluate(self, text: str, above: tuple[str, ...]) -> Iterable[str]:
         terms = scan(text, self.known)
         if any(term.devices for term in terms):
             raise FieldError(f"{shown(text)}: a group holds hosts, not devices", "devices are picked with -w and -x")
-        result: Iterable[str] = algebra((term.operator, self.operand(term.operand)) for term in terms)
+        result: Iterable[str] = algebra((term.operator, self.operand(term.operand, above)) for term in terms)
         return result
 
-    def operand(self, text: str) -> list[str]:
+    def operand(self, text: str, above: tuple[str, ...] = ()) -> list[str]:
         """The hosts of one operand: "@group", a pattern "gpu*", or a node set, all of them in the inventory."""
         if text.startswith("@"):
-            return self.members(text[1:])
+            return self.members(text[1:], above)
         if "*" in text or "?" in text:
             found = fnmatch.filter(self._names, text) if "[" not in text else []
             if not found:

@@ -12,8 +12,8 @@ device. An address stands for the host that has it, as `address` or `data_addres
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from fleet.errors import InventoryError, UsageError
 from fleet.inventory.fields import FieldError, parse_field, shown
@@ -23,13 +23,8 @@ from fleet.inventory.slips import is_like_a_port
 from fleet.inventory.slips import selection as slip
 from fleet.model import Host, Inventory
 
-
-@dataclass(frozen=True)
-class _Choice:
-    """names: the hosts an expression stands for. devices: host -> devices, where some were picked."""
-
-    names: frozenset[str]
-    devices: dict[str, frozenset[int]]
+# host -> the devices that an expression picks of it, None where it means the whole host
+_Choice = Mapping[str, frozenset[int] | None]
 
 
 def select(inventory: Inventory, hosts: str | None, exclude: str | None) -> Inventory:
@@ -40,11 +35,10 @@ def select(inventory: Inventory, hosts: str | None, exclude: str | None) -> Inve
     understood, nothing left.
     """
     kept = list(inventory.hosts)
-    for option, text, narrow in (("-w", hosts, _keep), ("-x", exclude, _drop)):
+    for option, text in (("-w", hosts), ("-x", exclude)):
         if text is not None:
             choice = _choose(inventory, text, option)
-            narrowed = (narrow(host, choice) for host in kept)
-            kept = [host for host in narrowed if host is not None]
+            kept = [left for host in kept for left in _narrowed(host, choice, keep=option == "-w")]
     if not kept:
         said = " ".join(f"{option} {shown(text)}" for option, text in (("-w", hosts), ("-x", exclude)) if text)
         raise InventoryError(f"{said} leaves no host", where=inventory.source)
@@ -62,24 +56,15 @@ def host_named(inventory: Inventory, option: str, word: str) -> Host:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
 
 
-def _keep(host: Host, choice: _Choice) -> Host | None:
-    if host.name not in choice.names:
-        return None
-    devices = choice.devices.get(host.name)
-    return host if devices is None else _with_devices(host, devices)
-
-
-def _drop(host: Host, choice: _Choice) -> Host | None:
-    if host.name not in choice.names:
-        return host
-    devices = choice.devices.get(host.name)
-    left = set[int]() if devices is None else set(_devices_of(host) or ()) - devices
-    return _with_devices(host, left) if left else None
-
-
-def _with_devices(host: Host, devices: Iterable[int]) -> Host:
-    chosen = tuple(sorted(devices))
-    return replace(host, devices=chosen, slots=len(chosen))
+def _narrowed(host: Host, choice: _Choice, *, keep: bool) -> list[Host]:
+    """The host, with those devices that are kept or dropped by the choice; none where nothing is left of it."""
+    if host.name not in choice:
+        return [] if keep else [host]
+    devices = choice[host.name]
+    if devices is None:
+        return [host] if keep else []
+    chosen = tuple(sorted(devices if keep else set(_devices_of(host) or ()) - devices))
+    return [replace(host, devices=chosen, slots=len(chosen))] if chosen else []
 
 
 def _devices_of(host: Host) -> tuple[int, ...] | None:
@@ -94,7 +79,7 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
     groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.hosts)
     hosts = {host.name: host for host in inventory.hosts}
     parts: list[tuple[str, list[str]]] = []
-    picked: dict[str, set[int]] = {}
+    picked: dict[str, frozenset[int]] = {}
     whole: set[str] = set()
     try:
         for term in scan(text, groups.known):
@@ -106,10 +91,10 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
             if term.operator != ",":
                 raise FieldError(f"devices cannot stand behind '{term.operator}'", "leave devices out with -x gpu1:0,2")
             # "worker-0:1,1" is [1], as DeepSpeed reads it
-            devices = {device for part in term.devices.split(",") for device in parse_field("devices", part)}
+            devices = frozenset(one for part in term.devices.split(",") for one in parse_field("devices", part))
             for name in names:
                 _check_devices(hosts[name], devices, option)
-                picked.setdefault(name, set()).update(devices)
+                picked[name] = picked.get(name, frozenset()) | devices
     except FieldError as error:
         raise InventoryError(
             f"{option} {shown(text)}: {error.message}",
@@ -117,7 +102,7 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
             where=inventory.source,
         ) from None
     # a host named with and without devices is meant as a whole
-    return _Choice(frozenset(algebra(parts)), {n: frozenset(d) for n, d in picked.items() if n not in whole})
+    return {name: None if name in whole else picked.get(name) for name in map(str, algebra(parts))}
 
 
 def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:

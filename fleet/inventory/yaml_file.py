@@ -58,19 +58,15 @@ class _Reader:
             if key not in SECTIONS:
                 hint = suggest(key, SECTIONS) or f"sections: {', '.join(SECTIONS)}; hosts stand under hosts:"
                 self.builder.fail(line, f"unknown section {shown(key)}", hint=hint)
-        sections = root.pairs
-        if "hosts" not in sections:
+        if "hosts" not in root.pairs:
             raise InventoryError("has no hosts:", where=self.builder.source)
-        if "defaults" in sections:
-            self.builder.defaults = self._defaults(sections["defaults"])
-        if "env" in sections:
-            self.builder.env = self._env(sections["env"], None)
-        if "sync" in sections:
-            self._mapping(sections["sync"], "sync")
-            self.builder.sync = sections["sync"].plain() or {}
+        sections = {**dict.fromkeys(SECTIONS, Tree("null", root.line)), **root.pairs}
+        self.builder.defaults = self._defaults(sections["defaults"])
+        self.builder.env = self._env(sections["env"], None)
+        self._mapping(sections["sync"], "sync")
+        self.builder.sync = sections["sync"].plain() or {}
         self._hosts(sections["hosts"])
-        if "groups" in sections:
-            self._groups(sections["groups"])
+        self._groups(sections["groups"])
         return self.builder.build()
 
     def _mapping(self, tree: Tree, what: str, host: str | None = None) -> dict[str, Tree]:
@@ -137,18 +133,14 @@ class _Reader:
                 if value.kind in _KINDS:
                     hint = 'quote it: "1", "true" or ""' if value.kind in ("bool", "null") else None
                     raise FieldError(f"env: {printable(name)} must be text or a number, not {_kind(value)}", hint)
-                key, text = env_item(name, value.text)
-                env[key] = text
+                _, env[name] = env_item(name, value.text)
             except FieldError as error:
                 self.builder.fail(tree.key_lines[name], error, host=host)
         return env
 
 
 def _kind(tree: Tree) -> str:
-    named = _KINDS.get(tree.kind)
-    if tree.kind == "bool":
-        return f"{named} ({tree.text})"
-    return named or "a value"
+    return f"{_KINDS.get(tree.kind, 'a value')}{f' ({tree.text})' * (tree.kind == 'bool')}"
 
 
 def _field(key: str, value: Tree) -> Any:

@@ -27,6 +27,9 @@ class ConfigEntry:
     identity_file: str | None = None
 
 
+_EXPANDED = ("HostName", "IdentityFile")  # by %h and the like
+
+
 def _value(text: str, *, tokens: bool = False) -> str:
     """A value as ssh_config reads it; `tokens`: the option expands %h and the like, so % is doubled."""
     if re.search(r'["\x00-\x1f\x7f]', text):
@@ -43,17 +46,16 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
     origin = f"# by 'fleet setup-ssh' for {_comment(source)}; 'fleet setup-ssh --undo' removes it"
     out = [f"# >>> fleet {block} >>>", origin]
     for entry in entries:
+        said = {
+            "HostName": entry.hostname,
+            "Port": entry.port,
+            "User": entry.user,
+            "ProxyJump": entry.proxy_jump,
+            "IdentityFile": entry.identity_file,
+        }
+        given = {key: str(value) for key, value in said.items() if value is not None}
         out.append(f"Host {entry.name}")
-        if entry.hostname is not None:
-            out.append(f"    HostName {_value(entry.hostname, tokens=True)}")
-        if entry.port is not None:
-            out.append(f"    Port {entry.port}")
-        if entry.user is not None:
-            out.append(f"    User {_value(entry.user)}")
-        if entry.proxy_jump is not None:
-            out.append(f"    ProxyJump {_value(entry.proxy_jump)}")
-        if entry.identity_file is not None:
-            out.append(f"    IdentityFile {_value(entry.identity_file, tokens=True)}")
+        out += [f"    {key} {_value(value, tokens=key in _EXPANDED)}" for key, value in given.items()]
     for names in _chunks([entry.name for entry in entries], 50):
         out += [
             f"Host {' '.join(names)}",
