@@ -277,6 +277,17 @@ def test_without_a_terminal_nothing_is_chosen_for_anybody(here: Path, capsys: py
     assert "gpu2: {}" in capsys.readouterr().out
 
 
+def test_a_host_that_fleet_cannot_go_to_is_told_and_costs_no_other(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / ".ssh").mkdir()
+    (here / ".ssh/config").write_text("Host gpu1\n  ProxyCommand nc %h %p\nHost gpu2\n  HostName 127.0.0.1\n  Port 1\n")
+    assert run(["init", "-y", "--json"]) == 122
+    hosts = json.loads(capsys.readouterr().out)["hosts"]
+    assert "fleet runs no ProxyCommand" in hosts["gpu1"]["error"]["message"]
+    assert "127.0.0.1 port 1" in hosts["gpu2"]["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

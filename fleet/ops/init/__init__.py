@@ -123,7 +123,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         willing = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
         results = {**failures, **ask.facts(willing, plan.folder, asking)}
         facts = ask.told(results)
-        endpoints = {host.name: transport.resolve(host) for host in inventory.hosts}
+        endpoints = {host.name: transport.resolve(host) for host in willing.hosts}
         candidates = {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}
         reached = reach.run([inventory.host(name) for name in facts], candidates, asking)
     finally:
@@ -145,7 +145,9 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
             hint = f"write it there by hand: {entry(name, missing)}"
             runtime.emit(Notice("warning", f"{plan.path} has no entry for it alone", name, hint))
     data = {"inventory": str(plan.path), "next": _next(final)}
-    rows = {name: choose.row(str(endpoints[name]), filled[name], found[name]) for name in filled}
+    rows = {
+        name: choose.row(str(endpoints.get(name, host.address)), host, found[name]) for name, host in filled.items()
+    }
     return Proposal("init", final, exit_code_of(final), data, text, rows)
 
 

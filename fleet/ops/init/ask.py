@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.each import on_each
+from fleet.each import failed, on_each
+from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Result
 from fleet.ops import check, setup_ssh
 from fleet.ops.facts import ask
@@ -34,9 +35,15 @@ class _Pins:
 def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inventory, dict[str, Result]]:
     """The hosts with the keys that were confirmed, and those that are not to be trusted. By setup-ssh's rules: what is
     on file here or in the inventory is held to, and nothing is written."""
-    failures = dict[str, Result]()
-    setup = setup_ssh.plan(inventory, inventory, SetupOptions(mesh=False, tofu=tofu), Path.home())
     assert isinstance(runtime.transport, SshTransport)
+    failures = dict[str, Result]()
+    for host in inventory.hosts:
+        try:
+            runtime.transport.route(host)
+        except FleetError as error:  # what the ssh config says of it is nothing that fleet does
+            failures[host.name] = failed(host, error)
+    clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
+    setup = setup_ssh.plan(clear, clear, SetupOptions(mesh=False, tofu=tofu), Path.home())
     for level in setup.levels:
         pins = _Pins(setup)
         transport = SshTransport(runtime.transport.options, hosts=(*inventory.hosts, *inventory.unselected))

@@ -18,23 +18,26 @@ from fleet.transport.program import call
 
 SECONDS = 10.0
 PORTS = range(20000, 30000)
+TRIES = 3
 NEIGHBOURS = 8  # hosts that each visits: the ones behind it, in a ring
 
 
 def run(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], runtime: Runtime) -> dict[str, set[str]]:
     """Host -> those of its candidates at which all hosts that tried it reached it."""
-    specs, wanted = plan([host.name for host in hosts], candidates)
     if len(hosts) < 2:
         return {}
-
-    def task(session: Session, host: Host) -> Result:
-        said = call(session, "facts.reach", specs[host.name], Reached, cancel=runtime.cancel)
-        return Result(host.name, ok=True, data=said)
-
     together = replace(runtime, fanout=len(hosts))  # they have to meet
-    arrived = set[int]()
-    for result in on_each(hosts, together, task, what="finding each other"):
-        arrived.update(int(key) for key in result.data.get("reached", ()) if key.isdecimal())
+    for _ in range(TRIES):
+        specs, wanted = plan([host.name for host in hosts], candidates)
+
+        def task(session: Session, host: Host, specs: Mapping[str, Any] = specs) -> Result:
+            said = call(session, "facts.reach", specs[host.name], Reached, cancel=runtime.cancel)
+            return Result(host.name, ok=True, data=said)
+
+        results = on_each(hosts, together, task, what="finding each other")
+        if not any(result.data.get("error") for result in results):  # the port is taken on one of them
+            break
+    arrived = {int(key) for result in results for key in result.data.get("reached", ()) if key.isdecimal()}
     return {
         name: {text for text, visits in addresses.items() if visits <= arrived} for name, addresses in wanted.items()
     }
