@@ -275,12 +275,14 @@ class Verbs(ABC, Generic[R, C, L]):
         name: str | None = None,
         runs_dir: str | os.PathLike[str] = "runs",
         preflight: bool = True,
+        detach: bool = False,
         **options: Any,
     ) -> L:
         """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
         "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one. engine: None is torchrun, or for
         a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
-        program, which the engine starts as it is. options: those that only this engine has, such as per="node".
+        program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
+        once it runs it goes on without this program, and `attach` follows it.
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
@@ -320,10 +322,50 @@ class Verbs(ABC, Generic[R, C, L]):
             Path(runs_dir),
             str(Path.cwd()),
             force,
+            detach,
         )
         job = engine_of(job.engine).prepare(job, Path.cwd())
         run_id = launch.new_run_id(script, name or (script if module else None))
         return self._begin(launch.plan(self._fleet.inventory, job, how, run_id), launch.run)
+
+    def attach(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> L:
+        """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
+        run: its id, "latest", its name, or a unique prefix."""
+        from fleet.ops.runs import attach
+
+        return self._begin(attach.AttachPlan(self._fleet.inventory, run, Path(runs_dir)), attach.run)
+
+    def stop(self, run: str, *, grace: float | None = None, runs_dir: str | os.PathLike[str] = "runs") -> R:
+        """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
+        from fleet.ops.runs import stop
+
+        return self._do(stop.StopPlan(self._fleet.inventory, run, grace, Path(runs_dir)), stop.run)
+
+    def ps(self, *, all: bool = False) -> R:
+        """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
+        from fleet.ops.runs import ps
+
+        return self._do(ps.PsPlan(self._fleet.inventory, all), ps.run)
+
+    def logs(
+        self,
+        run: str = "latest",
+        *,
+        follow: bool = False,
+        host: str | None = None,
+        rank: Collection[int] | None = None,
+        err: bool = False,
+        tail: int | None = None,
+        runs_dir: str | os.PathLike[str] = "runs",
+    ) -> R:
+        """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
+        None: all. err: standard errors alone. tail: lines of each log to begin with."""
+        from fleet.ops.runs import logs
+
+        only = None if host is None else self._fleet.select(host).names
+        chosen = None if rank is None else frozenset(rank)
+        plan = logs.LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail)
+        return self._do(plan, logs.run)
 
 
 @dataclass(frozen=True)

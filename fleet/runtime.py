@@ -11,7 +11,8 @@ from fleet.transport.base import Cancel, Transport
 
 @dataclass
 class Runtime:
-    """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. ask: puts a
+    """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. detach: set
+    when a run is to go on without this process. ask: puts a
     question that is answered by yes or no, None where nobody can be asked."""
 
     transport: Transport
@@ -19,3 +20,4 @@ class Runtime:
     emit: Emit = silent
     cancel: Cancel = field(default_factory=Cancel)
     ask: Callable[[str], bool | None] = lambda question: None
+    detach: Cancel = field(default_factory=Cancel, kw_only=True)

@@ -16,6 +16,7 @@ from fleet.cli import plans, terminal
 from fleet.cli.command import completed
 from fleet.cli.context import detailed, handling, load_inventory, the_fleet
 from fleet.cli.engine_options import OWN, Launch, engine_options, sections, take
+from fleet.cli.keys import pressed
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.launchers import spelled, theirs, translate
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
         **sections(OWN),
         "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
         "Environment": ["env", "env_expand", "env_file"],
-        "While it runs": ["lease", "grace", "node_timeout", "no_preflight"],
+        "While it runs": ["detach", "lease", "grace", "node_timeout", "no_preflight"],
         "Name and logs": ["name", "runs_dir"],
     },
 )
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
 )
 @click.option("--sync", is_flag=True, help="Mirror this folder to the nodes' workdir first.")
 @click.option("--force", is_flag=True, help="With --sync: replace what a sync of another folder put there, too.")
+@click.option("--detach", is_flag=True, help="Once it runs, leave it to itself: it needs no head.")
 @click.option(
     "--lease",
     type=Seconds(min=1),
@@ -153,7 +155,7 @@ def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
     if not (settings.json or settings.quiet):
         for note in plan.describe().get("notes", ()):
             talk(clean(note))
-    return _run(plan)
+    return follow(plan)
 
 
 def where(hosts: Sequence[Host]) -> str:
@@ -190,7 +192,8 @@ def _suited(script: str, given: dict[str, Any]) -> str:
     return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in words.items())}"
 
 
-def _run(plan: Planned) -> int:
+def follow(plan: Planned, *, leave: bool = False) -> int:
+    """Do it, and show it; the key d lets it go on by itself. leave: so does Ctrl-C."""
     settings = settings_of()
     view = LaunchView(
         [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
@@ -201,7 +204,8 @@ def _run(plan: Planned) -> int:
 
     with Fleet.runtime(plan.fleet, view) as runtime:
         runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
-        with _signals(runtime.cancel), view:
+        keys = pressed({b"d": runtime.detach.set})
+        with keys, _signals(runtime.detach if leave else runtime.cancel, leave), view:
             report = plan.work(runtime)
     if settings.json:
         write_json({"event": "summary", **report.as_json()})
@@ -211,13 +215,15 @@ def _run(plan: Planned) -> int:
 
 
 @contextmanager
-def _signals(cancel: Cancel) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease."""
+def _signals(cancel: Cancel, leave: bool) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease.
+    leave: `cancel` lets the run go on."""
 
     def stop(signum: int, frame: Any) -> None:
         cancel.set()
         says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
-        terminal.note(f"interrupted: {says.get(cancel.count, 'leaving')}")
+        what = f"interrupted: {says.get(cancel.count, 'leaving')}"
+        terminal.note("leaving the run to itself; 'fleet stop' ends it" if leave else what)
 
     def hang_up(signum: int, frame: Any) -> None:
         # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over

@@ -14,6 +14,12 @@ from fleet.rules.tracebacks import exception_of
 
 def show_summary(report: Report, view: LaunchView) -> None:
     """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
+    if report.data.get("detached"):
+        run = report.data["run"]
+        talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}")
+        talk(hint_line(f"fleet attach {run}"))
+        talk("  'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop' ends it")
+        return
     failure = report.data["first_failure"]
     mine: list[int] = []
     if failure:

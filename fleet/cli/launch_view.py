@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TextIO
 
 import click
 
@@ -57,6 +58,14 @@ def last_state(line: bytes) -> bytes:
     """What a terminal would show of a line with carriage returns in it."""
     states = [part for part in line.split(b"\r") if part.strip()]
     return states[-1] if states else b""
+
+
+def write_line(who: str, line: bytes, out: TextIO) -> None:
+    """A line of a rank, byte for byte where `out` is no terminal. who: what stands before it."""
+    if terminal.interactive(out):
+        line = clean_output(line.decode("utf-8", "replace"), terminal.colored(out)).encode()
+    out.buffer.write((f"[{who}] ".encode() if who else b"") + line + b"\n")
+    out.buffer.flush()
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
@@ -194,12 +203,7 @@ class LaunchView:
                 talk(hint_line(notice.hint))
 
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
-        out = sys.stdout if stream == "stdout" else sys.stderr
-        who = host if rank is None else f"{host}:{rank}"
-        if terminal.interactive(out):
-            line = clean_output(line.decode("utf-8", "replace"), terminal.colored(out)).encode()
-        out.buffer.write(f"[{who}] ".encode() + line + b"\n")
-        out.buffer.flush()
+        write_line(host if rank is None else f"{host}:{rank}", line, sys.stdout if stream == "stdout" else sys.stderr)
 
     def _flush(self) -> None:
         for (host, rank, stream), lines in self._lines.items():

@@ -42,6 +42,10 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         "launch": Verb(
             "fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs.", ("launch",)
         ),
+        "ps": Verb("fleet.cli.runs:ps", "Show the runs on the hosts, whoever started them.", ("ps",), step=False),
+        "logs": Verb("fleet.cli.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),
+        "attach": Verb("fleet.cli.runs:attach", "Follow a run that goes on without its head.", ("attach",), step=False),
+        "stop": Verb("fleet.cli.runs:stop", "End a run on all its nodes.", ("stop",)),
         "play": Verb("fleet.cli.play:play", "Run a playbook of these verbs.", step=False),
     },
     "When it fails, and more": {

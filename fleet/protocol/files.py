@@ -47,7 +47,10 @@ OF_A_RUN = (
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
     ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
     ("builds", "the folders where torch builds extensions, a line each"),
-    (LEASE, "empty; its time of change is when the head was last heard of"),
+    (
+        LEASE,
+        "its time of change is when the head was last heard of; JSON once the run was detached from it",
+    ),
     (STOP, "JSON: that the run is to stop, with its grace"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),
 )

@@ -20,7 +20,9 @@ from tests.command_lines import accept
 FLEET = Path(__file__).parents[2] / "fleet"
 # options that messages name and that are not fleet's but the script's, DeepSpeed's, docker's, pip's, ps's
 FOREIGN = {
+    "--autotuning",
     "--deepspeed_config",
+    "--list",
     "--local",
     "--bind_cores_to_rank",
     "--no_local_rank",
@@ -68,7 +70,7 @@ ALL = {option for options in OPTIONS.values() for option in options} | {"--versi
 def wrong(text: str) -> list[str]:
     """What of fleet a message names that does not exist."""
     found = []
-    text = re.sub(r"(\bfleet [^';`\n]*?(?:\.py| -- ))[^';`\n]*", r"\1", text)  # the script's own, the command's
+    text = re.sub(r"(\bfleet [^';`\n]*?(?:\.py| -- | -m \S+))[^';`\n]*", r"\1", text)  # the script's own, the command's
     for match in re.finditer(r"(?<![\w./-])fleet ((?:-\w \S+ )*)([a-z][a-z-]*)([^;`\n]*)", text):
         verb, rest = match[2], match[3].partition("'")[0]
         if verb not in VERBS:
@@ -106,7 +108,7 @@ def test_no_help_names_one_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["'fleet check --network' tests it", "run 'fleet ps'", "fleet stop RUN ends it", "give it --nodes"]
+    "text", ["'fleet check --network' tests it", "run 'fleet top'", "fleet halt RUN ends it", "give it --nodes"]
 )
 def test_the_test_would_find_one(text: str) -> None:
     assert wrong(text)

@@ -17,9 +17,10 @@ from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import broadcast, check, kill_port, sync
 from fleet.ops.check import CheckOptions
-from fleet.ops.launch import janitor, logs
+from fleet.ops.launch import logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
+from fleet.ops.launch.record import host_as_json
 from fleet.ops.setup_ssh import node
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
@@ -401,9 +402,9 @@ def test_an_ssh_packet_of_4_gib_is_not_waited_for() -> None:
 
 def test_the_janitor_finds_a_key_named_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    stored = janitor._as_json(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
+    stored = host_as_json(Host("a", "a", identity_file="keys/k", env={"TOKEN": "x"}))
     assert stored["identity_file"] == str(tmp_path / "keys/k") and stored["env"] == {}
-    assert janitor._as_json(Host("a", "a", identity_file="~/k"))["identity_file"] == "~/k"
+    assert host_as_json(Host("a", "a", identity_file="~/k"))["identity_file"] == "~/k"
 
 
 def test_a_node_that_reads_nothing_is_told_nothing_more() -> None:

@@ -67,7 +67,7 @@ def test_the_run_folder_is_made_or_refused_in_words(tmp_path: Path) -> None:
     folder.write_json("run.json", {"a": 1})
     assert json.loads((folder.path / "run.json").read_text()) == {"a": 1}
     assert json.loads((folder.path / "events.jsonl").read_text())["event"] == "x"
-    assert sorted(p.name for p in folder.path.iterdir()) == ["events.jsonl", "run.json"]
+    assert sorted(p.name for p in folder.path.iterdir()) == [".lock", "events.jsonl", "run.json"]
     with pytest.raises(UsageError, match="File exists"):
         RunFolder.create(tmp_path / "runs", "r")
     (tmp_path / "file").write_text("")

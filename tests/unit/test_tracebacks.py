@@ -91,7 +91,7 @@ def failed_run(tmp_path: Path, texts: list[str]) -> Report:
     for host in logs:
         gang.nodes[host].ended = True
     gang.stop("rank 0 failed", 200.0)
-    return summarise(plan, gang, logs, [], 1.0)
+    return summarise(plan.record(0.0), gang, logs, [], 1.0)
 
 
 def screen(report: Report, view: LaunchView, capfd: pytest.CaptureFixture[str]) -> str:
@@ -119,7 +119,7 @@ def test_a_traceback_of_an_earlier_attempt_is_none_of_the_last(tmp_path: Path) -
     gang.rank_ended(RankEnd("h0", 0, 0, 0, 1, None, 100.0, 0))
     gang.rank_ended(RankEnd("h0", 0, 0, 0, None, 9, 101.0, 1, (0, len(before))))
     gang.nodes["h0"].ended = True
-    report = summarise(plan, gang, logs, [], 1.0)
+    report = summarise(plan.record(0.0), gang, logs, [], 1.0)
     first = report.data["first_failure"]
     assert (first["signal"], first["traceback"], first["tail"]) == (9, None, "loading")
     assert report.data["tracebacks"] == []

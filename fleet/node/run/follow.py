@@ -1,12 +1,14 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
-spec: {"run", "offsets": {name: bytes}}. Files: rank<R>.out, rank<R>.err, node.log. Sends
+spec: {"run", "offsets": {name: bytes}, "once": bool, "passive": bool}, the last two if need be: send what is there now,
+renew nothing. Files: rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
     J {"event": "rank", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
     J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
-    J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte; then X 0
+    J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
-Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "stop", "grace", "reason"} stops the run,
+Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
+{"op": "stop", "grace", "reason"} stops the run,
 {"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine. End of file on
 stdin ends this program; the run goes on under its lease.
 """
@@ -16,7 +18,7 @@ import time
 
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_thread
 from fleet.node.run.ending import bury
-from fleet.node.run.run_folder import FINAL, owners, read_json, read_status, request_stop, run_folder
+from fleet.node.run.run_folder import FINAL, detach_run, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import LEASE, NODE_LOG, OVER, STATUS
 
@@ -57,8 +59,8 @@ class Stream:
 
 
 class Follower:
-    def __init__(self, run: str, folder: str, offsets: "dict[str, Any]") -> None:
-        self.run, self.folder, self.offsets = run, folder, offsets
+    def __init__(self, run: str, folder: str, offsets: "dict[str, Any]", once: bool = False) -> None:
+        self.run, self.folder, self.offsets, self.once = run, folder, offsets, once
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
@@ -67,7 +69,7 @@ class Follower:
     def follow(self) -> None:
         last = time.monotonic()
         while True:
-            over = self.status.get("state") in FINAL
+            over = self.once or self.status.get("state") in FINAL
             found = self.look()
             moved = False
             for stream in self.streams.values():
@@ -125,13 +127,16 @@ class Follower:
             send_json(dict(self.status, event="status"))
 
 
-def listen(folder: str) -> None:
+def listen(folder: str, passive: bool = False) -> None:
     """The head's control lines; what makes no sense is passed over, a closed stdin ends the program."""
     for message in control_lines():
         op = message.get("op") if isinstance(message, dict) else None
         try:
             if op in ("ping", "renew"):
-                os.utime(os.path.join(folder, LEASE))
+                if not passive:
+                    os.utime(os.path.join(folder, LEASE))
+            elif op == "detach":
+                detach_run(folder)
             elif op == "stop":
                 request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
             elif op == "over":
@@ -156,8 +161,8 @@ def follow() -> int:
             }
         )
         return 1
-    start_thread(listen, folder)
-    Follower(spec["run"], folder, spec.get("offsets") or {}).follow()
+    start_thread(listen, folder, bool(spec.get("passive")))
+    Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once"))).follow()
     return 0
 
 

@@ -11,7 +11,7 @@ import time
 
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import write_all
-from fleet.protocol.state import PID, RUNS, SPEC, STATUS, STOP, below_home
+from fleet.protocol.state import LEASE, PID, RUNS, SPEC, STATUS, STOP, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,6 +106,17 @@ def write_final(folder: str, status: "dict[str, Any]") -> None:
             break
         except OSError:
             continue
+
+
+def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
+    """Seconds that the run goes on without a head, None for ever: as it was started, unless it was detached since."""
+    lease: float | None = read_json(os.path.join(folder, LEASE)).get("lease", spec.get("lease"))
+    return lease
+
+
+def detach_run(folder: str) -> None:
+    """From now on it needs no head."""
+    write_json(os.path.join(folder, LEASE), {"lease": None})
 
 
 def request_stop(folder: str, grace: float, reason: str) -> None:

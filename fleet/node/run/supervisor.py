@@ -16,6 +16,7 @@ from fleet.node.run.extension_builds import Builds, build_root
 from fleet.node.run.run_folder import (
     RANK_WRAPPER,
     final_status,
+    lease_of,
     read_json,
     write_final,
     write_json,
@@ -63,6 +64,7 @@ class Supervisor:
         self.reason: str | None = None
         self.cause = "engine"
         self.stop_seen: tuple[int, int] | None = None
+        self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
         self.over = False
         self.builds = Builds(folder)
@@ -105,11 +107,13 @@ class Supervisor:
             self.stop_seen = request
             asked = read_json(os.path.join(self.folder, STOP))
             self.stop(asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked")
-        lease = self.spec.get("lease")
-        if lease is not None:
+        if self.spec.get("lease") is not None:
             renewal = stamp(os.path.join(self.folder, LEASE))
             if renewal != self.lease_seen:
                 self.lease_seen, self.renewed = renewal, now
+                self.lease = lease_of(self.folder, dict(self.spec))
+        lease = self.lease
+        if lease is not None:
             # frozen for so long, this node was given up: renewals that waited in a socket prove nothing
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
                 self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")

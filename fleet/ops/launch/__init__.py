@@ -62,12 +62,13 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
     if draft.options.sync:
         with step(runtime, "sync", hosts):
             sync_code(draft, runtime)
-    sessions = Sessions(runtime)
+    sessions, folder = Sessions(runtime), None
     try:
         with step(runtime, "preflight", hosts):
             plan = preflight(draft, sessions)
         folder = RunFolder.create(runs_dir, run_id)
-        folder.write_json("run.json", {**plan.describe(), "started": time.time()})
+        record = plan.record(time.time())
+        folder.write_json("run.json", {**plan.describe(), "started": record.started, "owner": record.owner})
         runtime.emit(
             Notice(
                 "info",
@@ -76,7 +77,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
             )
         )
         with step(runtime, "start", hosts):
-            started = start_all(plan, sessions)
+            started = start_all(plan, record, sessions)
         for host, answer in started.items():
             folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"])
         logs = runs_dir / run_id
@@ -88,9 +89,13 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
                 data=folder.event("running", world_size=plan.world.size, logs=str(logs)),
             )
         )
-        return Run(plan, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime).follow()
+        if plan.options.detach:
+            runtime.detach.set()
+        return Run(record, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime).follow()
     finally:
         sessions.close()
+        if folder is not None:
+            folder.release()
 
 
 def sync_code(plan: Plan, runtime: Runtime) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fleet.errors import EXIT_CONNECT
 from fleet.ops.launch.gang import Failure, Gang, RankEnd
-from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.record import RunRecord
 
 LINK_SECONDS = 5.0  # within which all nodes fall silent when it is this machine's own link
 
@@ -40,17 +40,17 @@ def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
     return (end, seconds) if end is not None else None
 
 
-def message(failure: Failure, plan: Plan) -> str:
+def message(failure: Failure, run: RunRecord) -> str:
     """One sentence."""
     where = f"{failure.host} (node rank {failure.node_rank})"
     how = f"exit code {failure.exit_code}" if failure.signal is None else f"signal {failure.signal}"
     sentences: Mapping[str, str] = {
         "rank": f"rank {failure.rank} on {where} failed: {how}",
         "vanished": f"rank {failure.rank} on {where} left no word of how it ended",
-        "engine": f"{plan.job.engine} on {where} failed: {how}",
+        "engine": f"{run.engine} on {where} failed: {how}",
         "node": f"{where} was lost" + (f": {failure.why.message}" if failure.why else ""),
-        "link": f"all {len(plan.hosts)} nodes fell silent at once: this machine's own link seems to be down",
-        "lease": f"{where} ended its ranks: it had heard nothing of this machine for {plan.options.lease or 0:g} s",
+        "link": f"all {len(run.hosts)} nodes fell silent at once: this machine's own link seems to be down",
+        "lease": f"{where} ended its ranks: it had heard nothing of this machine for {run.lease or 0:g} s",
         "frozen": f"{where} ended its ranks: it had been frozen for longer than this machine waits",
         "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
         "supervisor": f"{where} ended its ranks: fleet's supervisor of this run was killed there",
@@ -58,12 +58,12 @@ def message(failure: Failure, plan: Plan) -> str:
     return sentences[failure.what]
 
 
-def hint(failure: Failure, plan: Plan) -> str | None:
+def hint(failure: Failure, run: RunRecord) -> str | None:
     """What the way it ended says where no log line does."""
     host = failure.host
     hints: Mapping[str, str] = {
         "node": f"the host hangs, or the link to it is cut; 'fleet exec -w {host} -- uptime' tells when it is back",
-        "link": f"nodes go on without this machine for {plan.options.lease or 0:g} s (--lease)",
+        "link": f"nodes go on without this machine for {run.lease or 0:g} s (--lease)",
         "lease": "this command or this machine was stopped for so long, or its link down; --lease S gives more time",
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",

@@ -79,18 +79,22 @@ class _Restart(Exception):
 
 
 class Follower(threading.Thread):
-    """session: an open connection to start with. logs: this node's files. post: takes Heard, must not block."""
+    """session: an open connection to start with, if there is one. logs: this node's files. post: takes Heard, must not
+    block. once: bring what there is now, and end. passive: look on, and do not count as a head that the run has."""
 
     def __init__(
         self,
         run_id: str,
         host: Host,
-        session: Session,
+        session: Session | None,
         transport: Transport,
         logs: NodeLogs,
         post: Callable[[Heard], None],
         emit: Emit,
         node_timeout: float,
+        *,
+        once: bool = False,
+        passive: bool = False,
     ) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.run_id, self.host, self.logs = run_id, host, logs
@@ -106,13 +110,20 @@ class Follower(threading.Thread):
         self._nonsense = 0
         self._allowance = _Allowance()
         self._advice = set(ADVICE)
+        self._how: dict[str, bool] = {"once": once, "passive": passive}
 
     def stop(self, grace: float, reason: str) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
-        self._request = {"op": "stop", "grace": grace, "reason": reason}
-        program = self._program
+        self._ask({"op": "stop", "grace": grace, "reason": reason})
+
+    def detach(self) -> None:
+        """Have the run go on without a head on this node, now or as soon as it can be reached again."""
+        self._ask({"op": "detach"})
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        self._request, program = request, self._program
         if program is not None:
-            program.send(self._request)
+            program.send(request)
 
     def over(self) -> None:
         """Tell the node that the run's ranks have all ended well. Unheard, its engine ends by itself."""
@@ -172,7 +183,7 @@ class Follower(threading.Thread):
             self._cancel.wait(RETRY_SECONDS)
 
     def _follow(self, session: Session) -> None:
-        spec: FollowSpec = {"run": self.run_id, "offsets": self.logs.sizes()}
+        spec: FollowSpec = {"run": self.run_id, "offsets": self.logs.sizes(), **self._how}  # type: ignore[typeddict-item]
         with Program(session, "run.follow", spec) as program:
             self._program = program
             try:

@@ -13,6 +13,8 @@ from fleet.protocol.messages.run import RankEnded, RunState
 
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
+# how the reason of a stop begins that the user wants: by Ctrl-C here; by `fleet stop`, wherever that ran
+INTERRUPTED, STOPPED_BY = "interrupted", "stopped by "
 # why a node ended its part by itself -> the exit code; see node/run/run_folder.py
 OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED, "supervisor": EXIT_HOST_FAILED}
 
@@ -148,6 +150,10 @@ class Gang:
     def node_status(self, host: str, status: RunState) -> str | None:
         node = self.nodes[host]
         node.status = status
+        said = status.get("reason") or ""
+        if said.startswith(STOPPED_BY):  # a rank's end may have been heard before, it is the answer
+            self.reason = f"{INTERRUPTED}: {said}"
+            return self.reason
         if self.stopped_at is not None:
             return None
         if node.state == "exited" and node.engine_code:

@@ -1,31 +1,26 @@
 """Stops a run on hosts that could not be reached when it ended, and brings the rest of their logs; outlives the fleet
 command, but not for long.
 
-`send_janitor` starts this module as a process in a session of its own. It tries each host again and again
+`send_janitor` starts this module as a process of its own, see background.py. It tries each host again and again
 until the run is stopped there or the time is over: by then the node's own lease has ended it.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
+from fleet.ops.launch.background import begin, leave, told
 from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.logs import NodeLogs, RunFolder, private
-from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.logs import HANDOVER_SECONDS, NodeLogs, RunFolder
+from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import Stopped, StopSpec
-from fleet.transport import TRANSPORTS, open_transport
-from fleet.transport.base import Cancel, ConnectOptions, Session, Transport
+from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.program import call
 
 MARGIN_SECONDS = 60.0
@@ -34,48 +29,11 @@ RETRY_SECONDS = 2.0
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 
 
-def send_janitor(plan: Plan, hosts: Sequence[Host], folder: RunFolder, transport: Transport) -> int | None:
-    """Start it detached; its pid, or None when it cannot be started, or knows no such transport."""
-    if transport.name not in TRANSPORTS.names:
-        return None
-    lease = plan.options.lease
-    spec = {
-        "run": plan.run_id,
-        "grace": plan.options.grace,
-        "folder": str(folder.path),
-        "seconds": NO_LEASE_SECONDS if lease is None else lease + plan.options.grace + MARGIN_SECONDS,
-        "hosts": [_as_json(host) for host in hosts],
-        "transport": transport.name,
-        "gateways": [_as_json(hop) for host in hosts for hop in transport.route(host)],
-    }
-    try:
-        with open(folder.path / "janitor.log", "ab", opener=private) as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fleet.ops.launch.janitor"],
-                cwd="/",
-                start_new_session=True,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
-        assert process.stdin
-        process.stdin.write(json.dumps(spec).encode())
-        process.stdin.close()
-    except OSError:
-        return None
-    process.returncode = 0  # it outlives us on purpose: no ResourceWarning, no wait
-    return process.pid
-
-
-def _as_json(host: Host) -> dict[str, Any]:
-    key = host.identity_file
-    if key is not None and not key.startswith("~"):
-        key = str(Path(key).absolute())  # its folder is another one
-    return {**asdict(host), "identity_file": key, "env": {}}  # values of variables belong to ranks only
-
-
-def _host(stored: dict[str, Any]) -> Host:
-    return Host(**{**stored, "devices": None})
+def send_janitor(record: RunRecord, hosts: Sequence[Host], transport: Transport) -> int | None:
+    """Start it; its pid, or None when it cannot be started."""
+    seconds = NO_LEASE_SECONDS if record.lease is None else record.lease + record.grace + MARGIN_SECONDS
+    process = begin("janitor", record, hosts, transport, seconds=seconds)
+    return leave(process) if process else None
 
 
 def clean(host: Host, run: str, grace: float, transport: Transport, until: float, logs: NodeLogs) -> tuple[str, bool]:
@@ -126,17 +84,15 @@ def correct_summary(folder: RunFolder, complete: Collection[str]) -> None:
 
 
 def main() -> None:
-    """Read the spec from stdin, work, write what came of it to the run's events.jsonl."""
-    spec = json.load(sys.stdin)
-    folder = RunFolder(Path(spec["folder"]))
-    hosts = [_host(stored) for stored in spec["hosts"]]
-    transport = open_transport(spec["transport"], ConnectOptions(5.0), [*hosts, *map(_host, spec["gateways"])])
+    """Work, write what came of it to the run's events.jsonl."""
+    spec, record, hosts, transport = told()
+    folder = RunFolder(record.logs)
+    folder.hold(HANDOVER_SECONDS, helper=True)
     until = time.monotonic() + float(spec["seconds"])
-
     complete: list[str] = []
 
     def work(host: Host) -> None:
-        said, whole = clean(host, spec["run"], float(spec["grace"]), transport, until, folder.node(host.name))
+        said, whole = clean(host, record.run_id, record.grace, transport, until, folder.node(host.name))
         if whole:
             complete.append(host.name)
         folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)
@@ -148,7 +104,3 @@ def main() -> None:
         thread.join()
     transport.close()
     correct_summary(folder, complete)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ after a lost connection, so nothing else needs to be remembered.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -18,13 +19,14 @@ from typing import Any
 from fleet.errors import FleetError, ProtocolError, UsageError
 from fleet.protocol.state import LOG_NAME
 
+HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
-_LOG_NAME = re.compile(LOG_NAME)
+LOG = re.compile(LOG_NAME)
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
     """(rank or None, "stdout" or "stderr") of a log's name."""
-    match = _LOG_NAME.fullmatch(name)
+    match = LOG.fullmatch(name)
     assert match
     return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
 
@@ -44,7 +46,7 @@ class NodeLogs:
         self.folder = folder
         self.blocked: str | None = None
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if _LOG_NAME.fullmatch(p.name)}
+        self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if LOG.fullmatch(p.name)}
 
     def sizes(self) -> dict[str, int]:
         return dict(self._sizes)
@@ -106,6 +108,7 @@ class RunFolder:
         self.path = path.absolute()
         self._lock = threading.Lock()
         self._waiting = b""
+        self._held: int | None = None
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
@@ -119,12 +122,61 @@ class RunFolder:
                 runs_dir.mkdir(0o700, parents=True)
                 (runs_dir / ".gitignore").write_text("*\n")
             path.mkdir(0o700)
+            folder = cls(path)
+            folder.hold()
         except OSError as error:
             raise UsageError(
                 f"cannot make the log folder {path}: {error.strerror}",
                 hint="run fleet in a folder you may write to, or give --runs-dir",
             ) from None
-        return cls(path)
+        return folder
+
+    @classmethod
+    def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
+        """That of a run which was started before, wherever; made if need be, and held if nobody else does. UsageError
+        as create()."""
+        if not (runs_dir / run_id).is_dir():
+            return cls.create(runs_dir, run_id)
+        folder = cls(runs_dir / run_id)
+        folder.hold()
+        return folder
+
+    @property
+    def held(self) -> bool:
+        """Whether we are the one who writes here."""
+        return self._held is not None
+
+    def hold(self, seconds: float = 0.0, *, helper: bool = False) -> bool:
+        """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
+        long. helper: what holds it is nobody's terminal, and may be ended."""
+        deadline = time.monotonic() + seconds
+        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                os.close(fd)
+                return False
+            os.ftruncate(fd, 0)
+            os.write(fd, json.dumps({"pid": os.getpid(), "helper": helper}).encode())
+            self._held = fd
+            return True
+
+    def release(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def holder(self) -> dict[str, Any]:
+        """Who holds it: {"pid", "helper"}, {} where that cannot be told."""
+        try:
+            found = json.loads((self.path / ".lock").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def node(self, host: str) -> NodeLogs:
         return NodeLogs(self.path / host)

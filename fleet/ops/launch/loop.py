@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -13,11 +14,12 @@ from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.launch.failure import fate
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
-from fleet.ops.launch.gang import Gang, RankEnd
+from fleet.ops.launch.gang import INTERRUPTED, Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
+from fleet.ops.launch.keeper import send_keeper
 from fleet.ops.launch.logs import NodeLogs, RunFolder
-from fleet.ops.launch.plan import Plan
-from fleet.ops.launch.summary import INTERRUPTED, summarise
+from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.summary import left_alone, summarise
 from fleet.protocol.messages.run import News, RankEnded
 from fleet.rules.advice import EARLY_SECONDS, UNEVEN, Advice, early
 from fleet.rules.launch import of_locks
@@ -25,6 +27,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
 TICK = 0.1
+JOIN_SECONDS = 5.0
 STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
 ENGINE_GRACE = 1.0  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
@@ -38,28 +41,27 @@ def _of(host: str, text: str) -> Reason:
 
 
 class Run:
-    """A started run. `attach` later makes one for a run that somebody else started."""
+    """A run under way, whoever started it."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, sessions: Mapping[str, Session], runtime: Runtime) -> None:
-        self.plan, self.folder, self.runtime = plan, folder, runtime
-        options = plan.options
-        self.gang = Gang({n.host.name: n.node_rank for n in plan.nodes}, restarts=plan.job.max_restarts > 0)
-        self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in plan.hosts}
+    def __init__(self, record: RunRecord, folder: RunFolder, sessions: Mapping[str, Session], runtime: Runtime) -> None:
+        self.record, self.folder, self.runtime = record, folder, runtime
+        self.gang = Gang({n.host.name: n.node_rank for n in record.nodes}, restarts=record.restarts)
+        self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard] = queue.Queue()
         self._followers = {
             host.name: Follower(
-                plan.run_id,
+                record.run_id,
                 host,
-                sessions[host.name],
+                sessions.get(host.name),
                 runtime.transport,
                 self.logs[host.name],
                 self._heard.put,
                 runtime.emit,
-                options.node_timeout,
+                record.node_timeout,
             )
-            for host in plan.hosts
+            for host in record.hosts
         }
         self._handlers: dict[str, Callable[[Heard], None]] = {
             "message": self._on_message,
@@ -72,13 +74,18 @@ class Run:
         self._done: tuple[float, RankEnd] | None = None  # the first rank that ended well, and when that was heard
         self._stop_by: float | None = None
         self._killed = False
-        self._began = time.monotonic()
+        self._alone = 0.0  # when a detached run's nodes were last silent all at once
+        self._began = time.time()
 
     def follow(self) -> Report:
         """Until the end of the run, whatever it is; writes summary.json."""
         for follower in self._followers.values():
+            if self.record.lease is None:
+                follower.detach()  # it may have had one when it was started
             follower.start()
         while not all(node.ended for node in self.gang.nodes.values()):
+            if self.runtime.detach.is_set():
+                return self._leave()
             try:
                 heard = self._heard.get(timeout=TICK)
             except queue.Empty:
@@ -92,13 +99,29 @@ class Run:
             if self.runtime.cancel.count >= LEAVE:
                 break
         self._clean_up()
-        report = summarise(self.plan, self.gang, self.logs, self.incomplete, time.monotonic() - self._began)
+        report = summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
         self.folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
         try:
             self.folder.write_json("summary.json", report.as_json())
         except FleetError as error:
             self.runtime.emit(Notice("error", error.message, None, error.hint))
         return report
+
+    def _seconds(self) -> float:
+        """How long it ran: it may have been over before it was looked at."""
+        last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in self.gang.nodes.values()), default=0.0)
+        return max(0.0, (last if 0 < last < self._began else time.time()) - (self.record.started or self._began))
+
+    def _leave(self) -> Report:
+        """Let it go on without this process."""
+        for follower in self._followers.values():
+            follower.detach()
+        for follower in self._followers.values():
+            follower.give_up()
+            follower.join(JOIN_SECONDS)
+        pid = send_keeper(replace(self.record, lease=None), self.folder, self.runtime.transport)
+        self.say("info", f"run {self.record.run_id} goes on; process {pid} collects its logs here", "detached", pid=pid)
+        return left_alone(self.record)
 
     # -- what is heard ------------------------------------------------------------------------------------
     def say(
@@ -155,11 +178,11 @@ class Run:
         self._stop_if(reason)
         if self._done is None and not end.failed:
             self._done = time.monotonic(), end
-        if self.gang.all_well({node.host.name: node.ranks for node in self.plan.nodes}):
+        if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
             for follower in self._followers.values():
                 follower.over()
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
-            self._followers[host].stop(min(ENGINE_GRACE, self.plan.options.grace), str(self.gang.reason))
+            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason))
 
     def _on_remark(self, heard: Heard) -> None:
         level, text, hint = REMARKS[heard.what]
@@ -190,13 +213,13 @@ class Run:
                 _of(heard.host, ": its logs are not complete here"),
                 "incomplete",
                 heard.host,
-                hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.plan.run_id}",
+                hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.record.run_id}",
             )
 
     # -- what is done about it ----------------------------------------------------------------------------
     def _stop_if(self, reason: str | None) -> None:
         if reason is not None and self.gang.stop(reason, time.time()):
-            self._tell_all(self.plan.options.grace, reason)
+            self._tell_all(self.record.grace, reason)
 
     def _tell_all(self, grace: float, reason: str) -> None:
         self.say("info", f"stopping all nodes: {reason}", "stop", reason=reason, grace=grace)
@@ -206,15 +229,18 @@ class Run:
                 follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason)
 
     def _has_no_rank_left(self, host: str) -> bool:
-        return not self.gang.restarts and not self.gang.unaccounted(host, self.plan.node(host).ranks)
+        return not self.gang.restarts and not self.gang.unaccounted(host, self.record.node(host).ranks)
 
     def _watch_silence(self) -> None:
+        live = [name for name, node in self.gang.nodes.items() if not node.ended and node.lost is None]
+        if self.record.lease is None and all(self._followers[name].silent_since for name in live):
+            self._alone = time.monotonic()  # this machine's own link, or its sleep: no node is to blame
         for host, follower in self._followers.items():
             since, node = follower.silent_since, self.gang.nodes[host]
             if since is None or node.ended or node.lost is not None:
                 continue
-            silent = time.monotonic() - since
-            if silent >= self.plan.options.node_timeout:
+            silent = time.monotonic() - max(since, self._alone)
+            if silent >= self.record.node_timeout:
                 shut = follower.shut
                 self._lose(
                     host,
@@ -236,7 +262,7 @@ class Run:
         """A rank with fewer batches than others leaves them waiting for it, for half an hour."""
         if self._done is None or self._done[0] + EARLY_SECONDS > time.monotonic():
             return
-        end, running = self._done[1], sum(len(self.gang.unaccounted(n.host.name, n.ranks)) for n in self.plan.nodes)
+        end, running = self._done[1], sum(len(self.gang.unaccounted(n.host.name, n.ranks)) for n in self.record.nodes)
         self._done = inf, end
         if running and self.gang.stopped_at is None and not self.gang.restarts:
             self._advise("early", end.host, early(end.rank, end.host, running), f"if those wait for it: {UNEVEN}")
@@ -261,14 +287,14 @@ class Run:
     def _clean_up(self) -> None:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
         nodes = self.gang.nodes
-        left = [host for host in self.plan.hosts if nodes[host.name].lost is not None or not nodes[host.name].ended]
+        left = [host for host in self.record.hosts if nodes[host.name].lost is not None or not nodes[host.name].ended]
         if not left:
             return
         for host in left:
             self._followers[host.name].give_up()
             if host.name not in self.incomplete:
                 self.incomplete.append(host.name)
-        pid = send_janitor(self.plan, left, self.folder, self.runtime.transport)
-        ends = fate(self.plan.options.lease, pid)
+        pid = send_janitor(self.record, left, self.runtime.transport)
+        ends = fate(self.record.lease, pid)
         for host in left:
             self.say("warning", f"{host.name}: {ends}", "janitor", host.name)

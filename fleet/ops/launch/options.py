@@ -22,7 +22,8 @@ class LaunchOptions:
     inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per GPU, else one per core.
     lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node counts
     as lost. preflight: False starts in spite of findings. force: with sync, also over what another folder
-    delivered. runs_dir: where runs/RUN is made. cwd: the head's folder, the workdir of hosts that have none.
+    delivered. detach: leave the run to itself once it runs. runs_dir: where runs/RUN is made. cwd: the head's
+    folder, the workdir of hosts that have none.
     """
 
     nnodes: int | None = None
@@ -35,6 +36,7 @@ class LaunchOptions:
     runs_dir: Path = Path("runs")
     cwd: str = "."
     force: bool = False
+    detach: bool = False
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:

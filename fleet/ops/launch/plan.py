@@ -14,6 +14,7 @@ from fleet.engines.base import Start, World
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.plans import Line, PerHost, around
 from fleet.rules.units import counted
 
@@ -106,6 +107,24 @@ class Plan:
         yield PerHost(
             {name: _told(node, node["argv"]) for name, node in nodes.items()},
             {name: _told(node, own(node["argv"])) for name, node in nodes.items()},
+        )
+
+    def record(self, started: float) -> RunRecord:
+        """What is known of it from its start on. started: seconds since the epoch."""
+        job, options = self.job, self.options
+        return RunRecord(
+            self.run_id,
+            tuple(Node(n.host, n.node_rank, n.local_world_size, n.first_rank) for n in self.nodes),
+            job.engine,
+            job.script,
+            f"{self.world.master_addr}:{self.world.master_port}",
+            options.runs_dir / self.run_id,
+            None if options.detach else options.lease,
+            options.grace,
+            options.node_timeout,
+            job.max_restarts > 0,
+            whoami(),
+            started,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:

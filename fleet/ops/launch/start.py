@@ -14,6 +14,7 @@ from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Notice, Round, Started
 from fleet.model import Host, Result
 from fleet.ops.launch.plan import NodePlan, Plan
+from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages import run
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.state import COMMAND
@@ -85,7 +86,7 @@ class Sessions:
         return {result.host: answers[result.host] for result in results if result.ok}, errors
 
 
-def supervise_spec(plan: Plan, node: NodePlan) -> run.StartSpec:
+def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSpec:
     """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
     remote = files("fleet") / "node/run"
     facts = plan.facts.get(node.host.name)
@@ -101,7 +102,7 @@ def supervise_spec(plan: Plan, node: NodePlan) -> run.StartSpec:
         "python": plan.job.python or node.host.python,
         "activate": node.host.activate,
         "ranks": list(node.ranks),
-        "lease": plan.options.lease,
+        "lease": record.lease,
         "grace": plan.options.grace,
         "node_timeout": plan.options.node_timeout,
         "time": time.time(),
@@ -111,14 +112,15 @@ def supervise_spec(plan: Plan, node: NodePlan) -> run.StartSpec:
             COMMAND: node.start.command_file(),
             **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},
         },
+        "about": record.about(),
     }
 
 
-def start_all(plan: Plan, sessions: Sessions) -> Mapping[str, run.Started]:
+def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
     """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
 
     def start(host: Host) -> run.Started:
-        spec = supervise_spec(plan, plan.node(host.name))
+        spec = supervise_spec(plan, plan.node(host.name), record)
         answer = call(sessions.get(host), "run.supervise", spec, run.Started | Failed, timeout=START_SECONDS)
         if answer["event"] == "failed":
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])

@@ -10,19 +10,20 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectErr
 from fleet.model import Report, Result
 from fleet.ops.launch.failure import hint as plain_hint
 from fleet.ops.launch.failure import left_early, message, own_link
-from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
-from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.record import RunRecord
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.tracebacks import exception_of, identity, last_of
 
 Tail = Callable[..., str]
 TAIL_LINES = 12
-INTERRUPTED = "interrupted"
 
 
-def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: list[str], seconds: float) -> Report:
+def summarise(
+    run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: list[str], seconds: float
+) -> Report:
     """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head."""
     tail = tails(gang, logs)
 
@@ -32,8 +33,8 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
     failure = None if interrupted else own_link(gang) or gang.first(collateral)
-    missing = {n.host.name: ranks for n in plan.nodes if (ranks := gang.unaccounted(n.host.name, n.ranks))}
-    if failure is None and not interrupted and missing and not plan.job.max_restarts:
+    missing = {n.host.name: ranks for n in run.nodes if (ranks := gang.unaccounted(n.host.name, n.ranks))}
+    if failure is None and not interrupted and missing and not run.restarts:
         host = next(iter(missing))
         failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
     code = EXIT_OK
@@ -43,7 +44,7 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
         code = failure.exit_code or EXIT_HOST_FAILED
     elif incomplete or any(node.status.get("left") for node in gang.nodes.values()):
         code = EXIT_HOST_FAILED
-    results = tuple(_result(gang.nodes[host.name], plan) for host in plan.hosts)
+    results = tuple(_result(gang.nodes[host.name], run) for host in run.hosts)
     if code == EXIT_OK and not all(result.ok for result in results):
         code = EXIT_HOST_FAILED
     return Report(
@@ -51,16 +52,22 @@ def summarise(plan: Plan, gang: Gang, logs: Mapping[str, NodeLogs], incomplete: 
         results,
         code,
         {
-            "run": plan.run_id,
-            "world_size": plan.world.size,
+            "run": run.run_id,
+            "world_size": run.world_size,
             "seconds": round(seconds, 3),
-            "logs": str(plan.options.runs_dir / plan.run_id),
+            "logs": str(run.logs),
             "stopped": gang.reason,
-            "first_failure": describe(failure, plan, logs, gang, tail) if failure else None,
-            "tracebacks": _tracebacks(plan, logs, tail) if code != EXIT_OK else [],
+            "first_failure": describe(failure, run, logs, gang, tail) if failure else None,
+            "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
             "incomplete_logs": incomplete,
         },
     )
+
+
+def left_alone(run: RunRecord) -> Report:
+    """Of a run that goes on without this process: nothing has failed yet."""
+    data = {"run": run.run_id, "world_size": run.world_size, "logs": str(run.logs), "detached": True}
+    return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, data)
 
 
 def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
@@ -75,10 +82,10 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
     return tail
 
 
-def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
+def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
     """The last traceback of every rank, equal ones once: whose it is, the exception, the first one's log."""
     groups: dict[str, dict[str, Any]] = {}
-    for node in plan.nodes:
+    for node in run.nodes:
         host = node.host.name
         for rank in node.ranks:
             name = f"rank{rank}.err"
@@ -93,10 +100,10 @@ def _tracebacks(plan: Plan, logs: Mapping[str, NodeLogs], tail: Tail) -> list[di
     return list(groups.values())
 
 
-def _result(node: NodeState, plan: Plan) -> Result:
+def _result(node: NodeState, run: RunRecord) -> Result:
     ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
     ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
-    failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not plan.job.max_restarts]
+    failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.restarts]
     known = node.state in ("exited", "stopped", "lost")
     status = (failed or [node.engine_code])[0] if known else None
     error = node.why
@@ -118,7 +125,7 @@ def _result(node: NodeState, plan: Plan) -> Result:
     )
 
 
-def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> dict[str, Any]:
+def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail) -> dict[str, Any]:
     """The first failure as JSON: who, how, its traceback or last lines, a hint, and the log that tells more."""
     if failure.rank is None:
         name = "node.log"
@@ -133,7 +140,7 @@ def describe(failure: Failure, plan: Plan, logs: Mapping[str, NodeLogs], gang: G
     ran = failure.what in ("rank", "engine", "vanished")  # else its log tells only what its node did to it
     rule = hint_for(text) if ran else None
     trace = last_of(text) if ran else None
-    said, hint = message(failure, plan), rule.remedy if rule else plain_hint(failure, plan)
+    said, hint = message(failure, run), rule.remedy if rule else plain_hint(failure, run)
     early = left_early(failure, gang) if rule is not None and rule.collateral else None
     if early is not None:
         end, seconds = early

@@ -59,8 +59,55 @@ End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 News = RankEnded | Status | Failed
 Followed = Stream | End | News
 
+# what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
+About = TypedDict(
+    "About",
+    {
+        "engine": str,
+        "script": str,
+        "owner": str,
+        "started": Time,
+        "nnodes": Whole,
+        "world_size": Whole,
+        "master": str,
+        "restarts": bool,
+    },
+)
+# a run on one node. host: what the head that started it calls this node. alive: its supervisor, or who stands in for
+# it. lease, grace, node_timeout, silent: seconds; silent: since a rank wrote its last, None: none has. last: that line.
+RunHere = TypedDict(
+    "RunHere",
+    {
+        "run": str,
+        "host": str,
+        "node_rank": Whole,
+        "ranks": list[Whole],
+        "about": About | None,
+        "lease": float | None,
+        "grace": float,
+        "node_timeout": float,
+        "status": RunState,
+        "alive": bool,
+        "ended": list[RankEnded],
+        "silent": float | None,
+        "last": str,
+    },
+)
+RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[RunHere]})
+
 # -- what the head asks for ---------------------------------------------------------------------------------------
-FollowSpec = TypedDict("FollowSpec", {"run": str, "offsets": dict[str, int]})
+_Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
+
+
+class FollowSpec(_Follow, total=False):
+    """once: what there is now, and no more. passive: who only looks on renews no lease."""
+
+    once: bool
+    passive: bool
+
+
+# prefix: of the ids of the runs asked about. live: only those that have not ended
+RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
 StopSpec = TypedDict("StopSpec", {"run": str, "grace": float, "reason": str})
 # of the code that the run begins from: it is not replaced before `settle` seconds after its start
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
@@ -87,6 +134,7 @@ StartSpec = TypedDict(
         "time": float,
         "code": CodeInUse | None,
         "files": dict[str, str],
+        "about": About,
     },
 )
 

@@ -1,0 +1,166 @@
+"""`fleet ps`, `fleet logs`, `fleet attach`, `fleet stop`: runs that are, were, or outlived their head."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fleet.cli import plans, terminal
+from fleet.cli.command import Verb
+from fleet.cli.context import finish, the_fleet
+from fleet.cli.launch import follow as follow_run
+from fleet.cli.launch_view import Lines, write_line
+from fleet.cli.layout import table
+from fleet.cli.options import Seconds, common_options, settings_of
+from fleet.cli.output import clean, echo, fold
+from fleet.cli.progress import ProgressLine
+from fleet.errors import UsageError
+from fleet.events import Event, Output
+from fleet.inventory.nodeset import expand
+from fleet.model import Report
+
+RUNS_DIR = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    metavar="DIR",
+    show_default=True,
+    help="Where logs are, on this machine.",
+)
+
+
+@click.command("ps", cls=Verb, examples=("fleet ps", "fleet ps --all"))
+@click.option("-a", "--all", is_flag=True, help="Those that have ended, too, as long as their nodes keep them.")
+@common_options
+def ps(**given: bool) -> int:
+    """Show the runs on the hosts: who started them, how they stand, and the last line that a rank wrote.
+
+    The hosts are asked, so that runs of other heads are there, too.
+    """
+    with ProgressLine(quiet=settings_of().quiet or settings_of().json) as line:
+        planned = the_fleet(line).plan.ps(**given)
+        if settings_of().dry_run:
+            return plans.tell("ps", planned)
+        report = planned.run()
+    return finish(report, lambda it: show_runs(it, given["all"]), asked_for=True)
+
+
+def show_runs(report: Report, every: bool) -> None:
+    from fleet.rules.units import seconds
+
+    rows = []
+    for run in report.data["runs"]:
+        total = run.get("world_size") or sum(len(node["ranks"]) for node in run["nodes"].values())
+        up = total - run["ranks_ended"] if run["state"] in ("running", "stopping") else 0
+        rows.append(
+            (
+                run["run"],
+                run["state"] + (", detached" if run["lease"] is None and run["state"] == "running" else ""),
+                "?" if run["age"] is None else seconds(run["age"]),
+                clean(run.get("owner") or "?"),
+                fold(run["nodes"]),
+                f"{up}/{total}",
+                clean((run.get("master") or "?").rpartition(":")[2]),
+                "never" if run["silent"] is None else seconds(run["silent"]),
+                clean(run["last"]),
+            )
+        )
+    if not rows:
+        echo("no run" if every else "no live run; --all shows those that have ended")
+        return
+    width = terminal.width(sys.stdout)
+    titles = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT FOR", "LAST LINE")
+    for line in table(titles, rows, width, keys=1, shorten=not settings_of().verbose):
+        echo(line, wrap=False)
+
+
+@click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
+@click.argument("run")
+@click.option("--grace", type=Seconds(min=0), metavar="S", help="Seconds between SIGTERM and SIGKILL [the run's own].")
+@RUNS_DIR
+@common_options
+def stop(run: str, grace: float | None, runs_dir: Path) -> int:
+    """End a run on all its nodes, whoever started it. RUN is an id, a unique prefix, a name, or 'latest'.
+
+    Hosts that do not answer now are tried again in the background.
+    """
+    with ProgressLine(quiet=settings_of().quiet or settings_of().json) as line:
+        planned = the_fleet(line).plan.stop(run, grace=grace, runs_dir=runs_dir)
+        if settings_of().dry_run:
+            return plans.tell("stop", planned)
+        report = planned.run()
+    return finish(report, show_stopped)
+
+
+def show_stopped(report: Report) -> None:
+    says = {"running": "stopped", "gone": "had ended", "unknown": "had not begun"}
+    for was, what in says.items():
+        hosts = [result.host for result in report.results if result.ok and result.data.get("was") == was]
+        if hosts:
+            echo(f"run {report.data['run']}: {fold(hosts)}: {what}")
+
+
+@click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
+@click.argument("run", default="latest")
+@RUNS_DIR
+@common_options
+def attach(run: str, runs_dir: Path) -> int:
+    """Follow a run that was detached, that lost its head, or that another head started. Its logs are fetched from where
+    they end here; Ctrl-C leaves it to itself again. RUN is an id, a unique prefix, a name, or 'latest'.
+
+    Exit: as launch.
+    """
+    planned = the_fleet().plan.attach(run, runs_dir=runs_dir)
+    return plans.tell("attach", planned) if settings_of().dry_run else follow_run(planned, leave=True)
+
+
+def _ranks(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
+    if value is None:
+        return None
+    if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", value, re.ASCII):
+        raise click.BadParameter(f"{value!r}: ranks are numbers and ranges, 0,8-15")
+    return frozenset(int(name[1:]) for name in expand(f"r[{value}]"))
+
+
+@click.command(
+    "logs", cls=Verb, examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err")
+)
+@click.argument("run", default="latest")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
+@click.option("--rank", callback=_ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--err", is_flag=True, help="Standard errors alone.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
+@RUNS_DIR
+@common_options
+def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
+    """Show what a run's ranks wrote, or go on showing what they write. RUN is an id, a unique prefix, a name, or
+    'latest'. The run's own end is not changed by it.
+    """
+    settings = settings_of()
+    if settings.json:
+        raise UsageError("logs takes no --json", hint="the files are as the ranks wrote them: runs/RUN/HOST/rank*.out")
+    planned = the_fleet().plan.logs(run, rank=rank, **given)
+    if settings.dry_run:
+        return plans.tell("logs", planned)
+    report = planned.run(Shown(bare=rank is not None and len(rank) == 1))
+    return finish(report)
+
+
+class Shown:
+    """An Emit: whole lines, behind `[host:rank]` where more than one rank is shown."""
+
+    def __init__(self, *, bare: bool) -> None:
+        self._bare = bare
+        self._lines: dict[tuple[str, int | None, str], Lines] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Output):
+            lines = self._lines.setdefault((event.host, event.rank, event.stream), Lines())
+            who = event.host if event.rank is None else f"{event.host}:{event.rank}"
+            for line in lines.feed(event.data):
+                write_line("" if self._bare else who, line, sys.stdout)

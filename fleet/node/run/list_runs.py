@@ -1,0 +1,88 @@
+"""The runs of this node, live ones first of all: what each is, how it stands, and the last line that it wrote.
+
+spec: {"prefix": of their ids, "live": only those that have not ended}. Answers J {"event": "runs", "runs": [...]}: see
+RunHere in fleet/protocol/messages/run.py.
+"""
+
+import os
+import re
+import time
+
+from fleet.node.base.wire import send_exit, send_json, start
+from fleet.node.run.run_folder import FINAL, NODE, boot_id, lease_of, owners, read_json, read_status, runs_root
+from fleet.protocol.state import LOG_NAME, PID, SPEC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from fleet.protocol.messages import run
+
+say: "Callable[[run.RunsHere], None]" = send_json
+LAST_BYTES, LAST_CHARACTERS = 4096, 200
+
+
+def last_line(path: str) -> str:
+    """Of a log, as a terminal would show it."""
+    with open(path, "rb") as f:
+        f.seek(max(0, os.fstat(f.fileno()).st_size - LAST_BYTES))
+        text = f.read().decode("utf-8", "replace").rstrip()
+    return text.rpartition("\n")[2].rstrip("\r").rpartition("\r")[2][-LAST_CHARACTERS:]
+
+
+def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
+    """(seconds since a rank wrote, what): the last line that is none of the engine's own, if there is one."""
+    times = {}
+    for name in names:
+        found = os.stat(os.path.join(folder, name))
+        if found.st_size and name.startswith("rank"):
+            times[name] = found.st_mtime
+    if not times:
+        return None, ""
+    newest = max(times, key=lambda name: times[name])
+    return max(0.0, time.time() - times[newest]), last_line(os.path.join(folder, newest))
+
+
+def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", alive: bool) -> "run.RunHere":
+    names = os.listdir(folder)
+    silent, last = written_last(folder, [each for each in names if re.match(LOG_NAME + "$", each)])
+    ended = [read_json(os.path.join(folder, each)) for each in names if re.match(r"rank[0-9]+\.json$", each)]
+    return {
+        "run": spec["run"],
+        "host": spec.get("host") or NODE,
+        "node_rank": spec.get("node_rank") or 0,
+        "ranks": spec.get("ranks") or [],
+        "about": spec.get("about"),
+        "lease": lease_of(folder, spec),
+        "grace": spec.get("grace") or 0.0,
+        "node_timeout": spec.get("node_timeout") or 0.0,
+        "status": status,  # type: ignore[typeddict-item]
+        "alive": alive,
+        "ended": [dict(record, event="rank") for record in ended if record],  # type: ignore[misc]
+        "silent": silent,
+        "last": last,
+    }
+
+
+def runs(prefix: str, live: bool) -> "list[run.RunHere]":
+    found = []
+    for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
+        folder = os.path.join(runs_root(), name)
+        spec = read_json(os.path.join(folder, SPEC)) if name.startswith(prefix) and name[0] != "." else {}
+        if spec.get("node") != NODE or not isinstance(spec.get("run"), str):
+            continue
+        status, alive = read_status(folder), bool(owners(folder))
+        here = alive or read_json(os.path.join(folder, PID)).get("boot") == boot_id()
+        if live and (status.get("state") in FINAL or not here):
+            continue  # it has ended, or the machine's own end was its
+        try:
+            found.append(described(folder, spec, status, alive))
+        except OSError:
+            pass  # it is being taken away
+    return found
+
+
+def main() -> None:
+    spec: run.RunsSpec = start()
+    say({"event": "runs", "runs": runs(spec["prefix"], spec["live"])})
+    send_exit(0)

@@ -1,0 +1,59 @@
+"""Follows a run in the place of a fleet command that leaves it (`launch --detach`): logs, gang rule, summary.
+
+`send_keeper` starts this module as a process of its own, see background.py. A run needs none: without one its nodes go
+on, and `fleet attach` follows it again, from where its logs end here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+
+from fleet.errors import FleetError
+from fleet.ops.launch.background import begin, leave, told
+from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
+from fleet.ops.launch.record import RunRecord
+from fleet.runtime import Runtime
+from fleet.transport.base import Transport
+
+FOLLOWS = b"follows\n"
+
+
+def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport) -> int:
+    """Hand the run's folder over to it; its pid, once it follows. FleetError: nobody on this machine does."""
+    process = begin("keeper", record, record.hosts, transport)
+    folder.release()
+    if process is not None:
+        assert process.stdout
+        until, said = time.monotonic() + HANDOVER_SECONDS, b""
+        while not said and select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+            said = os.read(process.stdout.fileno(), len(FOLLOWS))
+            if not said:
+                break
+        if said:
+            return leave(process)
+        process.kill()
+        process.communicate()
+    raise FleetError(
+        f"nothing on this machine follows the run: {folder.path / 'keeper.log'} may say why; it goes on all the same",
+        hint=f"fleet attach {record.run_id}",
+        kind="not-followed",
+    )
+
+
+def main() -> None:
+    """Follow it to its end."""
+    from fleet.ops.launch.loop import Run  # which sends keepers
+
+    _, record, _, transport = told()
+    folder = RunFolder(record.logs)
+    if not folder.hold(HANDOVER_SECONDS, helper=True):
+        sys.exit(f"another process follows {record.run_id} here")
+    run = Run(record, folder, {}, Runtime(transport))
+    os.write(1, FOLLOWS)
+    os.dup2(2, 1)
+    folder.event("kept", pid=os.getpid())
+    run.follow()
+    transport.close()

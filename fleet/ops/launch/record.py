@@ -1,0 +1,89 @@
+"""What is known of a run by whoever follows it: the launch that planned it, or a head that found it on its nodes."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.model import Host, Node
+from fleet.protocol.messages.run import About
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
+    None for ever. grace, node_timeout: seconds. restarts: its engine starts ranks again by itself. logs: the run's
+    folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch."""
+
+    run_id: str
+    nodes: tuple[Node, ...]
+    engine: str
+    script: str
+    master: str
+    logs: Path
+    lease: float | None = 120.0
+    grace: float = 10.0
+    node_timeout: float = 15.0
+    restarts: bool = False
+    owner: str = ""
+    started: float = 0.0
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return tuple(node.host for node in self.nodes)
+
+    @property
+    def world_size(self) -> int:
+        return sum(node.local_world_size for node in self.nodes)
+
+    def node(self, host: str) -> Node:
+        return next(node for node in self.nodes if node.host.name == host)
+
+    def about(self) -> About:
+        """What each node keeps of it."""
+        return {
+            "engine": self.engine,
+            "script": self.script,
+            "owner": self.owner,
+            "started": self.started,
+            "nnodes": len(self.nodes),
+            "world_size": self.world_size,
+            "master": self.master,
+            "restarts": self.restarts,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """For from_json() in another process of this machine."""
+        return {
+            **asdict(self),
+            "logs": str(self.logs.absolute()),
+            "nodes": [{**asdict(node), "host": host_as_json(node.host)} for node in self.nodes],
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> RunRecord:
+        nodes = tuple(Node(**{**node, "host": host_from_json(node["host"])}) for node in stored["nodes"])
+        return cls(**{**stored, "logs": Path(stored["logs"]), "nodes": nodes})
+
+
+def whoami() -> str:
+    """USER@HEAD, for others to see whose run it is."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "?"
+    return f"{user}@{socket.gethostname()}"
+
+
+def host_as_json(host: Host) -> dict[str, Any]:
+    key = host.identity_file
+    if key is not None and not key.startswith("~"):
+        key = str(Path(key).absolute())  # the other process's folder is another one
+    return {**asdict(host), "identity_file": key, "env": {}}  # values of variables belong to ranks only
+
+
+def host_from_json(stored: dict[str, Any]) -> Host:
+    return Host(**{**stored, "devices": None})

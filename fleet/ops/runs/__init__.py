@@ -1,0 +1,1 @@
+"""Runs that are, were, or outlived their head: `fleet ps`, `stop`, `attach`, `logs`."""

@@ -1,0 +1,178 @@
+"""What the nodes know of runs. They are asked: another head may have started a run, this one may have forgotten it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.each import on_each
+from fleet.errors import UsageError
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Node, Result
+from fleet.ops.launch.record import RunRecord
+from fleet.protocol.messages.run import About, RunHere, RunsHere
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import call
+
+ASK_SECONDS = 30.0
+LATEST = "latest"
+ENDED = ("exited", "stopped", "lost")
+_NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order."""
+
+    run_id: str
+    hosts: Mapping[str, Host]
+    parts: Mapping[str, RunHere]
+
+    @property
+    def about(self) -> About | None:
+        return next((part["about"] for part in self.parts.values() if part["about"]), None)
+
+    @property
+    def nnodes(self) -> int:
+        """How many nodes it was started on; they need not all have answered."""
+        return self.about["nnodes"] if self.about else len(self.parts)
+
+    @property
+    def started(self) -> float:
+        return self.about["started"] if self.about else 0.0
+
+    @property
+    def live(self) -> bool:
+        return any(not _over(part) for part in self.parts.values())
+
+    @property
+    def lease(self) -> float | None:
+        return next((part["lease"] for part in self.parts.values() if not _over(part)), None)
+
+    @property
+    def state(self) -> str:
+        """ "running", "stopping", "lost" (nobody on a node cares for it any more), "done", "stopped" or "failed"."""
+        states = [part["status"].get("state") for part in self.parts.values()]
+        if self.live:
+            forgotten = any(not _over(part) and not part["alive"] for part in self.parts.values())
+            return "lost" if forgotten else "stopping" if "stopping" in states else "running"
+        if any(part["status"].get("cause") == "asked" for part in self.parts.values()):
+            return "stopped"
+        failed = any(
+            part["status"].get("state") != "exited" or part["status"].get("engine_status")
+            for part in self.parts.values()
+        )
+        return "failed" if failed else "done"
+
+    def record(self, runs_dir: Path) -> RunRecord:
+        """To follow it from this machine."""
+        about, part = self.about, next(iter(self.parts.values()))
+        nodes = [
+            Node(self.hosts[name], each["node_rank"], len(each["ranks"]), min(each["ranks"], default=0))
+            for name, each in self.parts.items()
+        ]
+        return RunRecord(
+            self.run_id,
+            tuple(nodes),
+            about["engine"] if about else "engine",
+            about["script"] if about else "",
+            about["master"] if about else "",
+            runs_dir / self.run_id,
+            self.lease,
+            part["grace"],
+            max(1.0, part["node_timeout"]),
+            bool(about and about["restarts"]),
+            about["owner"] if about else "",
+            self.started,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        ended = {name: len({end["rank"] for end in part["ended"]}) for name, part in self.parts.items()}
+        spoke = [(part["silent"], part["last"]) for part in self.parts.values() if part["silent"] is not None]
+        silent, last = min(spoke, key=lambda it: it[0] or 0.0, default=(None, ""))
+        return {
+            "run": self.run_id,
+            "state": self.state,
+            **(self.about or {}),
+            "age": round(time.time() - self.started, 1) if self.started else None,
+            "lease": self.lease,
+            "ranks_ended": sum(ended.values()),
+            "silent": silent,
+            "last": last,
+            "nodes": {
+                name: {
+                    "node_rank": part["node_rank"],
+                    "ranks": part["ranks"],
+                    "ranks_ended": ended[name],
+                    "state": part["status"].get("state"),
+                    "reason": part["status"].get("reason"),
+                    "alive": part["alive"],
+                    "silent": part["silent"],
+                    "last": part["last"],
+                }
+                for name, part in self.parts.items()
+            },
+        }
+
+
+def _over(part: RunHere) -> bool:
+    return part["status"].get("state") in ENDED
+
+
+def find(inventory: Inventory, runtime: Runtime, *, live: bool) -> tuple[list[FoundRun], tuple[Result, ...]]:
+    """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended."""
+
+    def ask(session: Session, host: Host) -> Result:
+        spec = {"prefix": "", "live": live}
+        answer = call(session, "run.list_runs", spec, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
+        return Result(host.name, True, 0, data={"runs": answer["runs"]})
+
+    results = on_each(inventory.hosts, runtime, ask, what="asking for runs")
+    parts: dict[str, dict[str, RunHere]] = {}
+    for result in results:
+        for part in result.data.get("runs", ()):
+            parts.setdefault(part["run"], {})[result.host] = part
+    hosts = {host.name: host for host in inventory.hosts}
+    runs = []
+    for run_id, of in parts.items():
+        ordered = dict(sorted(of.items(), key=lambda item: item[1]["node_rank"]))
+        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered))
+    return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
+
+
+def choose(word: str, run_ids: Sequence[str]) -> str:
+    """The run that a word means: an id, "latest", a name (its newest run), a unique prefix. run_ids: newest first.
+    UsageError."""
+    if word in run_ids:
+        return word
+    if word == LATEST and run_ids:
+        return run_ids[0]
+    named = [run_id for run_id in run_ids if (found := _NAME.fullmatch(run_id)) and found[1] == word]
+    if named:
+        return named[0]
+    begun = [run_id for run_id in run_ids if run_id.startswith(word)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        raise UsageError(f"{word}: {len(begun)} runs begin so: {_few(begun)}", hint="give more of its id, or 'latest'")
+    known = f"known are {_few(run_ids)}" if run_ids else "no run is known"
+    raise UsageError(f"no run {word}: {known}", hint="'fleet ps --all' lists them")
+
+
+def _few(names: Iterable[str]) -> str:
+    first, *others = list(names)
+    return ", ".join([first, *others[:2]]) + (f" and {len(others) - 2} more" if len(others) > 2 else "")
+
+
+def missing(run: FoundRun, results: Iterable[Result]) -> str | None:
+    """What to say when nodes of a run did not answer."""
+    if len(run.parts) >= run.nnodes:
+        return None
+    silent = [result.host for result in results if not result.ok]
+    where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
+    return f"run {run.run_id}: {len(run.parts)} of its {run.nnodes} nodes are known here{where}"

@@ -1,0 +1,203 @@
+"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine, what is missing is brought first."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import EXIT_OK, FleetError
+from fleet.events import Notice, Output, silent
+from fleet.model import Host, Inventory, Report, Result
+from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.logs import LOG, RunFolder, stream_of
+from fleet.ops.plans import Line
+from fleet.ops.runs.find import FoundRun, choose, find, missing
+from fleet.runtime import Runtime
+
+POLL_SECONDS = 0.1
+CHUNK = 1 << 20
+SILENCE_SECONDS = 45.0
+
+
+@dataclass(frozen=True)
+class LogsPlan:
+    """word: what names the run. ranks: only these, and nothing of the engines; None: all. err: standard errors alone.
+    only: hosts. tail: lines of each log to begin with, None: all. follow: until the run is over."""
+
+    inventory: Inventory
+    word: str
+    runs_dir: Path
+    follow: bool = False
+    only: tuple[str, ...] | None = None
+    ranks: frozenset[int] | None = None
+    err: bool = False
+    tail: int | None = None
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.word, "logs": str(self.runs_dir), "follow": self.follow}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"shows the logs of run {self.word}"
+
+    def wants(self, host: str, name: str) -> bool:
+        rank, stream = stream_of(name)
+        return (
+            (self.only is None or host in self.only)
+            and (rank is not None if self.ranks is None else rank in self.ranks)
+            and (stream == "stderr" or not self.err)
+        )
+
+
+@dataclass
+class Reader:
+    """Emits what is new in the log files of a run's folder. begin: where to begin in a file, by its path."""
+
+    folder: Path
+    plan: LogsPlan
+    emit: Callable[[Output], None]
+    offsets: dict[Path, int] = field(default_factory=dict)
+
+    def poll(self) -> bool:
+        """Whether there was any."""
+        moved = False
+        for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
+            if not LOG.fullmatch(path.name) or not self.plan.wants(path.parent.name, path.name):
+                continue
+            rank, stream = stream_of(path.name)
+            if path not in self.offsets:
+                self.offsets[path] = 0 if self.plan.tail is None else tail_offset(path, self.plan.tail)
+            with path.open("rb") as f:
+                f.seek(self.offsets[path])
+                while data := f.read(CHUNK):
+                    self.offsets[path] += len(data)
+                    self.emit(Output(path.parent.name, "stdout" if stream == "stdout" else "stderr", data, rank))
+                    moved = True
+        return moved
+
+
+def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
+    rank = stream_of(path.name)[0] if LOG.fullmatch(path.name) else None
+    return rank is None, rank or 0, path.parent.name, path.name
+
+
+def tail_offset(path: Path, lines: int) -> int:
+    """Where the last `lines` lines of a file begin."""
+    with path.open("rb") as f:
+        end = at = f.seek(0, os.SEEK_END)
+        count = 0
+        while at > 0:
+            size = min(CHUNK, at)
+            at -= size
+            f.seek(at)
+            block = f.read(size)
+            place = len(block) - (at + size == end and block.endswith(b"\n"))
+            while (place := block.rfind(b"\n", 0, place)) >= 0:
+                count += 1
+                if count == lines:
+                    return at + place + 1
+    return 0 if lines else end
+
+
+def local_runs(runs_dir: Path) -> list[str]:
+    """The runs that have a folder here, newest first."""
+    found = [path for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
+    return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+
+
+def run(plan: LogsPlan, runtime: Runtime) -> Report:
+    """Emits Output. A host's result is an error where its logs could not be brought."""
+    run_id, found = _named(plan, runtime)
+    folder = RunFolder.open(plan.runs_dir, run_id)
+    reader = Reader(folder.path, plan, runtime.emit)
+    errors: Mapping[str, FleetError] = {}
+    try:
+        if found is not None and folder.held:
+            errors = _bring(found, folder, runtime, lambda: None, once=True)
+        reader.poll()
+        if plan.follow and found is not None and found.live:
+            if folder.held:
+                errors = _bring(found, folder, runtime, reader.poll, once=False)
+            else:
+                _watch(folder, runtime, reader.poll)
+            reader.poll()
+    finally:
+        folder.release()
+    hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
+    results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
+    code = max((error.exit_code for error in errors.values()), default=EXIT_OK)
+    return Report("logs", results, code, {"run": run_id, "logs": str(folder.path)})
+
+
+def _named(plan: LogsPlan, runtime: Runtime) -> tuple[str, FoundRun | None]:
+    """The run, and what its nodes know of it; None where all of it is here, or nothing is known there any more."""
+    local = local_runs(plan.runs_dir)
+    try:
+        run_id = choose(plan.word, local)
+    except FleetError:
+        run_id = ""
+    if run_id and (plan.runs_dir / run_id / "summary.json").exists():
+        return run_id, None
+    runs, asked = find(plan.inventory, runtime, live=False)
+    known = {each.run_id: each for each in runs}
+    run_id = run_id or choose(plan.word, list(known))
+    found = known.get(run_id)
+    if found is not None and (lacks := missing(found, asked)) is not None:
+        runtime.emit(Notice("warning", lacks))
+    return run_id, found
+
+
+def _bring(
+    found: FoundRun, folder: RunFolder, runtime: Runtime, meanwhile: Callable[[], object], *, once: bool
+) -> dict[str, FleetError]:
+    """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from."""
+    heard: list[Heard] = []
+    followers = [
+        Follower(
+            found.run_id,
+            host,
+            None,
+            runtime.transport,
+            folder.node(name),
+            heard.append,
+            silent,
+            SILENCE_SECONDS,
+            once=once,
+            passive=True,
+        )
+        for name, host in found.hosts.items()
+    ]
+    for follower in followers:
+        follower.start()
+    while any(follower.is_alive() for follower in followers) and not runtime.cancel.is_set():
+        meanwhile()
+        for follower in followers if once else ():
+            if follower.silent_since is not None:
+                follower.give_up()  # what it has will be there next time
+        runtime.cancel.wait(POLL_SECONDS)
+    for follower in followers:
+        follower.give_up()
+        follower.join()
+    whole = {word.host for word in heard if word.what == "over" and word.data["complete"]}
+    said = {word.host: word.data["reason"] for word in heard if word.what == "dropped"}
+    return {
+        name: FleetError(
+            f"its logs are not complete here: {said.get(name, 'interrupted')}", host=name, kind="incomplete"
+        )
+        for name in found.hosts
+        if name not in whole and not runtime.cancel.is_set()
+    }
+
+
+def _watch(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
+    """Somebody else on this machine brings the logs, until nobody does."""
+    while not folder.hold() and not runtime.cancel.is_set():
+        poll()
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,78 @@
+"""`fleet stop RUN`: ends a run on all its nodes, whoever started it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.each import on_each
+from fleet.errors import HostFailed
+from fleet.events import Notice
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.launch.gang import STOPPED_BY
+from fleet.ops.launch.janitor import send_janitor
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.record import whoami
+from fleet.ops.launch.start import STOP_SECONDS
+from fleet.ops.plans import Line
+from fleet.ops.runs.find import choose, find
+from fleet.protocol.messages.run import Stopped, StopSpec
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import call
+
+
+@dataclass(frozen=True)
+class StopPlan:
+    """word: what names the run. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
+
+    inventory: Inventory
+    word: str
+    grace: float | None
+    runs_dir: Path
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    def describe(self) -> dict[str, Any]:
+        return {"run": self.word, "grace": self.grace}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"ends run {self.word} on all its nodes"
+
+
+def run(plan: StopPlan, runtime: Runtime) -> Report:
+    """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
+    runs, asked = find(plan.inventory, runtime, live=False)
+    known = {each.run_id: each for each in runs}
+    # a live one is meant before those that have ended
+    ordered = sorted(known, key=lambda run_id: not known[run_id].live)
+    found = known[choose(plan.word, ordered)]
+    grace = next(iter(found.parts.values()))["grace"] if plan.grace is None else plan.grace
+    spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": STOPPED_BY + whoami()}
+
+    def stop(session: Session, host: Host) -> Result:
+        answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
+        data = {"was": answer["was"], "left": answer["left"]}
+        error = None
+        if answer["left"]:
+            error = HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+        return Result(host.name, not error, 0 if not error else None, error=error, data=data)
+
+    stopped = on_each(tuple(found.hosts.values()), replace(runtime, fanout=len(found.hosts)), stop, what="stopping")
+    unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
+    left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
+    data: dict[str, Any] = {"run": found.run_id, "janitor": None}
+    if left:
+        record = replace(found.record(plan.runs_dir), grace=grace)
+        folder = RunFolder.open(plan.runs_dir, found.run_id)
+        folder.release()
+        hosts = [host for host in plan.inventory.hosts if host.name in left]
+        data["janitor"] = send_janitor(record, hosts, runtime.transport)
+        if data["janitor"]:
+            runtime.emit(Notice("warning", f"process {data['janitor']} stops it there when they answer"))
+    results = (*stopped, *unknown)
+    return Report("stop", results, exit_code_of(results), data)

@@ -1,0 +1,123 @@
+"""Which run a word means, how a run stands, where its logs begin, and whose its folder is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.model import Host
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.runs.find import FoundRun, choose
+from fleet.ops.runs.logs import tail_offset
+
+IDS = [
+    "train-20261122-120000-ab12",
+    "train-20261121-120000-cd34",
+    "train-big-20261120-120000-ef56",
+    "odd",
+]
+
+
+@pytest.mark.parametrize(
+    "word, meant",
+    [
+        ("latest", IDS[0]),
+        ("train", IDS[0]),
+        ("train-big", IDS[2]),
+        ("train-b", IDS[2]),
+        ("train-20261121", IDS[1]),
+        ("o", "odd"),
+        (IDS[1], IDS[1]),
+    ],
+)
+def test_a_word_means_a_run(word: str, meant: str) -> None:
+    assert choose(word, IDS) == meant
+
+
+@pytest.mark.parametrize(
+    "word, runs, said",
+    [
+        ("train-2026", IDS, "2 runs begin so: train-20261122-120000-ab12, train-20261121-120000-cd34"),
+        ("eval", IDS, "no run eval: known are train-20261122-120000-ab12, .* and 1 more"),
+        ("latest", [], "no run latest: no run is known"),
+    ],
+)
+def test_what_means_none_or_many_is_said(word: str, runs: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        choose(word, runs)
+
+
+def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
+    given = {"run": "r", "host": "n", "node_rank": 0, "ranks": [0], "about": None, "lease": None, "grace": 1.0}
+    return {
+        **given,
+        "node_timeout": 15.0,
+        "status": {"state": state, **status},
+        "alive": alive,
+        "ended": [],
+        "silent": None,
+        "last": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "parts, state",
+    [
+        ([part(), part()], "running"),
+        ([part(), part("exited", engine_status=0)], "running"),
+        ([part(), part("stopping")], "stopping"),
+        ([part(), part(alive=False)], "lost"),
+        ([part("exited", engine_status=0), part("exited", engine_status=0)], "done"),
+        ([part("exited", engine_status=0), part("exited", engine_status=1)], "failed"),
+        ([part("stopped", cause="asked"), part("exited", engine_status=1)], "stopped"),
+        ([part("stopped", cause="lease")], "failed"),
+    ],
+)
+def test_how_a_run_stands(parts: list[Any], state: str) -> None:
+    hosts = {f"h{n}": Host(f"h{n}", f"h{n}") for n in range(len(parts))}
+    run = FoundRun("r", hosts, dict(zip(hosts, parts, strict=True)))
+    assert run.state == state
+    assert run.as_json()["state"] == state and run.record(Path("runs")).world_size == len(parts)
+
+
+LONG = "x" * (3 << 20) + "\nend\n"
+
+
+@pytest.mark.parametrize("text", ["", "one", "one\n", "one\ntwo", "one\ntwo\nthree\n", "\n\n\n", LONG])
+@pytest.mark.parametrize("lines", [0, 1, 2, 5])
+def test_the_last_lines_of_a_log(tmp_path: Path, text: str, lines: int) -> None:
+    path = tmp_path / "rank0.out"
+    path.write_text(text)
+    last = text.splitlines(True)[-lines:] if lines else []
+    assert text[tail_offset(path, lines) :] == "".join(last)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from fleet.ops.launch.logs import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+print(folder.hold(helper=True), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_writes_to_a_folder(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    assert folder.held and RunFolder.open(tmp_path / "runs", "r").held is False
+    assert folder.holder() == {"pid": os.getpid(), "helper": False}
+    folder.release()
+    argv = [sys.executable, "-c", HOLD, str(folder.path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout and other.stdin
+        assert other.stdout.readline() == "True\n"
+        assert folder.hold(0.2) is False and folder.holder() == {"pid": other.pid, "helper": True}
+        other.stdin.close()
+        assert folder.hold(10.0)
+    folder.release()
