@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,7 @@ class Accelerate(Engine):
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
         text = read_config(folder / given, given) if given is not None else NO_CONFIG
-        notes = (*job.notes, *unsaved(text, given))
+        notes = (*job.notes, *unsaved(text, given), *(unasked(os.environ) if given is None else ()))
         return replace(job, files={**job.files, CONFIG: text}, notes=notes)
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
@@ -115,6 +116,14 @@ def told(options: Mapping[str, Any]) -> list[str]:
     """Options that it has under the same names, as it writes them."""
     words = {name.replace("-", "_"): value for name, value in options.items() if name != "config-file"}
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in words.items()]
+
+
+def unasked(env: Mapping[str, str]) -> Iterator[str]:
+    """A word where 'accelerate config' has been answered on this machine, and nobody named what it wrote."""
+    cache = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    path = Path(cache).expanduser() / "accelerate/default_config.yaml"
+    if path.is_file():
+        yield f"accelerate's {path} is not read unasked: --config-file {path} is for all hosts"
 
 
 def unsaved(text: str, given: str | None) -> Iterator[str]:

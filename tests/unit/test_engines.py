@@ -102,6 +102,17 @@ def test_accelerate_without_a_configuration_gets_one_that_says_nothing(tmp_path:
     assert list(job.files) == ["accelerate.yaml"] and "'NO'" in job.files["accelerate.yaml"]
 
 
+def test_accelerates_default_configuration_is_named_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate/default_config.yaml").write_text("distributed_type: MULTI_GPU\n")
+    job = engine("accelerate").prepare(Job("t.py"), tmp_path)
+    assert "'NO'" in job.files["accelerate.yaml"] and "default_config.yaml is not read unasked" in job.notes[0]
+    assert prepared(tmp_path, "distributed_type: 'NO'\n").notes == ()
+
+
 def test_accelerates_mpirun_would_be_a_fan_out_of_its_own(tmp_path: Path) -> None:
     job = prepared(tmp_path, "distributed_type: MULTI_CPU\nuse_cpu: true\nmpirun_config: {mpirun_hostfile: h}\n")
     assert job.files["accelerate.yaml"] == "distributed_type: MULTI_CPU\nuse_cpu: true\n"
