@@ -41,6 +41,10 @@ REFUSED = {
     "rdzv-backend": (_RENDEZVOUS, ITSELF),
     "rdzv-conf": (_RENDEZVOUS, ITSELF),
     "local-addr": ("each node has its own", "data_address in the inventory, where fleet does not find it"),
+    **{
+        name: ("that is for torchrun's agent alone", f"fleet launch --engine-arg=--{name}=VALUE")
+        for name in ("monitor-interval", "start-method", "role", "numa-binding", "event-log-handler")
+    },
     "standalone": ("a run on one node stays inside it anyway", "fleet launch --nnodes 1"),
     "same-network": ("fleet has the ranks meet at --master-addr", ITSELF),
     "log-dir": (_LOGS, "fleet launch --runs-dir DIR"),

@@ -4,6 +4,7 @@ one by an entry point of the group `fleet.engines`."""
 from __future__ import annotations
 
 from fleet.engines.base import Engine
+from fleet.engines.slips import is_shells
 from fleet.registry import Registry
 
 DEFAULT = "torchrun"
@@ -20,11 +21,8 @@ ENGINES: Registry[Engine] = Registry(
     group="fleet.engines",
 )
 engine = ENGINES.get
-_SHELL_SCRIPTS = (".sh", ".bash", ".zsh")
 
 
 def suited(script: str) -> tuple[str, dict[str, str]]:
     """(engine, its options) where none was asked for: a shell script is started once on each node, as by hand."""
-    if script.endswith(_SHELL_SCRIPTS):
-        return "command", {"per": "node"}
-    return DEFAULT, {}
+    return ("command", {"per": "node"}) if is_shells(script) else (DEFAULT, {})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fleet.engines.base import SPAWN, Engine, InRunDir, Option, Start, World, python_command, ranks_env
+from fleet.engines.base import SPAWN, Engine, InRunDir, Option, Start, World, as_written, python_command, ranks_env
 from fleet.engines.slips import refuse_owned
 from fleet.errors import UsageError
 from fleet.model import Job, Node
@@ -90,7 +90,7 @@ class Accelerate(Engine):
             "accelerate.commands.launch",
             "--config_file",
             InRunDir(CONFIG),
-            *told(job.engine_options),
+            *as_written(job.engine_options, "config-file"),
             *job.engine_args,
             f"--machine_rank={node.node_rank}",
             f"--num_machines={len(world.nodes)}",
@@ -110,12 +110,6 @@ class Accelerate(Engine):
             "TORCHELASTIC_RUN_ID",
         )
         return Start(argv, python_command(job, python), ranks_env(world, node))
-
-
-def told(options: Mapping[str, Any]) -> list[str]:
-    """Options that it has under the same names, as it writes them."""
-    words = {name.replace("-", "_"): value for name, value in options.items() if name != "config-file"}
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in words.items()]
 
 
 def unasked(env: Mapping[str, str]) -> Iterator[str]:

@@ -165,6 +165,12 @@ def visible_devices(node: Node) -> dict[str, str]:
     return {} if node.host.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.host.devices))}
 
 
+def as_written(options: Mapping[str, Any], *fleets: str) -> list[str]:
+    """Options that a launcher has under the same names, with underscores; without those that are fleet's."""
+    words = {f"--{name.replace('-', '_')}": value for name, value in options.items() if name not in fleets}
+    return [name if value is True else f"{name}={value}" for name, value in words.items()]
+
+
 def python_command(job: Job, python: str) -> tuple[str, ...]:
     """A rank's argv: for Python unbuffered, so that its lines come when they are printed."""
     if job.kind == "program":

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command
+from fleet.engines.base import SPAWN, Engine, Option, Start, World, as_written, python_command
 from fleet.engines.env_file import read_env_file
 from fleet.errors import UsageError
 from fleet.model import Job, Node
@@ -22,6 +21,7 @@ class DeepSpeed(Engine):
     options = (
         Option("bind-cores-to-rank", "Give each rank cores of its own, by numactl."),
         Option("bind-core-list", "Of these cores: 0-7,16-23.", "LIST"),
+        Option("log-level", "How much its launcher says.", choices=("debug", "info", "warning", "error", "critical")),
         Option("no-local-rank", "Leave the script without --local_rank."),
     )
 
@@ -59,7 +59,7 @@ class DeepSpeed(Engine):
             f"--node_rank={node.node_rank}",
             f"--master_addr={world.master_addr}",
             f"--master_port={world.master_port}",
-            *told(job),
+            *as_written(job.engine_options, "no-local-rank"),
             *job.engine_args,
             # the launcher would put --local_rank behind the first word of spawn.py's argv; spawn.py does it right
             "--no_python",
@@ -69,14 +69,6 @@ class DeepSpeed(Engine):
         without = "no-local-rank" in job.engine_options or "--no_local_rank" in job.engine_args
         at = None if without else len(command) - len(job.args)
         return Start((*argv, *SPAWN), command, local_rank_at=at)
-
-
-def told(job: Job) -> Iterator[str]:
-    """The options that its launcher takes on a node."""
-    if "bind-cores-to-rank" in job.engine_options:
-        yield "--bind_cores_to_rank"
-    if cores := job.engine_options.get("bind-core-list"):
-        yield f"--bind_core_list={cores}"
 
 
 def env_files(folder: Path) -> list[Path]:

@@ -18,19 +18,20 @@ LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "colossalai", "mpirun", "mpi
 _RANKS = re.compile(r"--?(nproc[-_]per[-_]node|num[-_]gpus)(=(.+))?")
 
 
+def is_shells(script: str) -> bool:
+    """A shell's script, or a shell."""
+    path = PurePosixPath(script)
+    return path.suffix in (".sh", ".bash", ".zsh") or _SHELLS.fullmatch(path.name) is not None
+
+
 def refuse(job: Job) -> None:
     """UsageError when job.script is none that Python could start."""
     name = PurePosixPath(job.script).name
-    if PurePosixPath(job.script).suffix in (".sh", ".bash", ".zsh"):
-        path = job.script if "/" in job.script else f"./{job.script}"
+    if is_shells(job.script):
+        path = job.script if "/" in job.script or _SHELLS.fullmatch(name) else f"./{job.script}"
         raise UsageError(
             f"{job.script} is no Python script, and engine {job.engine} starts Python",
             hint=_line(["--engine", "command", path, *job.args]),
-        )
-    if _SHELLS.fullmatch(name):
-        raise UsageError(
-            f"{job.script} is no Python script, and engine {job.engine} starts Python",
-            hint=_line(["--engine", "command", job.script, *job.args]),
         )
     if _PYTHON.fullmatch(name):
         if "-m" in job.args:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fleet
-from fleet.engines import ENGINES, engine
+from fleet.engines import ENGINES, engine, suited
 from fleet.engines.base import World, python_command
 from fleet.errors import UsageError
 from fleet.model import Host, Job, Node
@@ -318,3 +318,12 @@ def test_accelerates_zero3_that_saves_nothing_is_told_before_it_trains(tmp_path:
     (tmp_path / "default.yaml").write_text(config)
     job = engine("accelerate").prepare(Job("t.py", engine_options={"config-file": "default.yaml"}), tmp_path)
     assert bool(job.notes) is told and all("default.yaml has ZeRO-3" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("script", "engine"),
+    [("sft.sh", "command"), ("bin/sft.bash", "command"), ("bash", "command"), ("/bin/sh", "command")]
+    + [(name, "torchrun") for name in ("train.py", "train", "sh.py", "bash/train.py", "torchrun")],
+)
+def test_the_engine_where_none_is_asked_for(script: str, engine: str) -> None:
+    assert suited(script) == (engine, {"per": "node"} if engine == "command" else {})
