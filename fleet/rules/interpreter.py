@@ -24,7 +24,7 @@ def activate(view: View) -> str | None:
 
 def broken(view: View) -> Said | None:
     error = view.get("python_error")
-    return with_others(view, "the training interpreter: " + Reason.of_node(error), CORRECT) if error else None
+    return with_others(view, Reason("the training interpreter: ") + Reason.of_node(error), CORRECT) if error else None
 
 
 def with_others(view: View, message: str, remedy: str) -> Said:
@@ -58,7 +58,7 @@ def missing_modules(view: View) -> Any:
     if not missing:
         return None
     said = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}"
-    return with_others(view, "needed for a run: " + Reason.of_node(said), INSTALL)
+    return with_others(view, Reason("needed for a run: ") + Reason.of_node(said), INSTALL)
 
 
 def other_packages(view: View) -> Any:
@@ -78,7 +78,7 @@ RULES = (
     Rule(
         "python-missing",
         broken,
-        "said",
+        "clear",
         "the training interpreter",
         CORRECT,
         needs="python",
@@ -86,7 +86,7 @@ RULES = (
     Rule(
         "module-missing",
         missing_modules,
-        "said",
+        "clear",
         "needed for a run",
         INSTALL,
     ),

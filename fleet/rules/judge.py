@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 def judge(views: Mapping[str, View]) -> list[Finding]:
     """All findings about these hosts (name -> view), in order of severity, then of the rules."""
     needed = {name for view in views.values() for name in view["want"].needs}
-    found = [finding for rule in RULES for finding in _apply(_for(rule, needed), views, needed)]
+    found = [finding for rule in RULES for finding in _apply(rule, views, needed)]
     # one cause, one finding: a different minor version is a different patch release too
     reported = {finding.id for finding in found}
     signs = {rule.id for rule in RULES if rule.covered_by in reported}
@@ -52,12 +52,9 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
-def _for(rule: Rule, needed: Collection[str]) -> Rule:
-    """The rule as severe as it is for what is to run."""
-    return replace(rule, severity="error" if rule.needs in needed else "warning") if rule.needs else rule
-
-
 def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> Iterable[Finding]:
+    if rule.needs:  # as severe as it is for what is to run
+        rule = replace(rule, severity="error" if rule.needs in needed else "warning")
     values = {}
     for name, view in views.items():
         applies = lookup(view, rule.when) if rule.when else True
@@ -118,12 +115,8 @@ def _of(names: Iterable[str]) -> Reason:
 
 def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
-        yield rule.found(names, _of(names) + f"{rule.what}: " + Reason.of_node(str(value)))
-
-
-def _said(rule: Rule, values: Values) -> Iterable[Finding]:
-    for value, names in groups({name: value for name, value in values.items() if value}):
-        yield rule.found(names, _of(names) + value.message, remedy=value.remedy)
+        said = value if isinstance(value, Said) else Said(Reason(f"{rule.what}: ") + Reason.of_node(str(value)))
+        yield rule.found(names, _of(names) + said.message, remedy=said.remedy)
 
 
 def _somewhere(rule: Rule, values: Values) -> Iterable[Finding]:
@@ -168,7 +161,6 @@ _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "minimum": _limit,
     "maximum": _limit,
     "clear": _clear,
-    "said": _said,
     "somewhere": _somewhere,
     "distinct": _distinct,
     "digest": _digest,

@@ -52,25 +52,24 @@ def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> Said:
 # -- script, code, data ----------------------------------------------------------------------------------------
 def code(view: View) -> Said | None:
     found = view.get("code") or {}
-    if found.get("busy"):
-        said = Reason("a sync to {to} is under way, from {who}", to=found.get("folder"), who=found["busy"])
-        return Said(said, "launch again when it has ended")
-    if not found.get("half"):
+    if not found.get("busy") and not found.get("half"):
         return None
+    under_way = "a sync to {to} is under way, from {who}"
     mixed = "a sync to {to} was interrupted while it put files in place: old and new ones are mixed"
-    return Said(Reason(mixed, to=found.get("folder")))
+    return _delivery(found, under_way, "launch again when it has ended", mixed)
 
 
 def data(view: View) -> Said | None:
     found = view.get("data")
     if not found or code(view):
         return None
-    if found.get("busy"):
-        said = Reason("data is being delivered to {to}, from {who}", to=found.get("folder"), who=found["busy"])
-        return Said(said, "launch again when it has come")
-    return Said(
-        Reason("a delivery of data to {to} was cut short: files of it are missing or old", to=found.get("folder"))
-    )
+    cut = "a delivery of data to {to} was cut short: files of it are missing or old"
+    return _delivery(found, "data is being delivered to {to}, from {who}", "launch again when it has come", cut)
+
+
+def _delivery(found: View, under_way: str, again: str, cut: str) -> Said:
+    to, who = found.get("folder"), found.get("busy")
+    return Said(Reason(under_way, to=to, who=who), again) if who else Said(Reason(cut, to=to))
 
 
 def workdir(view: View) -> Said | None:
@@ -137,10 +136,8 @@ def way(master: bool) -> Callable[[View], Said | None]:
 
 
 def _holder(holder: View | None) -> str:
-    if not holder:
-        return ""
-    if holder.get("pid") is None:
-        return ", held by another user's process"
+    if not holder or holder.get("pid") is None:
+        return ", held by another user's process" if holder else ""
     run = f", run {holder['run_id']}" if holder.get("run_id") else ""
     return f", held by pid {holder['pid']} ({(holder.get('command') or '?')[:100]}{run})"
 
@@ -157,19 +154,19 @@ LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
 
 RULES = (
     *(
-        Rule(f"step-{step}", stuck(step), "said", step, LOOK, "warning" if step == "code" else "error", run=True)
+        Rule(f"step-{step}", stuck(step), "clear", step, LOOK, "warning" if step == "code" else "error", run=True)
         for step in OF_A_RUN
     ),
-    Rule("build-lock", left_locks(True), "said", "locks of builds", "remove them", run=True),
-    Rule("build-lock-unsure", left_locks(False), "said", "locks of builds", "remove them", "warning", run=True),
-    Rule("code-mixed", code, "said", "the code", "run 'fleet sync' again", run=True),
-    Rule("data-mixed", data, "said", "the data", "run 'fleet sync --data' again", run=True),
-    Rule("workdir-missing", workdir, "said", "the workdir", SYNC, needs="launch"),
-    Rule("script-missing", script, "said", "the script", SYNC, run=True),
+    Rule("build-lock", left_locks(True), "clear", "locks of builds", "remove them", run=True),
+    Rule("build-lock-unsure", left_locks(False), "clear", "locks of builds", "remove them", "warning", run=True),
+    Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
+    Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data' again", run=True),
+    Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),
+    Rule("script-missing", script, "clear", "the script", SYNC, run=True),
     Rule(
         "ranks-share-gpus",
         crowded,
-        "said",
+        "clear",
         "ranks",
         "set 'slots', or --nproc-per-node gpu",
         "warning",
@@ -178,7 +175,7 @@ RULES = (
     Rule(
         "ranks-alone",
         alone,
-        "said",
+        "clear",
         "ranks",
         "--cpu, or 'use_cpu: true' in its configuration; under FSDP --env ACCELERATE_USE_CPU=true",
         "warning",
@@ -187,14 +184,14 @@ RULES = (
     Rule(
         "config-unread",
         unread,
-        "said",
+        "clear",
         "a launcher's configuration",
         "--config-file names one, on this machine: it is the same for all hosts then",
         "warning",
         run=True,
     ),
-    Rule("master", way(True), "said", "the master", LOOK_AT_MASTER, run=True),
-    Rule("way-to-master", way(False), "said", "the way to the master", LOOK_AT_MASTER, covered_by="master", run=True),
+    Rule("master", way(True), "clear", "the master", LOOK_AT_MASTER, run=True),
+    Rule("way-to-master", way(False), "clear", "the way to the master", LOOK_AT_MASTER, covered_by="master", run=True),
     Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
     Rule(
         "code-differs",

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fleet.model import Kind as ScriptKind
 
 Severity = Literal["error", "warning", "info"]
-Kind = Literal["equal", "minimum", "maximum", "clear", "said", "somewhere", "distinct", "digest", "partly", "contents"]
+Kind = Literal["equal", "minimum", "maximum", "clear", "somewhere", "distinct", "digest", "partly", "contents"]
 View = Mapping[str, Any]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MiB, GiB = 1 << 20, 1 << 30
@@ -65,7 +65,7 @@ class Rule:
     fact: a dotted path into a host's view (rules/view.py), or a function of the view.
     kind: "equal": the same on all hosts. "minimum", "maximum": at least, at most the limit; `levels` are
     (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text that says what is
-    wrong, must be empty; "said": the same for a sentence of its own. "somewhere": at least one host has it.
+    wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
     none. "contents": {name: value} is the same everywhere.
     what: what the fact is called in the message. when: a fact that must be true for the rule to apply to a host.

@@ -14,11 +14,16 @@ BEHIND_ACTIVATE = ("python", "compilers", "nccl", "gpus", "gpu processes", "buil
 def view(facts: View, want: Want = Want()) -> View:
     """Facts of one host, of `check` or of a launch's preflight, with the derived ones laid over them; "want" is what is
     wanted of it."""
-    result = {**facts, "want": want}
-    timed_out = list(facts.get("timed_out") or [])
-    if "activate" in timed_out:
-        timed_out = [step for step in timed_out if step not in BEHIND_ACTIVATE]
-    result["hangs"] = dict.fromkeys(timed_out, f"did not answer within {want.deadline:g} s")
+    late = facts.get("timed_out") or ()
+    behind = BEHIND_ACTIVATE if "activate" in late else ()
+    links = [i for i in facts.get("interfaces") or () if i["name"] == facts.get("head_interface")]
+    result = {
+        **facts,
+        "want": want,
+        "hangs": {step: f"did not answer within {want.deadline:g} s" for step in late if step not in behind},
+        "link": links[0] if links else {},
+        "infiniband_ports": sum(port["state"] == "ACTIVE" for port in facts.get("infiniband") or ()),
+    }
     if result.get("python") is not None:
         _python(result)
     if (found := result.get("gpus")) is not None:
@@ -26,9 +31,6 @@ def view(facts: View, want: Want = Want()) -> View:
         result["gpu"] = {"count": len(found), "model": ", ".join(models) or None}
         if found and not result.get("driver"):
             result["driver"] = found[0].get("driver")
-    link = [i for i in result.get("interfaces") or [] if i["name"] == result.get("head_interface")]
-    result["link"] = link[0] if link else {}
-    result["infiniband_ports"] = len([p for p in result.get("infiniband") or [] if p["state"] == "ACTIVE"])
     if clock := result.get("clock"):
         result["clock"] = {**clock, "skew": max(0.0, abs(clock["offset"]) - clock["uncertainty"])}
     result["several_ranks"] = (want.ranks or result.get("gpu", {}).get("count") or 1) > 1

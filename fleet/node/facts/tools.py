@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUTPUT_LIMIT = 1 << 20
+# how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
+GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
+NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
 # Runs in the training interpreter, whatever its age. Versions are read from metadata and version files as text:
 # importing torch would cost seconds. JSON on the last line: a sitecustomize may print before it.
 ASK_PYTHON = r"""
@@ -192,64 +195,58 @@ class Tools:
         self.activated.set()
         return {"activate": problem}
 
+    def missing(self) -> str:
+        """What is said where there is no interpreter."""
+        wanted = self.spec.get("python")
+        return "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH"
+
     def interpreter(self) -> "tuple[str, dict[str, str]]":
         """As environment(); Refused where there is none."""
-        wanted = self.spec.get("python")
         path, env = self.environment()
         if not path:
-            raise Refused(
-                "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH",
-                "correct 'python' (or 'activate') of this host in the inventory",
-            )
+            raise Refused(self.missing(), "correct 'python' (or 'activate') of this host in the inventory")
         return path, env
 
     def python(self) -> "dict[str, Any]":
-        answer: dict[str, Any] = {"path": None, "version": None, "error": None}
-        facts = {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
-        try:
-            path, env = self.interpreter()
-        except Refused as refused:
-            answer["error"] = refused.message
-            return facts
-        answer["path"] = path
-        said, answer["error"] = ask_interpreter(path, env)
+        path, env = self.environment()
+        said, error = ask_interpreter(path, env) if path else (None, self.missing())
         if said is None:
-            return facts
-        for name in ("torch", "deepspeed", "packages"):
-            facts[name] = said.pop(name)
-        answer.update(said)
-        return facts
+            answer = {"path": path or None, "version": None, "error": error}
+            return {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
+        facts = {name: said.pop(name) for name in ("torch", "deepspeed", "packages")}
+        return dict(facts, python=dict(said, path=path, error=None))
 
     def module(self, name: str, workdir: str) -> "str | None":
         """The file that `python -m name` would run there."""
-        try:
-            path, env = self.interpreter()
-        except Refused:
-            return None
-        out = run([path, "-c", FIND_MODULE, name, workdir], env)[1]
+        path, env = self.environment()
+        out = run([path, "-c", FIND_MODULE, name, workdir], env)[1] if path else ""
         return (out.splitlines() or [""])[-1] or None
 
+    def program(
+        self, env: "dict[str, str]", name: str, arguments: "list[str]", pattern: str, *places: str
+    ) -> "dict[str, str | None]":
+        """{"path", "version"} of a tool; nothing where there is none, or none that can be started."""
+        path = self.tool(name, *places, env=env)
+        try:
+            return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])} if path else {}
+        except OSError:
+            return {}
+
+    def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
+        usual = "/usr/local/cuda"
+        places = (env.get("CUDA_HOME") or usual, usual)
+        return self.program(env, "nvcc", ["--version"], r"release (\d+(?:\.\d+)*)", *(p + "/bin" for p in places))
+
     def compilers(self) -> "dict[str, Any]":
-        # gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
-        full = ["-dumpfullversion", "-dumpversion"]
         env = self.environment()[1]
-        cuda = [env.get("CUDA_HOME", "/usr/local/cuda") + "/bin", "/usr/local/cuda/bin"]
-
-        def version(name: str, arguments: "list[str]", pattern: str, *places: str) -> "str | None":
-            path = self.tool(name, *places, env=env)
-            try:
-                return find(pattern, run([path] + arguments, env)[1]) if path else None
-            except OSError:
-                return None  # a tool that cannot be started is as good as absent
-
         return {
             "compilers": {
-                "gcc": version("gcc", full, r"^([\d.]+)$"),
-                "g++": version("g++", full, r"^([\d.]+)$"),
-                "ninja": version("ninja", ["--version"], r"^([\d.]+)"),
+                "gcc": self.program(env, "gcc", *GCC).get("version"),
+                "g++": self.program(env, "g++", *GCC).get("version"),
+                "ninja": self.program(env, "ninja", *NINJA).get("version"),
             },
-            "cuda_toolkit": version("nvcc", ["--version"], r"release ([\d.]+)", *cuda),
-            "rsync": version("rsync", ["--version"], r"version v?([\d.]+)"),
+            "cuda_toolkit": self.nvcc(env).get("version"),
+            "rsync": self.program(env, "rsync", ["--version"], r"version v?([\d.]+)").get("version"),
         }
 
     def nccl(self) -> "dict[str, Any]":
@@ -264,33 +261,32 @@ class Tools:
         found = [path for folder in folders if folder for path in sorted(glob.glob(folder + "/libnccl.so.*.*.*"))]
         return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
 
+    def smi(self, query: str, width: int) -> "tuple[list[list[str]], str | None]":
+        """The rows that nvidia-smi answers with, and what it says is wrong; neither where there is none."""
+        path = self.tool("nvidia-smi")
+        if path is None:
+            return [], None
+        status, out, err = run([path, query, "--format=csv,noheader,nounits"], self.env)
+        return rows(out, width), (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status else None
+
     def gpus(self) -> "dict[str, Any]":
-        facts: dict[str, Any] = {"gpus": [], "gpu_error": None}
-        smi = self.tool("nvidia-smi")
-        if smi:
-            fields = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
-            status, out, err = run([smi, "--query-gpu=" + fields, "--format=csv,noheader,nounits"], self.env)
-            if status != 0:
-                facts["gpu_error"] = last_line(err, out) or "nvidia-smi: exit status %d" % status
-            facts["gpus"] = [
-                {
-                    "index": int(index),
-                    "name": name,
-                    "memory": count(memory, 1 << 20),
-                    "uuid": uuid,
-                    "driver": version,
-                    "ecc_errors": count(ecc),
-                }
-                for index, name, memory, uuid, version, ecc in rows(out, 6)
-            ]
-        return facts
+        fields = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
+        found, error = self.smi("--query-gpu=" + fields, 6)
+        gpus = [
+            {
+                "index": int(index),
+                "name": name,
+                "memory": count(memory, 1 << 20),
+                "uuid": uuid,
+                "driver": version,
+                "ecc_errors": count(ecc),
+            }
+            for index, name, memory, uuid, version, ecc in found
+        ]
+        return {"gpus": gpus, "gpu_error": error}
 
     def gpu_processes(self) -> "dict[str, Any]":
-        smi = self.tool("nvidia-smi")
-        query = ["--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"]
-        out = run([smi] + query, self.env)[1] if smi else ""
+        found = self.smi("--query-compute-apps=pid,gpu_uuid,used_memory", 3)[0]
         return {
-            "gpu_processes": [
-                {"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in rows(out, 3)
-            ]
+            "gpu_processes": [{"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in found]
         }

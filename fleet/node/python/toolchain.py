@@ -13,10 +13,9 @@ spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {},
 import json
 import re
 
-from fleet.node.base.errors import Refused
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.facts.system import find, system
-from fleet.node.facts.tools import Tools, rows, run
+from fleet.node.facts.system import system
+from fleet.node.facts.tools import GCC, NINJA, Tools, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,48 +41,33 @@ class Toolchain:
 
     def compilers(self) -> "dict[str, Any]":
         env = self.tools.environment()[1]
-        full = ["-dumpfullversion", "-dumpversion"]
-        home = env.get("CUDA_HOME")
-        cuda = ([home + "/bin"] if home else []) + ["/usr/local/cuda/bin"]
 
-        def compiler(
-            name: str, word: "str | None", arguments: "list[str]", pattern: str, *places: str
-        ) -> "dict[str, str | None] | None":
-            wanted = (env.get(word) or "").split() if word else []
-            path = self.tools.tool(wanted[0] if wanted else name, *places, env=env)
-            if path is None:
-                return None
-            try:
-                return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])}
-            except OSError:
-                return None
+        def compiler(name: str, word: str) -> "dict[str, str | None] | None":
+            wanted = env.get(word, "").split() or [name]
+            return self.tools.program(env, wanted[0], *GCC) or None
 
         return {
-            "cc": compiler("gcc", "CC", full, r"^(\d+(?:\.\d+)*)$"),
-            "cxx": compiler("g++", "CXX", full, r"^(\d+(?:\.\d+)*)$"),
-            "nvcc": compiler("nvcc", None, ["--version"], r"release (\d+(?:\.\d+)*)", *cuda),
-            "ninja": compiler("ninja", None, ["--version"], r"^(\d+(?:\.\d+)*)"),
+            "cc": compiler("gcc", "CC"),
+            "cxx": compiler("g++", "CXX"),
+            "nvcc": self.tools.nvcc(env) or None,
+            "ninja": self.tools.program(env, "ninja", *NINJA) or None,
         }
 
     def build(self) -> "dict[str, Any]":
-        try:
-            path, env = self.tools.interpreter()
-        except Refused:
+        path, env = self.tools.environment()
+        if not path:
             return {}  # the step `python` says so
-        out = run([path, "-c", ASK_BUILD], env)[1]
-        answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(run([path, "-c", ASK_BUILD], env)[1].strip().splitlines()[-1])
         return answer
 
     def gpus(self) -> "dict[str, Any]":
         facts = self.tools.gpus()
-        smi = self.tools.tool("nvidia-smi")
-        if smi and facts["gpus"]:
-            # a driver before 510 does not know the field, and says so with a status
-            status, out, _err = run([smi, "--query-gpu=index,compute_cap", "--format=csv,noheader"], self.tools.env)
-            caps = {int(index): said for index, said in rows(out, 2)} if status == 0 else {}
-            for gpu in facts["gpus"]:
-                said = caps.get(gpu["index"], "")
-                gpu["capability"] = said if re.match(r"\d+\.\d+$", said) else None
+        # a driver before 510 does not know the field, and says so with a status
+        found, error = self.tools.smi("--query-gpu=index,compute_cap", 2) if facts["gpus"] else ([], None)
+        caps = {} if error else {int(index): said for index, said in found}
+        for gpu in facts["gpus"]:
+            said = caps.get(gpu["index"], "")
+            gpu["capability"] = said if re.match(r"\d+\.\d+$", said) else None
         return facts
 
 
