@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from fleet.errors import ProtocolError
@@ -34,27 +35,22 @@ def ask(
     facts: Facts = {}
     best: tuple[float, float] | None = None
     deadline = time.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
-    with Program(session, "facts.probe", spec) as program:
-        undo = hurry.on_set(lambda: program.send({"op": "done"})) if hurry else None
-        try:
-            if clock:
-                program.send({"op": "clock"})
-            # the first answer tells when python had started there, nothing about the clock
-            asked: float | None = None
-            for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
-                if frame.kind != MESSAGE:
-                    continue
-                message = frame.decode(Probed)
-                facts = message.get("facts") or facts
-                if "clock" in message:
-                    best = better(best, asked, message["clock"], time.time())
-                    clock -= 1
-                    if clock > 0:
-                        asked = time.time()
-                        program.send({"op": "clock"})
-        finally:
-            if undo:
-                undo()
+    with Program(session, "facts.probe", spec) as program, ExitStack() as at_end:
+        if hurry:
+            at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
+        if clock:
+            program.send({"op": "clock"})
+        # the first answer tells when python had started there, nothing about the clock
+        asked: float | None = None
+        for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
+            message = frame.decode(Probed) if frame.kind == MESSAGE else {}
+            facts = message.get("facts") or facts
+            if "clock" in message:
+                best = better(best, asked, message["clock"], time.time())
+                clock -= 1
+                if clock > 0:
+                    asked = time.time()
+                    program.send({"op": "clock"})
     if not facts:
         raise ProtocolError("it told no facts", session.host.name)
     if best is not None:

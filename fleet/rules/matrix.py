@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fleet.inventory.nodeset import fold
 from fleet.rules.judge import groups, has_majority
-from fleet.rules.rule import MISSING, View, lookup
+from fleet.rules.rule import MISSING, GiB, View, lookup
 from fleet.rules.units import seconds, size
 
 ABSENT = "-"
@@ -38,30 +38,29 @@ def matrix(views: Mapping[str, View], max_columns: int) -> Matrix:
     """
     # a newline in what a node says must not look like a row of ours
     texts = {name: {label: " ".join(show(view).split()) for label, show in ROWS} for name, view in views.items()}
-    alike = groups({name: tuple(row.values()) for name, row in texts.items()})
-    labels = [label for label, _ in ROWS if any(row[label] != ABSENT for row in texts.values())]
-    columns = [names for _, names in alike]
+    columns = [names for _, names in groups({name: tuple(row.values()) for name, row in texts.items()})]
     fits = len(columns) <= max_columns
-    rows = []
-    for label in labels:
-        shared = groups({name: row[label] for name, row in texts.items()})
-        usual = shared[0][0] if has_majority(shared) else None
-        if fits:
-            cells = [Cell(texts[names[0]][label], texts[names[0]][label] != usual) for names in columns]
-        else:
-            rest = "\n".join(f"{fold(names)}: {text}" for text, names in shared[1:])
-            cells = [Cell(shared[0][0], usual is None), Cell(rest, bool(rest))]
-        rows.append((label, tuple(cells)))
+    rows = [
+        (label, _cells({name: texts[name][label] for name in texts}, columns if fits else None)) for label, _ in ROWS
+    ]
     for label, path, form in SPANS:
         spans = [_span(views, names, path, form) for names in (columns if fits else [list(views)])]
-        if any(text != ABSENT for text in spans):
-            rows.append((label, tuple(map(Cell, spans if fits else [*spans, ""]))))
-    titles = tuple(_title(names) for names in columns) if fits else (f"most of {len(views)} hosts", "others")
-    return Matrix(titles, tuple(rows))
+        rows.append((label, tuple(map(Cell, spans if fits else [*spans, ""]))))
+    titles = [f"{fold(names)} ({len(names)})" if len(names) > 1 else names[0] for names in columns]
+    return Matrix(
+        tuple(titles) if fits else (f"most of {len(views)} hosts", "others"),
+        tuple(row for row in rows if any(cell.text not in (ABSENT, "") for cell in row[1])),
+    )
 
 
-def _title(names: list[str]) -> str:
-    return f"{fold(names)} ({len(names)})" if len(names) > 1 else names[0]
+def _cells(texts: Mapping[str, str], columns: Sequence[list[str]] | None) -> tuple[Cell, ...]:
+    """A fact of which each host has a text: a cell for each column of hosts, or what most have, and the others."""
+    shared = groups(texts)
+    usual = shared[0][0] if has_majority(shared) else None
+    if columns is not None:
+        return tuple(Cell(texts[names[0]], texts[names[0]] != usual) for names in columns)
+    rest = "\n".join(f"{fold(names)}: {text}" for text, names in shared[1:])
+    return Cell(shared[0][0], usual is None), Cell(rest, bool(rest))
 
 
 def _span(views: Mapping[str, View], names: list[str], path: str, form: Callable[[float], str]) -> str:
@@ -95,14 +94,6 @@ def _torch(view: View) -> str:
     return version if build == UNKNOWN else f"{version} ({build}{f', NCCL {nccl}' if isinstance(nccl, str) else ''})"
 
 
-def _ops(view: View) -> str:
-    return ABSENT if view.get("deepspeed", MISSING) is None else _fact("deepspeed_ops")(view)
-
-
-def _cpu(view: View) -> str:
-    return f"{_fact('cpu.usable')(view)} x {_fact('cpu.model')(view)}"
-
-
 def _gpus(view: View) -> str:
     if lookup(view, "gpu_error"):
         return "unusable" if lookup(view, "gpu_error") is not MISSING else UNKNOWN
@@ -117,11 +108,6 @@ def _link(view: View) -> str:
     return f"{name}{f', {speed} Mbit/s' if isinstance(speed, int) else ''}, mtu {mtu}"
 
 
-def _memory(total: float) -> str:
-    # no two machines have the same to the byte
-    return f"{round(total / (1 << 30))} GiB"
-
-
 def _offset(s: float) -> str:
     # what a round trip can tell; less is noise
     if abs(s) < 0.005:
@@ -134,12 +120,13 @@ ROWS: tuple[tuple[str, Callable[[View], str]], ...] = (
     ("kernel", _fact("kernel")),
     ("architecture", _fact("arch")),
     ("glibc", _fact("glibc")),
-    ("CPUs", _cpu),
-    ("memory", _fact("memory.total", _memory)),
+    ("CPUs", lambda view: f"{_fact('cpu.usable')(view)} x {_fact('cpu.model')(view)}"),
+    # no two machines have the same to the byte
+    ("memory", _fact("memory.total", lambda total: f"{round(total / GiB)} GiB")),
     ("python", _python),
     ("torch", _torch),
     ("deepspeed", _fact("deepspeed.version")),
-    ("compiled ops", _ops),
+    ("compiled ops", lambda view: ABSENT if view.get("deepspeed", MISSING) is None else _fact("deepspeed_ops")(view)),
     ("accelerate", _fact("versions.accelerate")),
     ("transformers", _fact("versions.transformers")),
     ("numpy", _fact("versions.numpy")),

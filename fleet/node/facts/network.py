@@ -5,11 +5,8 @@ import os
 import socket
 import struct
 
+from fleet.node.base.types import Any
 from fleet.node.facts.system import text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def parse_addresses(data: bytes) -> "list[tuple[int, str] | None]":

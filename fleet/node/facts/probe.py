@@ -18,6 +18,7 @@ import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
+from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import send_json
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, system
@@ -28,19 +29,14 @@ from fleet.node.python.interpreters import interpreters
 from fleet.node.run.extension_builds import build_root, stale_locks
 from fleet.node.run.rendezvous import meet, network
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Tuple
-
-    Step = Tuple[str, Callable[[], Dict[str, Any]]]
 MARGIN = 0.3
 
 
-def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
+def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[tuple[str, Callable[..., Any]]]":
     """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
     until = time.monotonic() + spec["deadline"] - MARGIN
     workdir = Workdir(spec, tools)
-    found: list[Step] = [
+    found: list[tuple[str, Callable[..., Any]]] = [
         ("activate", tools.activate),
         ("system", system),
         ("hardware", hardware),

@@ -9,10 +9,7 @@ import resource
 import socket
 
 from fleet.node.base.processes import read_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from fleet.node.base.types import Any
 
 
 def text(path: str) -> str:

@@ -10,14 +10,11 @@ import subprocess
 import threading
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.facts.system import find, text
 from fleet.node.python.environment import enter
 from fleet.protocol.environment import activating
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 OUTPUT_LIMIT = 1 << 20
 # how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it

@@ -4,13 +4,9 @@ import hashlib
 import os
 import threading
 
+from fleet.node.base.types import Any
 from fleet.node.delivery.sync_state import delivery, half_delivered
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from fleet.node.facts.tools import Tools
+from fleet.node.facts.tools import Tools
 
 HASH_LIMIT = 16 << 20
 SYNC_WAIT = 5.0

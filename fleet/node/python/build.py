@@ -19,15 +19,12 @@ from fleet.node.base.child_processes import begin_marked, finish_marked, locked,
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import holder_of, try_lock
+from fleet.node.base.types import Any
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import BUILDS, CODE_STATE, LOCK, below_home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def room(spec: "dict[str, Any]") -> str:

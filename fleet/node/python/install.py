@@ -23,15 +23,12 @@ from fleet.node.base.child_processes import begin_marked, finish_marked, locked,
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.processes import end_marked, signal_marked
+from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import send_json, start_thread
 from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
 from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 PIP = (
     "-m",

@@ -4,14 +4,9 @@ import json
 import subprocess
 
 from fleet.node.base.errors import Refused
-from fleet.node.facts.tools import last_line
+from fleet.node.base.types import Any
+from fleet.node.facts.tools import Tools, last_line
 from fleet.protocol.state import WHEELS, below_home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from fleet.node.facts.tools import Tools
 
 # Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
 # A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:

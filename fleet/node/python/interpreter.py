@@ -13,12 +13,9 @@ import os
 
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.gather import begin, finish, gather
+from fleet.node.base.types import Any
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python, verified_file, wheel_answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def facts(spec: "dict[str, Any]") -> "dict[str, Any]":

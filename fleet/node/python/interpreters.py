@@ -9,12 +9,9 @@ import re
 from functools import partial
 
 from fleet.node.base.gather import gather
+from fleet.node.base.types import Any
 from fleet.node.facts.system import text
 from fleet.node.facts.tools import ask_interpreter
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MOST = 24
 LOOK_SECONDS, ASK_SECONDS = 3.0, 5.0

@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from fleet.node.base.types import Any
 
 
 def sweep(answer: "dict[str, Any]", wheels: "list[dict[str, Any]]", states: "dict[str, Any]") -> None:

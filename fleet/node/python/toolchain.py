@@ -14,12 +14,9 @@ import json
 import re
 
 from fleet.node.base.gather import begin, finish, gather
+from fleet.node.base.types import Any
 from fleet.node.facts.system import system
 from fleet.node.facts.tools import GCC, NINJA, Tools, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ASK_BUILD = r"""
 import json, os, sysconfig
