@@ -4,5 +4,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any as Any
     from typing import Callable as Callable
+
+    Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): what it is called, what it tells
 else:
-    Any = Callable = None
+    Any = Callable = Step = None

@@ -18,7 +18,7 @@ import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.types import Any, Callable
+from fleet.node.base.types import Any, Step
 from fleet.node.base.wire import send_json
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, system
@@ -32,11 +32,11 @@ from fleet.node.run.rendezvous import meet, network
 MARGIN = 0.3
 
 
-def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[tuple[str, Callable[..., Any]]]":
+def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
     """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
     until = time.monotonic() + spec["deadline"] - MARGIN
     workdir = Workdir(spec, tools)
-    found: list[tuple[str, Callable[..., Any]]] = [
+    found: list[Step] = [
         ("activate", tools.activate),
         ("system", system),
         ("hardware", hardware),

@@ -10,13 +10,8 @@ import time
 from functools import partial
 
 from fleet.node.base.gather import begin, finish, gather
+from fleet.node.base.types import Any, Step
 from fleet.node.run.rendezvous import receive_peers, visit_master
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from fleet.node.facts.probe import Step
 
 MARGIN = 0.5
 
