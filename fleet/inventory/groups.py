@@ -83,13 +83,15 @@ class Groups:
 
 
 def _words(hosts: Sequence[Host]) -> dict[str, list[str]]:
-    """Word -> the hosts that it stands for: a name one; an address, with or without its port, those that have it."""
+    """Word -> the hosts that it stands for: a name one; an address, with or without its port, those that have it; and
+    both behind the user that the inventory has for them."""
     found: dict[str, list[str]] = {}
     for host in hosts:
         addresses = {canonical(text) for text in (host.address, host.data_address) if text}
         if host.port and is_like_a_port(host.port):
             addresses.add(f"{host.address}:{host.port}")
-        for word in addresses:
+        logins = {f"{host.user}@{word}" for word in (*addresses, host.name)} if host.user else set()
+        for word in (*addresses, *logins):
             found.setdefault(word, []).append(host.name)
     return {**found, **{host.name: [host.name] for host in hosts}}
 

@@ -25,6 +25,7 @@ OPERATORS = {",": "update", "!": "difference_update", "&": "intersection_update"
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,9}))?)?")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _OPERAND = re.compile(r"\s*(?P<operand>@?(?:[^\s,!&^@\[\]]|\[[^\[\]]*\])+)")
+_LOGIN = re.compile(r"\s*([^\s,!&^@\[\]]+@[^\s,!&^@\[\]]+)")
 _OPERATOR = re.compile(r"\s*(?:([,!&^@])|$)")
 _DEVICE = r"[0-9]+(?:-[0-9]+)?"
 _FIRST_DEVICE = re.compile(rf"(.+):({_DEVICE})")
@@ -54,7 +55,8 @@ def expand(text: str) -> list[str]:
 
 
 def scan(text: str, known: Container[str]) -> list[Term]:
-    """An expression's terms, in order. `known` host names win where "fe80::1" could be a host and a device."""
+    """An expression's terms, in order. `known` words win where "fe80::1" could be a host and a device, and "root@gpu1"
+    two hosts."""
     terms: list[Term] = []
     operator, position = ",", 0
     while True:
@@ -62,7 +64,10 @@ def scan(text: str, known: Container[str]) -> list[Term]:
         if not match:
             hint = "to leave hosts out, use -x" if not terms and text.lstrip().startswith("!") else None
             raise FieldError(f"{shown(text)}: a host or a @group is missing", hint)
-        operand, devices, position = match["operand"], None, match.end()
+        login = _LOGIN.match(text, position)
+        if login and match["operand"] not in known and login[1] in known:
+            match = login
+        operand, devices, position = match[1], None, match.end()
         if operand not in known and (behind := _FIRST_DEVICE.fullmatch(operand)):
             operand, devices = behind[1], behind[2]
             if more := _MORE_DEVICES.match(text, position):

@@ -191,6 +191,36 @@ def test_addresses_that_stand_for_no_one_host(hosts, message, hint):
     assert hint in (caught.value.hint or "")
 
 
+LOGINS = """\
+hosts:
+  a: {address: 10.0.0.1, user: root}
+  b: {slots: 2, user: root}
+  c: {address: 1.2.3.4, port: 2222, user: me}
+  d: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "left"),
+    [
+        ("root@a", "a"),
+        ("root@10.0.0.1,d", "a d"),
+        ("root@10.0.0.1@b:0", "a b:0"),
+        ("me@1.2.3.4:2222@root@a", "a c"),
+        ("me@1.2.3.4", "c"),
+    ],
+)
+def test_a_log_in_stands_for_the_host_with_that_user(hosts, left):
+    assert said(select(parse_yaml(LOGINS, "f"), hosts, None)) == left
+
+
+def test_a_log_in_is_no_other_users_and_a_host_may_be_called_root():
+    for wrong in ("me@a", "root@d", "root@c"):
+        with pytest.raises(InventoryError, match="no host '(me|root)'"):
+            select(parse_yaml(LOGINS, "f"), wrong, None)
+    assert said(select(parse_yaml(LOGINS + "  root: {}\n", "f"), "root@d", None)) == "d root"
+
+
 def test_an_option_that_takes_one_host():
     inventory = parse_yaml(RENTED, "f")
     assert host_named(inventory, "--on", "192.168.0.2").name == "b"
