@@ -395,7 +395,7 @@ class Fleet(Verbs[Report, "Checked", "Run"]):
         return Plans(self)
 
     def select(self, hosts: str | None = None, exclude: str | None = None) -> Fleet:
-        """Those of -w and -x: node sets, groups, addresses, device filters. InventoryError for one that is not there."""
+        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError for one that is not there."""
         from fleet.inventory import select
 
         return replace(self, inventory=select(self.inventory, hosts, exclude))
