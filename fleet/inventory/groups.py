@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import fnmatch
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from fleet.inventory.fields import FieldError, shown, suggest
 from fleet.inventory.nodeset import algebra, expand, scan
@@ -19,17 +21,34 @@ MAX_DEPTH = 64
 
 
 class Groups:
-    """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order. known: the
-    words that stand for one of them.
+    """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order.
 
-    "@all" is every host unless a group of that name is defined.
+    "@all" is every host unless a group of that name is defined. `in` tells whether a word stands for a host.
     """
 
     def __init__(self, definitions: Mapping[str, Sequence[str]], hosts: Sequence[Host]) -> None:
         self._definitions = definitions
-        self._names = [host.name for host in hosts]
-        self.known = _words(hosts)
+        self._hosts = hosts
+        self._names = {host.name: [host.name] for host in hosts}
         self._resolved: dict[str, list[str]] = {}
+
+    def __contains__(self, word: object) -> bool:
+        # a group and a node set are none; to know that takes no look at all addresses
+        return word in self._names or not re.match(r"@|.*\[", str(word)) and word in self._words
+
+    @cached_property
+    def _words(self) -> dict[str, list[str]]:
+        """Word -> the hosts that have that address, with or without their port; also behind the user that the inventory
+        has for them, as names are. Names themselves come first and take no time."""
+        found: dict[str, list[str]] = {}
+        for host in self._hosts:
+            addresses = {canonical(text) for text in (host.address, host.data_address) if text}
+            if host.port and is_like_a_port(host.port):
+                addresses.add(f"{host.address}:{host.port}")
+            logins = {f"{host.user}@{word}" for word in (*addresses, host.name)} if host.user else set()
+            for word in (*addresses, *logins):
+                found.setdefault(word, []).append(host.name)
+        return found
 
     def members(self, group: str, above: tuple[str, ...] = ()) -> list[str]:
         """The hosts of a group, in inventory order. FieldError: unknown, contains itself, or empty. above: the groups
@@ -53,7 +72,7 @@ class Groups:
         return self._resolved[group]
 
     def _evaluate(self, text: str, above: tuple[str, ...]) -> Iterable[str]:
-        terms = scan(text, self.known)
+        terms = scan(text, self)
         if any(term.devices for term in terms):
             raise FieldError(f"{shown(text)}: a group holds hosts, not devices", "devices are picked with -w and -x")
         result: Iterable[str] = algebra((term.operator, self.operand(term.operand, above)) for term in terms)
@@ -68,11 +87,11 @@ class Groups:
             if not found:
                 raise FieldError(f"no host matches {shown(text)}")
             return found
-        return [self.host(word) for word in ([text] if text in self.known else expand(text))]
+        return [self.host(word) for word in ([text] if text in self else expand(text))]
 
     def host(self, word: str) -> str:
         """The name of the one host that the word stands for."""
-        names = self.known.get(word) or self.known.get(canonical(word)) or []
+        names = self._names.get(word) or self._words.get(word) or self._words.get(canonical(word)) or []
         if len(names) > 1:
             raise FieldError(f"{shown(word)} is the address of {len(names)} hosts", f"say which: {', '.join(names)}")
         if not names:
@@ -80,20 +99,6 @@ class Groups:
             hint = f"did you mean '@{word}'?" if word in self._definitions else hint
             raise FieldError(f"no host {shown(word)} in the inventory", hint)
         return names[0]
-
-
-def _words(hosts: Sequence[Host]) -> dict[str, list[str]]:
-    """Word -> the hosts that it stands for: a name one; an address, with or without its port, those that have it; and
-    both behind the user that the inventory has for them."""
-    found: dict[str, list[str]] = {}
-    for host in hosts:
-        addresses = {canonical(text) for text in (host.address, host.data_address) if text}
-        if host.port and is_like_a_port(host.port):
-            addresses.add(f"{host.address}:{host.port}")
-        logins = {f"{host.user}@{word}" for word in (*addresses, host.name)} if host.user else set()
-        for word in (*addresses, *logins):
-            found.setdefault(word, []).append(host.name)
-    return {**found, **{host.name: [host.name] for host in hosts}}
 
 
 def canonical(text: str) -> str:

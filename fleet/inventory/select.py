@@ -82,7 +82,7 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
     picked: dict[str, frozenset[int]] = {}
     whole: set[str] = set()
     try:
-        for term in scan(text, groups.known):
+        for term in scan(text, groups):
             names = groups.operand(term.operand)
             parts.append((term.operator, names))
             if term.devices is None:
@@ -98,7 +98,7 @@ def _choose(inventory: Inventory, text: str, option: str) -> _Choice:
     except FieldError as error:
         raise InventoryError(
             f"{option} {shown(text)}: {error.message}",
-            hint=slip(option, text, groups.known) or error.hint,
+            hint=slip(option, text, groups) or error.hint,
             where=inventory.source,
         ) from None
     # a host named with and without devices is meant as a whole
