@@ -49,6 +49,8 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         "play": Verb("fleet.cli.play:play", "Run a playbook of these verbs.", step=False),
     },
     "When it fails, and more": {
+        "ssh": Verb("fleet.cli.ssh:ssh", "A shell on a host, over the verified connection.", step=False),
+        "forward": Verb("fleet.cli.ssh:forward", "A host's port as one of this machine.", step=False),
         "kill-port": Verb(
             "fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them.", ("kill_port",)
         ),

@@ -110,6 +110,15 @@ class OpensshSession:
     def _channel(self, command: str, with_stderr: bool) -> OpensshChannel:
         return OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master, with_stderr)
 
+    def client(self, *options: str, command: Sequence[str] = ()) -> list[str]:
+        """The words of an `ssh` for the user's own terminal, over this connection. Options come before what holds for
+        all others."""
+        return [self._argv[0], *options, *self._argv[1:], "--", self.host.name, *command]
+
+    def ended(self, seconds: float) -> bool:
+        """Whether the connection has, by then."""
+        return self._master.ended(seconds)
+
     def close(self) -> None:
         for channel in self._channels:
             channel.close()

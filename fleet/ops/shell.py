@@ -1,0 +1,100 @@
+"""`fleet ssh HOST`, `fleet forward HOST PORT`: the system's `ssh` for this terminal, over a connection that is set up
+and verified as all of fleet's are."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fleet.errors import ConnectError, HostFailed, UsageError
+from fleet.inventory import select
+from fleet.model import Host, Inventory
+from fleet.transport.base import Cancel, ConnectOptions
+from fleet.transport.openssh.transport import OpensshSession, OpensshTransport
+
+LOOPBACK = "127.0.0.1"
+
+
+def one_host(everyone: Inventory, word: str) -> Host:
+    """UsageError, InventoryError: it is no host, or several."""
+    hosts = select(everyone, word, None).hosts
+    if len(hosts) != 1:
+        raise UsageError(f"{word} is {len(hosts)} hosts", hint=f"name one: fleet ssh {hosts[0].name}")
+    return hosts[0]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """port: on the host, on its loopback. local: here."""
+
+    port: int
+    local: int
+
+    @classmethod
+    def of(cls, text: str) -> Forward:
+        """PORT, or PORT:LOCAL. UsageError."""
+        port, colon, local = text.partition(":")
+        words = [port, local if colon else port]
+        if not all(word.isascii() and word.isdecimal() and len(word) <= 5 and 0 < int(word) < 65536 for word in words):
+            raise UsageError(f"{text}: not PORT or PORT:LOCAL", hint="fleet forward gpu1 6006:16006")
+        return cls(int(words[0]), int(words[1]))
+
+    def check(self, host: Host) -> None:
+        """UsageError where the port is taken here."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, self.local))
+            except OSError as error:
+                other = self.local + 10000 if self.local < 55536 else self.local - 10000
+                hint = f"fleet forward {host.name} {self.port}:{other}"
+                raise UsageError(f"port {self.local} of this machine: {error.strerror}", hint=hint) from None
+
+    @property
+    def options(self) -> list[str]:
+        return [
+            "-O",
+            "forward",
+            "-o",
+            "ClearAllForwardings=no",
+            "-L",
+            f"{LOOPBACK}:{self.local}:{LOOPBACK}:{self.port}",
+        ]
+
+
+@contextmanager
+def connected(host: Host, everyone: Inventory, connect_timeout: float) -> Iterator[OpensshSession]:
+    """ConnectError."""
+    transport = OpensshTransport(ConnectOptions(connect_timeout), hosts=everyone.hosts)
+    try:
+        session = transport.connect(host, Cancel())
+        try:
+            yield session
+        finally:
+            session.close()
+    finally:
+        transport.close()
+
+
+def shell(session: OpensshSession, options: Sequence[str], command: Sequence[str]) -> int:
+    """Until it ends; its exit status, 128+n for signal n. Ctrl-C is its own."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        argv = session.client(*options, command=command)
+        status = subprocess.Popen(argv, preexec_fn=lambda: signal.signal(signal.SIGINT, before)).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - status if status < 0 else status
+
+
+def forward(session: OpensshSession, way: Forward) -> None:
+    """Until the connection ends, as ConnectError, or the caller is interrupted."""
+    if subprocess.run(session.client(*way.options), stdin=subprocess.DEVNULL).returncode:
+        raise HostFailed(f"port {way.port} cannot be forwarded", host=session.host.name)
+    while not session.ended(1.0):
+        pass
+    raise ConnectError("the connection ended", host=session.host.name, kind="lost")
