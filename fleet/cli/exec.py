@@ -133,11 +133,12 @@ def exec_(
         and not settings.json
         and any(result.exit_status == 127 for result in report.results)
     ):
-        talk(hint_line(whole_line(argv[0])))
+        talk(hint_line(whole_line(argv[0], env_of)))
     return code
 
 
-def whole_line(word: str) -> str:
+def whole_line(word: str, env_of: str | None) -> str:
     """A line that was given as one word is a program's name."""
-    shell = f"fleet exec --shell {shlex.quote(word)}"
-    return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"fleet exec -- {word}; or {shell}"
+    fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
+    shell = f"{fleet} --shell {shlex.quote(word)}"
+    return f"{shell} takes a line" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"

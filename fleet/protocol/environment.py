@@ -46,6 +46,10 @@ case ${PATH-}: in "$fleet_bin":*) ;; *) PATH=$fleet_bin${PATH:+:$PATH}; export P
 """
 _BEFORE = 'case $1 in */*) fleet_enter "$1" "$2" ;; esac\n'
 _BEHIND = '\nfleet_enter "$1" "$2"\n'
+_NEEDED = r"""fleet_die() { printf "fleet: %s: %s\n" "$1" "$2" >&2; exit 127; }
+if [ ! "$fleet_python" ]; then fleet_die "${1:-python3}" "no such interpreter"; fi
+case $3 in */*) ;; *) command -v -- "$3" >/dev/null || fleet_die "$3" "No such file or directory" ;; esac
+"""
 SET = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 # for /bin/sh: the path of PYTHON and the values of SET, each ended by a NUL, empty where there is none
 TELL = _ENTER + _BEHIND + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
@@ -58,12 +62,6 @@ def activating(line: str, last: str) -> str:
 
 def running(activate: "str | None", needed: bool = False) -> "list[str]":
     """What is to stand before PYTHON, WORKDIR and an argv to run that there, behind `activate`: what the line does to
-    PATH comes behind the interpreter's own folder. needed: a missing interpreter is an error, status 127."""
-    last = _BEHIND
-    if needed:
-        last += (
-            'if [ ! "$fleet_python" ]; then '
-            'printf "fleet: %s: no such interpreter\\n" "${1:-python3}" >&2; exit 127; fi\n'
-        )
-    last += 'shift 2\nexec "$@"'
+    PATH comes behind the interpreter's own folder. needed: no interpreter, or no such program, is status 127."""
+    last = _BEHIND + (_NEEDED if needed else "") + 'shift 2\nexec "$@"'
     return ["bash", "-c", activating(activate, last), "bash"] if activate else ["/bin/sh", "-c", _ENTER + last, "sh"]

@@ -104,6 +104,19 @@ def test_an_engine_finds_what_came_with_a_package(home: Path, run: str, line: st
         assert json.loads((home / "work/seen").read_text())["VIRTUAL_ENV"] == said["VIRTUAL_ENV"]
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_is_missing_is_named(home: Path, shell: str) -> None:
+    _, _, text, _ = running(None, needed=True)
+    for python, argv, said in (
+        ("/nowhere/python", "true", "fleet: /nowhere/python: no such interpreter\n"),
+        ("python3", "no-such-program", "fleet: no-such-program: No such file or directory\n"),
+    ):
+        env = {"HOME": str(home), "PATH": BASE}
+        line = [*SHELLS[shell], "-c", text, "sh", python, "~", argv]
+        done = subprocess.run(line, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (127, said)
+
+
 def test_the_probe_looks_where_a_run_would(home: Path) -> None:
     train = environment(home / "work/.venv", "2.5.1")
     tool(train)
