@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fleet.inventory.fields import FieldError, parse_field, shown
+from fleet.inventory.slips import LOGIN
 
-_LOGIN = re.compile(
-    r"(?:ssh://)?(?:(?P<user>[^\s@:/]+)@)?(?:\[(?P<v6>[^\s@\[\]]*:[^\s@\[\]]*)\]|(?P<host>[^\s@:/]+))"
-    r"(?::(?P<port>[0-9]+))?/?"
-)
 # ssh's own, as its getopt has them
 _OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 _FIELDS = {
@@ -51,8 +48,7 @@ def read_login(words: Sequence[str]) -> Login | None:
 
 
 def _login(word: str, rest: Sequence[str]) -> Login | None:
-    """[ssh://][user@]host[:port]"""
-    match = _LOGIN.fullmatch(word)
+    match = LOGIN.fullmatch(word)
     if not match:
         return None
     return Login(match["v6"] or match["host"], {key: match[key] for key in ("user", "port") if match[key]}, (), rest)

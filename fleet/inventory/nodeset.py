@@ -50,7 +50,7 @@ def expand(text: str) -> list[str]:
     if "" in parts:
         raise FieldError(f"{shown(text)}: there is nothing before or behind a comma")
     if sum(_count(part) for part in parts) > MAX_HOSTS:
-        raise _too_many(text)
+        raise FieldError(f"{shown(text)} stands for more than {MAX_HOSTS} hosts")
     return [name for part in parts for name in _expand_part(part)]
 
 
@@ -110,10 +110,6 @@ def _split_commas(text: str) -> list[str]:
             parts.append(text[start : match.start()])
             start = match.end()
     return [*parts, text[start:]]
-
-
-def _too_many(text: str) -> FieldError:
-    return FieldError(f"{shown(text)} stands for more than {MAX_HOSTS} hosts")
 
 
 def _ranges(body: str) -> list[str]:

@@ -7,7 +7,11 @@ import re
 import shlex
 from collections.abc import Container
 
-_LOGIN = re.compile(r"(?P<user>[^\s@:]+)@(?P<host>[^\s@:]+|\[[^\s@]+\])(?::(?P<port>[0-9]+))?")
+# [ssh://][user@]host[:port]
+LOGIN = re.compile(
+    r"(?:ssh://)?(?:(?P<user>[^\s@:/]+)@)?(?:\[(?P<v6>[^\s@\[\]]*:[^\s@\[\]]*)\]|(?P<host>[^\s@:/]+))"
+    r"(?::(?P<port>[0-9]+))?/?"
+)
 
 
 def is_like_a_port(number: int) -> bool:
@@ -17,11 +21,11 @@ def is_like_a_port(number: int) -> bool:
 
 def login(text: str) -> str | None:
     """root@10.0.0.1, root@10.0.0.1:2222, as a host of an inventory."""
-    match = _LOGIN.fullmatch(text)
-    if not match:
+    match = LOGIN.fullmatch(text)
+    if not match or not match["user"]:
         return None
-    fields = {"user": match["user"], **({"port": match["port"]} if match["port"] else {})}
-    host = match["host"].strip("[]") if match["host"].startswith("[") else match["host"]
+    fields = {key: match[key] for key in ("user", "port") if match[key]}
+    host = match["v6"] or match["host"]
     line = " ".join([host, *(f"{key}={value}" for key, value in fields.items())])
     pairs = ", ".join(f"{key}: {value}" for key, value in fields.items())
     key = f'"{host}"' if "[" in host else host
@@ -30,8 +34,8 @@ def login(text: str) -> str | None:
 
 def selection(option: str, text: str, known: Container[str]) -> str | None:
     """What -w or -x was meant to say, where that can be told."""
-    match = _LOGIN.fullmatch(text)
-    if match and match["user"] not in known:
+    match = LOGIN.fullmatch(text)
+    if match and match["user"] and match["user"] not in known:
         here = [word for word in (f"{match['host']}:{match['port']}", match["host"]) if word in known]
         if here:
             return f"{option} {here[0]}; its user stands in the inventory, user={match['user']}"

@@ -127,10 +127,9 @@ class _Reader:
         for other in merged:
             if other.kind != "map":
                 raise self.fail(node, "'<<' takes a mapping, or a list of them")
-            for key, value in other.pairs.items():
-                if key not in tree.pairs:
-                    tree.pairs[key] = value
-                    tree.key_lines[key] = other.key_lines[key]
+            more = [key for key in other.pairs if key not in tree.pairs]
+            tree.pairs.update((key, other.pairs[key]) for key in more)
+            tree.key_lines.update((key, other.key_lines[key]) for key in more)
         return tree
 
 
