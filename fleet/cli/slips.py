@@ -47,7 +47,7 @@ def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
 def _verb(error: NoSuchVerb) -> str:
     word, rest, group = error.words[0], error.words[1:], error.group
     assert isinstance(group.command, click.Group)
-    near = difflib.get_close_matches(one_spelling(word), group.command.list_commands(group), n=1)
+    near = difflib.get_close_matches(one_spelling(word), group.command.list_commands(group), n=1, cutoff=0.7)
     if near:
         return f"did you mean: {group.command_path} {shlex.join([near[0], *rest])}"
     if group.parent is None and word.endswith(".py"):
