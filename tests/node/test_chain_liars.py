@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.chain import order as chain_order
+from fleet.delivery.chain import judge
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, sync
@@ -69,7 +69,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(chain_order, "STALL_SECONDS", 8.0)
+    monkeypatch.setattr(judge, "STALL_SECONDS", 8.0)
     yield
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from fleet.delivery.chain.order import SOURCE, Chain, Order, Verdict
+from fleet.delivery.chain.judge import Judge, Verdict
+from fleet.delivery.chain.order import SOURCE, Chain, Order
 
 MB = 10**6
 Rates = Mapping[str, float] | Callable[[str, str], float]  # bytes/s of a hop, perhaps by its sender
@@ -17,7 +18,8 @@ class Story:
     """A broadcast without its nodes: everyone advances at its rate, who is given up is gone."""
 
     def __init__(self, *names: str, todo: int = 10_000 * MB, limit: int | None = 1000 * MB) -> None:
-        self.chain = Chain([(name, todo) for name in names], 0.0, limit=limit)
+        self.chain = Chain([(name, todo) for name in names], 0.0, limit)
+        self.judge = Judge(self.chain, tried=limit is not None)
         self.chain.orders()
         self.now = 0.0
         self.told: list[tuple[str, str, str]] = []
@@ -28,7 +30,7 @@ class Story:
         while self.now < end:
             self.now = round(self.now + pause, 3)
             self.step(pause, rates, silent)
-            self.judged(self.chain.tick(self.now))
+            self.judged(self.judge.tick(self.now))
         return self
 
     def judged(self, verdicts: list[Verdict]) -> list[Verdict]:
@@ -55,7 +57,7 @@ class Story:
     def broke(self, sender: str, receiver: str, kind: str, why: str = "x") -> list[Verdict]:
         link = self.chain.links[receiver]
         assert link.sender == sender
-        return self.judged(self.chain.broke(sender, link.epoch, kind, why))
+        return self.judged(self.judge.broke(sender, link.epoch, kind, why))
 
     @property
     def order(self) -> str:
@@ -121,7 +123,7 @@ def test_one_that_speaks_again_is_back_at_the_end() -> None:
 def test_where_words_are_far_apart_nobody_is_silent_soon() -> None:
     rates = {"a": 10 * MB, "b": 10 * MB, "c": 10 * MB, "d": 10 * MB}
     story = Story("a", "b", "c", "d")
-    story.chain = Chain([(name, 10_000 * MB) for name in "abcd"], 0.0, every=0.9)
+    story.judge = Judge(story.chain, 0.9, True)
     for _ in range(5):
         story.run(2.7, rates, silent="b", pause=0.9).run(1.8, rates, pause=0.9)
     assert "aside" not in {action for _, action, _ in story.told}
@@ -137,14 +139,14 @@ def test_silence_of_one_that_takes_bytes_is_a_full_link() -> None:
 
 def test_a_head_that_was_held_up_blames_nobody() -> None:
     story = Story("a", "b").run(2, {"a": MB, "b": MB})
-    assert story.chain.tick(9.0) == []
+    assert story.judge.tick(9.0) == []
 
 
 def test_a_head_that_slept_blames_nobody_for_anything() -> None:
     rates = {"a": 10 * MB, "b": 10 * MB}
     story = Story("a", "b").run(6, rates)
     story.now += 40
-    assert story.chain.tick(story.now) == []
+    assert story.judge.tick(story.now) == []
     assert story.run(20, rates).told == []
 
 
@@ -260,10 +262,10 @@ def test_a_broken_link_is_dialled_again_then_its_end_gets_another_sender() -> No
 
 def test_news_of_an_old_link_or_of_anothers_is_no_news() -> None:
     story = Story("a", "b", "c")
-    assert story.chain.broke("a", 3, "protocol", "x") == story.chain.broke("b", 2, "protocol", "x") == []
+    assert story.judge.broke("a", 3, "protocol", "x") == story.judge.broke("b", 2, "protocol", "x") == []
     story.chain.remove("b")
     story.chain.orders()
-    assert story.chain.broke("a", 2, "protocol", "x") == []
+    assert story.judge.broke("a", 2, "protocol", "x") == []
 
 
 def test_one_that_accuses_two_others_is_the_one_to_be_last() -> None:
@@ -295,12 +297,12 @@ def test_two_that_cannot_reach_each_other_are_both_served() -> None:
 def test_what_is_wrong_is_blamed_on_the_link_that_brought_it_unless_its_sender_got_it_so() -> None:
     story = Story("e", "a", "b")
     for name in "ab":  # what e made up has gone through a
-        story.chain.corrupt(name, story.chain.links[name].epoch, 0)
+        story.judge.corrupt(name, story.chain.links[name].epoch, 0)
     before = story.chain.links["b"]
     story.run(1, {})
     assert story.told == [("a", "last", "corrupt")] and story.order == "eba"
     assert story.chain.links["b"] != before
-    story.chain.corrupt("b", story.chain.links["b"].epoch, 0)
+    story.judge.corrupt("b", story.chain.links["b"].epoch, 0)
     story.run(1, {})
     assert story.told[1:] == [("e", "last", "corrupt")] and story.order == "bae"
 

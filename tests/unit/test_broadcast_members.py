@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery.chain import judge
 from fleet.delivery.chain import member as members
-from fleet.delivery.chain import order
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.model import Host
-from tests.unit.test_hostile_fuzz import AT, NEED, Files, Outbox
+from tests.unit.test_hostile_fuzz import AT, NEED, Outbox, files
 
 MANIFEST = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
 
@@ -45,7 +45,7 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
     both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
     through: list[str] = []
     head = Coordinator(
-        list(both.values()), MANIFEST, lambda event: None, Files(), lambda member, epoch: None, locked=through.append
+        list(both.values()), MANIFEST, lambda event: None, files(), lambda member, epoch: None, locked=through.append
     )
     for member in both.values():
         head.opened(member, Outbox())  # type: ignore[arg-type]
@@ -70,14 +70,14 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
 def test_whoever_gets_a_file_wrong_from_everybody_is_given_up_and_feeds_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(order, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(judge, "DOUBT_SECONDS", 0.0)
     both = {name: Member(Host(name, name), ["/d"], "secret") for name in ("e", "a")}
     served: list[tuple[str, int]] = []
     head = Coordinator(
         list(both.values()),
         MANIFEST,
         lambda event: None,
-        Files(),
+        files(),
         lambda member, epoch: served.append((member.host.name, epoch)),
     )
     outboxes = {name: Outbox() for name in both}

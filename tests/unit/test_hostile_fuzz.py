@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.delivery.chain import order
+from fleet.delivery.chain import judge
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
@@ -112,12 +112,12 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     names = ["e", "a"] if first else ["a", "e"]
     members = {name: Member(Host(name, name), ["/d"], "secret") for name in names}
     manifest = Manifest(((0, "x", "f", 0o644, 4, 0, ""), (0, "y", "f", 0o644, 4, 0, "")))
-    head = Coordinator(list(members.values()), manifest, lambda event: None, Files(), lambda member, epoch: None)
+    head = Coordinator(list(members.values()), manifest, lambda event: None, files(), lambda member, epoch: None)
     boxes = {name: Outbox() for name in names}
     for name in names:
         head.opened(members[name], boxes[name])  # type: ignore[arg-type]
     good = iter([{"event": "hello"}, NEED, AT, {**AT, "received": 8, "position": 8}])
-    order.DOUBT_SECONDS = 0.0
+    judge.DOUBT_SECONDS = 0.0
     out: FleetError | None = None
     for message in messages:
         if out is None:
@@ -146,6 +146,10 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
         if 0 < port < 1 << 16
     }
     assert dialled <= {"a", "e"}
+
+
+def files() -> Any:
+    return Files()
 
 
 MIRROR_SAYS = code.Hello | code.Shared | code.Waiting | code.Lacks | code.Need | code.Other | code.Done | code.Refused

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.delivery.manifest import Manifest
-from fleet.errors import FleetError, ProtocolError
+from fleet.errors import FleetError, HostFailed, ProtocolError
 from fleet.model import Host
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.messages.chain import Lacking, Need, Ranges
+from fleet.protocol.messages.chain import Done, Lacking, Need, Ranges
 from fleet.transport.base import Cancel, Session, Silence
 from fleet.transport.program import Program
 
@@ -159,6 +159,19 @@ class Member:
     def lacking(self) -> Iterator[int]:
         """The files that are not in place there, in order."""
         return (i for part in self.need["files"] for i in part if i not in self.held)
+
+    def take_done(self, message: Done) -> None:
+        self.state = "done"
+        self.data |= {"files": message["files"], "bytes": message["bytes"]}
+        if problems := message["problems"]:
+            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+            self.error = HostFailed(
+                f"{problems[0][0]} {problems[0][1]}{more}",
+                host=self.host.name,
+                kind="digest",
+                hint="it is not there under its name; run this again when the source is at rest",
+            )
+            self.data["problems"] = [list(problem) for problem in problems]
 
     def fail(self, error: FleetError) -> None:
         self.state = "out"

@@ -107,7 +107,8 @@ class Source:
     def _work(self) -> None:
         fresh, then = dict[int, str](), time.monotonic()
         while (index := self._todo.get()) is not None:
-            while any(s.at is not None and self._begins(index) > s.at + AHEAD_BYTES for s in self._all()):
+            begin = self._manifest.starts[index]
+            while any(s.at is not None and begin > s.at + AHEAD_BYTES for s in list(self._senders.values())):
                 time.sleep(0.1)
             try:
                 digest = file_digest(self._path(index))
@@ -121,9 +122,3 @@ class Source:
                 self.digests.update(fresh)
                 self.on_news(fresh, set())
                 fresh, then = {}, time.monotonic()
-
-    def _all(self) -> list[Sender]:
-        return list(self._senders.values())
-
-    def _begins(self, index: int) -> int:
-        return self._manifest.starts[index]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
 
 POLL_SECONDS = 0.5
-BEGIN_POLLS = 40
 
 
 def ways(member: Member, session: Session | None) -> list[Way]:
@@ -49,28 +48,19 @@ def _through(session: Session, member: Member) -> socket.socket:
 
 
 def _pull(channel: Channel, far: socket.socket) -> None:
+    noise: bytes | None = b""  # what a login shell's startup files print goes before the preamble
     with far, contextlib.suppress(FleetError, OSError):
         try:
-            data = _begin(channel)
-            while data is None or data:
+            while (data := channel.recv(POLL_SECONDS)) != b"" and len(noise or b"") <= NOISE_LIMIT:
+                if noise is not None:
+                    noise += data or b""
+                    if PREAMBLE not in noise:
+                        continue
+                    data, noise = noise.partition(PREAMBLE)[2], None
                 far.sendall(data or b"")
-                data = channel.recv(POLL_SECONDS)
             far.shutdown(socket.SHUT_RDWR)
         finally:
             channel.close()
-
-
-def _begin(channel: Channel) -> bytes | None:
-    """What follows the preamble; b"" where none comes."""
-    said = b""
-    for _ in range(BEGIN_POLLS):
-        data = channel.recv(POLL_SECONDS)
-        said += data or b""
-        if PREAMBLE in said:
-            return said.partition(PREAMBLE)[2] or None
-        if data == b"" or len(said) > NOISE_LIMIT:
-            break
-    return b""
 
 
 def _push(far: socket.socket, channel: Channel) -> None:
