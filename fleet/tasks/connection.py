@@ -28,6 +28,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     """original_host: the inventory's name. host, user, port: where SSH goes. known: the host as fleet has it."""
 
     known: Host
+    owner: Sink | None
     original_host: str
     user: str
     port: int
@@ -47,10 +48,12 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         connect_kwargs: dict[str, Any] | None = None,
         inline_ssh_env: bool | None = None,
     ) -> None:
+        if config is None:
+            mine = fabric.Config(ssh_config=fabric.connection.SSHConfig())
+        else:
+            mine = config.clone(into=None if isinstance(config, fabric.Config) else fabric.Config)
         # ~/.ssh/config is read by fleet, which knows of it what paramiko does not
-        mine = fabric.Config(ssh_config=fabric.connection.SSHConfig(), lazy=True) if config is None else config.clone()
-        if isinstance(mine, fabric.Config):
-            mine._set(base_ssh_config=fabric.connection.SSHConfig())
+        mine._set(base_ssh_config=fabric.connection.SSHConfig())
         if mine.run.in_stream is None:
             mine.run.in_stream = False  # many hosts would share this terminal
         super().__init__(
@@ -65,7 +68,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             "proxy_jump": jump(self.gateway) if self.gateway else None,
         }
         known = ground().host(str(self.original_host), **given)
-        self._set(known=known)
+        self._set(known=known, owner=current_sink())
         if password := self.connect_kwargs.get("password"):
             ground().passwords[known.name] = password
         target = resolve(known, ground().config)
@@ -91,15 +94,15 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         if runtime.cancel.is_set():
             raise Interrupted("interrupted", host=self.known.name)
         session = runtime.transport.connect(self.known, runtime.cancel)
-        self._set(
-            session=session, forget=runtime.cancel.on_set(lambda: threading.Thread(target=end, daemon=True).start())
-        )
 
         def end() -> None:
             """An sftp transfer hears of an interrupt by this only."""
             if self._sftp is not None:
                 session.close()
 
+        forget = runtime.cancel.on_set(lambda: threading.Thread(target=end, daemon=True).start())
+        self._set(session=session, forget=forget)
+        ground().opened.append(self.close)
         self.transport = getattr(session, "link", None)
 
     def close(self) -> None:
@@ -135,7 +138,8 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     # -- what tasks call -----------------------------------------------------------------------------------
     @property
     def sink(self) -> Sink | None:
-        return ground().sinks.get(self.known.name) or current_sink()
+        """Of the host whose task opened it; of a group's connections, each host's own."""
+        return self.owner or current_sink() or ground().sinks.get(self.known.name)
 
     def _remote_runner(self) -> RemoteRunner:
         return RemoteRunner(context=self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,13 +96,18 @@ def printed_by_host() -> Iterator[None]:
 @dataclass
 class Ground:
     """inventory: all hosts, so that a task may open a connection to any. runtime: None while a file is only read.
-    passwords: those of connect_kwargs, by the name of the host."""
+    passwords: those of connect_kwargs, by the name of the host. opened: what closes the connections of tasks."""
 
     inventory: Inventory
     runtime: Runtime | None = None
     config: SshConfig = field(default_factory=lambda: SshConfig(Path.home()))
     passwords: dict[str, str] = field(default_factory=dict)
     sinks: dict[str, Sink] = field(default_factory=dict)
+    opened: list[Callable[[], None]] = field(default_factory=list)
+
+    def close(self) -> None:
+        while self.opened:
+            self.opened.pop()()
 
     def running(self) -> Runtime:
         if self.runtime is None:

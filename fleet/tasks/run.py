@@ -12,7 +12,7 @@ from invoke.context import Context
 from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadException, UnexpectedExit
 
 from fleet.each import failed, over
-from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed
+from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted
 from fleet.events import Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import Line
@@ -60,7 +60,10 @@ def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: Non
     with printed_by_host():
         for step in plan.steps:
             running = _Running(plan.file, step, runtime)
-            found = running.run()
+            try:
+                found = running.run()
+            finally:
+                ground().close()
             results |= {result.host: result for result in found}
             report = Report("play", found, exit_code_of(found))
             reports.append(report)
@@ -146,7 +149,7 @@ class _Running:
     # -- how it ended --------------------------------------------------------------------------------------
     def _ended(self, host: str, error: BaseException) -> Result:
         sink = ground().sinks[host]
-        status = _status(error)
+        status = None if self.runtime.cancel.is_set() else _status(error)
         if status is None:
             return failed(Host(host, host), self._as_error(error))
         where = where_of(error, self.file.path.resolve())
@@ -165,7 +168,7 @@ class _Running:
         """What ends a task, as one of fleet's."""
         if isinstance(error, FleetError):
             return error
-        told = self._told(error)
+        told = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._told(error)
         told.__cause__ = error
         return told
 

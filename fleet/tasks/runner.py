@@ -4,6 +4,7 @@ own where something is typed into them (a watcher, a terminal)."""
 from __future__ import annotations
 
 import codecs
+import os
 import threading
 import uuid
 from shlex import quote
@@ -17,7 +18,7 @@ from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import ENV_NAME
 from fleet.ops.execute import END_SECONDS, SILENCE_SECONDS
 from fleet.tasks.ground import Printed, current_sink, ground
-from fleet.transport.command import Command, Words
+from fleet.transport.command import Command, Words, one_line, word
 
 GRACE_SECONDS = 2.0
 NEED_A_CHANNEL = ("pty", "watchers", "in_stream", "asynchronous", "disown", "dry")
@@ -120,11 +121,17 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
 
     # -- over a channel of its own -------------------------------------------------------------------------
     def start(self, command: str, shell: str, env: dict[str, Any], timeout: float | None = None) -> None:
-        variables = " ".join(f"{name}={quote(value)}" for name, value in self._variables(env).items())
-        line = f'exec env {variables} "$SHELL" -c {quote(command)}'
+        line = f'exec "${{SHELL:-/bin/sh}}" -c {quote(command)}'
         if activate := self.context.known.activate:
             line = "exec bash -c " + quote(f"{activate}\n{line}")
-        super().start(line, shell, {})
+        given = " ".join(f"{name}={word(value)}" for name, value in self._variables(env).items())
+        if given and self.using_pty:  # what is sent would be echoed
+            line = f"{one_line(f'export {given}')}; {line}"
+        elif given:  # values stay out of every command line
+            line = f'IFS= read -r fleet_given; eval "$fleet_given"; {line}'
+        super().start(f"exec sh -c {quote(line)}", shell, {})
+        if given and not self.using_pty:
+            self.channel.sendall(os.fsencode(one_line(f"export {given}") + "\n"))
         undo = (
             ground().running().cancel.on_set(lambda: threading.Thread(target=self.channel.close, daemon=True).start())
         )

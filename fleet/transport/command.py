@@ -58,28 +58,31 @@ class Words:
     def script(self, key: str, mark: str, grace: float) -> bytes:
         """What the node is sent: one line of shell, and one that shows when the login shell took the first."""
         words = (
-            [*map(_word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", _word(self.line or "")]
+            [*map(word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", word(self.line or "")]
         )
         # the line is the user's own shell code; argv goes behind it untouched, as positional parameters
         if self.within:
-            words = [*map(_word, (*running(self.activate, needed=True), *self.within)), *words]
+            words = [*map(word, (*running(self.activate, needed=True), *self.within)), *words]
         elif self.activate:
-            words = ["bash", "-c", _word(self.activate + '\nexec "$@"'), "bash", *words]
+            words = ["bash", "-c", word(self.activate + '\nexec "$@"'), "bash", *words]
         if held := sorted(READONLY & set(self.env)):
-            words = ["env", *(_word(f"{name}={self.env[name]}") for name in held), *words]
-        given = [f"{name}={_word(value)}" for name, value in self.env.items() if name not in READONLY]
+            words = ["env", *(word(f"{name}={self.env[name]}") for name in held), *words]
+        given = [f"{name}={word(value)}" for name, value in self.env.items() if name not in READONLY]
         text = (
             f"fleet_key={key} fleet_mark={mark} fleet_grace={round(grace * 10)} fleet_silence={NODE_SILENCE_SECONDS}; "
             f"given() {{ export {' '.join([*given, 'FLEET_EXEC_ID=$fleet_mark'])}; }}; set -- {' '.join(words)}"
         )
-        if '"$fleet_nl"' in text:  # for them alone it takes a process
-            text = 'fleet_nl=$(printf "\\nx"); fleet_nl=${fleet_nl%x}; ' + text
-        return os.fsencode(f"fleet begins {text}\nfleet\n")
+        return os.fsencode(f"fleet begins {one_line(text)}\nfleet\n")
 
 
-def _word(text: str) -> str:
-    """A word as sh reads it, on one line."""
+def word(text: str) -> str:
+    """A word as sh reads it in what is one_line()."""
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$fleet_nl\"'") + "'"
+
+
+def one_line(text: str) -> str:
+    """A line of words, for an sh that reads it as one; line ends in them take a process."""
+    return 'fleet_nl=$(printf "\\nx"); fleet_nl=${fleet_nl%x}; ' + text if '"$fleet_nl"' in text else text
 
 
 class _Stream:

@@ -36,9 +36,8 @@ def two(lab_factory: LabFactory) -> VirtualLab:
 
 def play(lab: VirtualLab, book: str, *options: str, **variables: object) -> subprocess.CompletedProcess[str]:
     given = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
-    done = lab.fleet("play", *options, book, *given, timeout=280)
+    done = lab.fleet("play", *options, book, *given, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stderr)
     return done
 
 
@@ -52,6 +51,18 @@ def test_torchrun(two: VirtualLab) -> None:
     """The first: from here on the hosts are reached without a password."""
     play(two, "torchrun.yaml", password_file=two.password_file, ranks=2)
     assert "rank 3 of 4 on" in said(two, "torchrun") and "test accuracy: 0.9" in said(two, "torchrun")
+
+
+def test_colossalai(two: VirtualLab) -> None:
+    done = play(two, "colossalai.yaml", password_file=two.password_file, ranks=1)
+    assert "(2) ---\ngcc" in done.stdout and "colossalai 0" in done.stdout
+    assert "rank 1 of 2: test accuracy 0.9" in said(two, "colossalai")
+
+
+def test_accelerate_over_pdsh(two: VirtualLab) -> None:
+    two.enrol()
+    play(two, "accelerate-pdsh.yaml", ranks=1, accelerator="cpu")
+    assert "rank 1 of 2, DeepSpeedEngine: test accuracy 0.9" in said(two, "accelerate")
 
 
 def test_sft(two: VirtualLab) -> None:

@@ -61,6 +61,20 @@ def from_one_to_another(c, to):
     inner.run("echo ${SSH_CLIENT%% *}")
 """
 
+GIVEN = r"""
+from fabric import task
+from invoke import Responder
+
+@task
+def given(c):
+    value = "a 'b' \"c\" $(id) \\ \n # second"
+    show = "printf '%s|' \"$X\"; tr '\\0' ' ' </proc/$PPID/cmdline"
+    for more in ({}, {"watchers": [Responder("never", "")]}, {"pty": True}):
+        said = c.run(show, env={"X": value}, hide=True, **more).stdout.replace("\r", "")
+        assert said.startswith(value + "|"), said
+        assert "second" not in said.partition("|")[2], said
+"""
+
 
 @pytest.fixture(scope="module")
 def eight(lab_factory: LabFactory) -> VirtualLab:
@@ -98,6 +112,11 @@ def test_a_fabfile_of_fabrics_documentation(eight: VirtualLab, tmp_path: Path) -
     assert eight.address(first) in out  # it came by way of that one
     out, _ = play(eight, "-w", first, "play", "fabfile.py:several", f"{first},root@{second}:22", cwd=tmp_path)
     assert f"{second}: {second}" in out
+
+
+def test_variables_arrive_as_they_are_and_in_no_command_line(eight: VirtualLab, tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(GIVEN)
+    play(eight, "-w", eight.names[0], "play", "t.py:given", cwd=tmp_path)
 
 
 def test_the_tasks_that_come_with_fleet(eight: VirtualLab, tmp_path: Path) -> None:

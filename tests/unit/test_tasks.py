@@ -73,6 +73,12 @@ def once(c: Context):
 def group(g: ThreadingGroup):
     print(sorted(f"{c.original_host}={r.stdout}" for c, r in g.run("printf x", hide=True).items()))
 
+@task(hosts=["a"])
+def others(c):
+    Connection("b", config=Config(overrides={"run": {"echo": True}})).run("echo $((2 + 3))")
+    with ThreadingGroup("b") as group:
+        group.run("echo $((3 + 3))")
+
 @plain(autoprint=True)
 def invokes(c):
     return "printed"
@@ -115,6 +121,7 @@ def play(*words: str, before: tuple[str, ...] = ()) -> int:
         (["tasks.py:own"], 0, "--- b ---\nb", ""),
         (["tasks.py:once"], 0, "2", ""),
         (["tasks.py:group"], 0, "['a=x', 'b=x']", ""),
+        (["tasks.py:others"], 0, "--- a ---\n\x1b[1;37mecho $((2 + 3))\x1b[0m\n5\n6\n", ""),
         (["tasks.py:invokes"], 0, "--- a,b (2) ---\nprinted", ""),
         (["tasks.py:put"], 2, "", "put or get of a task goes over --transport ssh only"),
         (["tasks.py:nope"], 2, "", "tasks.py: No idea what 'nope' is!\n  hint: its tasks: before, bug, enough"),
