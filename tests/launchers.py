@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from fleet.transport import TRANSPORTS
@@ -56,22 +55,32 @@ deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible
 import zero1
 zero1.main()
 {LAST}"""
-PROGRAM = (
-    """
-import os, time
-told = {name: int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")}
-assert os.environ["MASTER_ADDR"] and os.environ["MASTER_PORT"]
+# without a launcher: meets the others at the master's address by itself
+PROGRAM = f"""
+import os, socket, time
+told = {{name: int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_PORT")}}
 print("rank", told["RANK"], "of", told["WORLD_SIZE"], told, flush=True)
-"""
-    + LAST
-)
+place = os.environ["MASTER_ADDR"], told["MASTER_PORT"]
+if told["RANK"] == 0:
+    listener = socket.create_server(place)
+    peers = [listener.accept()[0] for _ in range(told["WORLD_SIZE"] - 1)]
+    for peer in peers:
+        peer.sendall(b"go")
+else:
+    while True:
+        try:
+            peer = socket.create_connection(place)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    assert peer.recv(2) == b"go"
+{LAST}"""
 # as it lies on each node: started by hand there, once
 SFT = """#!/bin/bash
 set -e
+echo "rank $RANK of $WORLD_SIZE"
 torchrun --nnodes "$NNODES" --node_rank "$NODE_RANK" --nproc_per_node "$NPROC_PER_NODE" \\
     --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" reduce.py
-echo "rank $RANK of $WORLD_SIZE"
-sleep 1
 [ "$RANK" != 2 ] || exit 7
 sleep 600
 """
@@ -103,11 +112,10 @@ FILES = {
 
 @dataclass(frozen=True)
 class Job:
-    """needs: the package that it is about. says: what a rank writes, with {rank}. fails: the rank that does. config: of
+    """says: what a rank writes, with {rank}. fails: the rank that does. config: of
     accelerate, as default.yaml on the head."""
 
     words: tuple[str, ...]
-    needs: str = "torch"
     says: str = f"rank {{rank}} of {RANKS}"
     ranks: int = RANKS
     fails: int = 4
@@ -123,19 +131,15 @@ JOBS = {
     "torchrun -m": Job(("-m", "pkg.train", "--l", "2")),
     "deepspeed, ZeRO-1": Job(
         (*ZEROS, "zero.py", "--deepspeed_config", "zero1.json", "--steps", "2"),
-        "deepspeed",
         f"rank {{rank}} of {RANKS}: ZeRO-1, 2 steps",
     ),
     "deepspeed --module, ZeRO-2": Job(
         (*ZEROS, "--module", "zero", "--deepspeed_config", "zero2.json", "--steps", "2"),
-        "deepspeed",
         f"rank {{rank}} of {RANKS}: ZeRO-2, 2 steps",
     ),
-    "accelerate, DDP": Job(YAML, "accelerate", "DistributedDataParallel", config=test_launch_engines.ACCELERATE_CPU),
-    "accelerate, DeepSpeed plugin": Job(
-        YAML, "accelerate", "DeepSpeedEngine", config=test_launch_engines.ACCELERATE_DEEPSPEED
-    ),
-    "colossalai": Job(("--engine", "colossalai", "colossal.py"), "colossalai", "6 15.0", code=9),
+    "accelerate, DDP": Job(YAML, "DistributedDataParallel", config=test_launch_engines.ACCELERATE_CPU),
+    "accelerate, DeepSpeed plugin": Job(YAML, "DeepSpeedEngine", config=test_launch_engines.ACCELERATE_DEEPSPEED),
+    "colossalai": Job(("--engine", "colossalai", "colossal.py"), "6 15.0", code=9),
     "command, once a slot": Job(("--engine", "command", "--per", "slot", "./program")),
     "bash sft.sh": Job(("sft.sh",), says="rank {rank} of 4", ranks=4, fails=2),
 }
@@ -181,35 +185,39 @@ def faults(lab: VirtualLab, inventory: Path, job: Job, transport: str, folder: P
     return wrong
 
 
-def main(asked: list[str]) -> int:
-    class Folders:
-        def mktemp(self, name: str) -> Path:
-            return Path(tempfile.mkdtemp(prefix=f"fleet-{name}-"))
+class Folders:
+    """Temporary ones, as labs() wants them from pytest."""
 
-    made = labs(Folders())  # type: ignore[arg-type]
-    lab = next(made)(len(SLOTS)).enrol()
-    transports = [
-        name for name in TRANSPORTS.own if name != "local" and (name in asked or not {*asked} & {*TRANSPORTS.own})
-    ]
-    jobs = {name: job for name, job in JOBS.items() if name in asked or not {*asked} & {*JOBS}}
-    bad = 0
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def mktemp(self, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=name, dir=self.base))
+
+
+def main(asked: list[str]) -> int:
+    remote = [name for name in TRANSPORTS.own if name != "local"]
+    transports = [name for name in remote if name in asked] or remote
+    jobs = {name: job for name, job in JOBS.items() if name in asked} or JOBS
+    bad = False
     print("| job |", " | ".join(transports), "|\n| --- |", " | ".join("---" for _ in transports), "|", flush=True)
-    try:
-        inventory = ready(lab, lab.home)
-        for name, job in jobs.items():
-            cells = []
-            for transport in transports:
-                if find_spec(job.needs) is None:
-                    cells.append(f"no {job.needs} here")
-                    continue
-                began = time.monotonic()
-                wrong = faults(lab, inventory, job, transport, Path(tempfile.mkdtemp(prefix="fleet-launchers-")))
-                bad += bool(wrong)
-                cells.append("; ".join(wrong) or f"ok, {time.monotonic() - began:.0f} s")
-            print(f"| {name} |", " | ".join(cells), "|", flush=True)
-    finally:
-        next(made, None)  # takes the lab down
-    return int(bad > 0)
+    with tempfile.TemporaryDirectory(prefix="fleet-launchers-") as base:
+        folders = Folders(Path(base))
+        made = labs(folders)  # type: ignore[arg-type]
+        lab = next(made)(len(SLOTS)).enrol()
+        try:
+            inventory = ready(lab, lab.home)
+            for name, job in jobs.items():
+                cells = []
+                for transport in transports:
+                    began = time.monotonic()
+                    wrong = faults(lab, inventory, job, transport, folders.mktemp("job"))
+                    bad |= bool(wrong)
+                    cells.append("; ".join(wrong) or f"ok, {time.monotonic() - began:.0f} s")
+                print(f"| {name} |", " | ".join(cells), "|", flush=True)
+        finally:
+            next(made, None)  # takes the lab down
+    return int(bad)
 
 
 if __name__ == "__main__":
