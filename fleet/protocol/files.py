@@ -43,6 +43,7 @@ OF_A_RUN = (
     (PID, "JSON: the supervisor and its guardian, pid and start time, and the boot they belong to"),
     (STATUS, "JSON: how the run stands on this node, or how it ended"),
     (COMMAND, "JSON: the training command, as `spawn.py` starts it"),
+    ("accelerate.yaml", "the configuration of `--engine accelerate`, as it lies where the launch was typed"),
     ("spawn.py, rank.py", "the programs that start a rank, and note its end"),
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
     ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
