@@ -83,3 +83,28 @@ def test_their_options_before_and_the_scripts_behind(capsys: pytest.CaptureFixtu
     """What fleet has not stands behind the script; their options are fleet's."""
     assert run(["launch", "--lr", "1", "--num_gpus", "2", "train.py"]) == 2
     assert capsys.readouterr().err.endswith("fleet launch --num_gpus 2 train.py --lr 1\n")
+
+
+@pytest.mark.parametrize("line", ["sft.sh 8", "bash sft.sh 8"])
+def test_a_shell_script_is_started_once_a_node(
+    line: str, here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As it was copied: neither executable nor with a first line."""
+    monkeypatch.setenv("HOME", str(here))
+    (here / "sft.sh").write_text('echo "$RANK $WORLD_SIZE $NODE_RANK $NNODES $NPROC_PER_NODE $1"\n')
+    assert run(["--transport", "local", "-w", "gpu1", "launch", *line.split()]) == 0
+    said = capfd.readouterr()
+    assert f"launching {line.split()[0]} on gpu1, as --engine command --per node\n" in said.err
+    (out,) = here.glob("runs/*/gpu1/rank0.out")
+    assert out.read_text() == "0 1 0 1 2 8\n"
+
+
+def test_deepspeeds_variables_are_told_by_name_only(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(here / "nobody"))
+    (here / ".deepspeed_env").write_text("TOKEN=hush\n")
+    for words in ([], ["--json"]):
+        assert run([*words, "launch", "--engine", "deepspeed", "--dry-run", "t.py"]) == 0
+        said = capsys.readouterr().out
+        assert f"{here}/.deepspeed_env sets TOKEN" in said and "hush" not in said
