@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +16,12 @@ from functools import cache
 from importlib.resources import files
 from shlex import quote
 
-from fleet.errors import ConnectError, DeadlineError, HostFailed, ProtocolError
+from fleet.errors import DeadlineError, HostFailed, ProtocolError
 from fleet.protocol.environment import running
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
 from fleet.transport.frames import NOISE_LIMIT
-from fleet.transport.shell import EATEN, foreign, lost, silent, stdin_eaten
+from fleet.transport.shell import Conversation, foreign
 
 NODE_SILENCE_SECONDS = 60
 # what bash (or dash) does not let anybody set, or not to any value
@@ -122,7 +121,7 @@ class _Stream:
         self._buffer = data[at:]
 
 
-class Command:
+class Command(Conversation):
     """A running command. A context manager; leaving it ends the command on the node.
 
     mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL.
@@ -131,30 +130,13 @@ class Command:
     and command line of each process that could not be ended then; None where it ended by itself."""
 
     def __init__(self, session: Session, words: Words, mark: str, grace: float) -> None:
-        self.host = session.host.name
+        super().__init__(session, session.start(command_line(), with_stderr=True))
         self.status: int | None = None
         self.left: list[tuple[int, str]] | None = None
-        self._session, self._told, self._deaf = session, list[tuple[int, str]](), False
+        self._told = list[tuple[int, str]]()
         key = "K" + uuid.uuid4().hex
         self._streams = (_Stream(b"\0" + key.encode()), _Stream(b"\0" + key.encode()))
-        self._sending = threading.Lock()
-        self._channel = session.start(command_line(), with_stderr=True)
         self._send(words.script(key, mark, grace))
-
-    def __enter__(self) -> Command:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._channel.close()
-
-    def _send(self, data: bytes) -> None:
-        # It may have ended already: then reading tells why. What could not be sent once is not tried again.
-        with self._sending:
-            try:
-                if not self._deaf:
-                    self._channel.send(data)
-            except ConnectError:
-                self._deaf = True
 
     def end(self) -> None:
         """Have it ended there. From any thread."""
@@ -175,13 +157,16 @@ class Command:
                 late = True
                 self.end()
             elif timeout is not None and now - begun >= timeout + patience:
-                raise DeadlineError("ran out of its time", host=self.host)
+                raise DeadlineError("ran out of its time", host=self.host.name)
             elif now - pinged >= PING_SECONDS:
                 pinged = now
                 self._send(b"ping\n")
             if said is None:
                 if quiet.seconds() >= silence:
-                    self._silent(silence)
+                    stream = self._streams[0]
+                    if (error := self._silent(silence, stream.started, stream.rest)) is not None:
+                        raise error
+                    self._ended()
                 continue
             if not any(said):
                 return self._ended()
@@ -189,7 +174,7 @@ class Command:
                 for piece in stream.feed(data, self._hear) if data and not stream.ended else ():
                     yield number, piece
                 if len(stream.rest) > NOISE_LIMIT:
-                    raise foreign(self.host, stream.rest)
+                    raise foreign(self.host.name, stream.rest)
             if self._streams[0].ended and self._streams[1].ended:
                 return
             if self._streams[0].started:  # before that it is nobody's word: a forced `cat` sends our own back
@@ -204,30 +189,14 @@ class Command:
         elif found := LEFT.fullmatch(message):
             self._told = [*self._told, (int(found[1]), found[2].decode("utf-8", "replace").strip())][:LEFT_MOST]
         elif message:
-            raise ProtocolError(f"{message[:60]!r} where it tells of the command", self.host)
-
-    def _silent(self, seconds: float) -> None:
-        """Nothing comes any more."""
-        if not self._streams[0].started:  # a startup file that reads stdin to its end has what it waits for now
-            self._channel.send_eof()
-            if self._channel.wait(PING_SECONDS) is not None:
-                self._ended()
-            if rest := self._streams[0].rest:
-                raise foreign(self.host, rest)
-        raise silent(self.host, seconds)
+            raise ProtocolError(f"{message[:60]!r} where it tells of the command", self.host.name)
 
     def _ended(self) -> None:
         """Both outputs have ended. Raises what explains it, unless the command was told to have ended."""
         out, err = self._streams
         if out.ended:  # a startup file has closed stderr
             return
-        status = self._channel.wait(2.0)
-        if status is None:
-            raise lost(self.host)
-        if status == EATEN and not out.started:
-            raise stdin_eaten(self._session)
-        if not out.started:
-            raise foreign(self.host, err.rest or out.rest or b"exit status %d" % status)
+        status = self._status(out.started, err.rest or out.rest)
         if status < 128:
-            raise HostFailed(f"the shell around the command ended with {status} before it", host=self.host)
+            raise HostFailed(f"the shell around the command ended with {status} before it", host=self.host.name)
         self.status = status  # by a signal that the command sent to whoever it could reach

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
 from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Session, Silence
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Session, Silence
 from fleet.transport.frames import Decoder, Frame, decoded
-from fleet.transport.shell import EATEN, foreign, lost, silent, stdin_eaten
+from fleet.transport.shell import EATEN, Conversation, foreign
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -109,58 +108,28 @@ def packed(name: str, spec: Mapping[str, Any]) -> bytes:
     return shipped(name) + json.dumps(spec).encode() + b"\n"
 
 
-class Program:
-    """A running program, named as shipped() has it. A context manager; leaving it ends the program on the node."""
+class Program(Conversation):
+    """A running program, named as shipped() has it."""
 
     def __init__(self, session: Session, name: str, spec: Mapping[str, Any]) -> None:
-        self.host = session.host
+        super().__init__(session, session.start(bootstrap(session.host)))
         self.name = name
-        self._deaf = False
-        self._sending = threading.Lock()
-        self._channel: Channel = session.start(bootstrap(session.host))
-        self._session = session
-        self._send_raw(packed(name, spec))
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._channel.close()
+        self._send(packed(name, spec))
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one control line, a JSON object with "op". From any thread, as send_bytes: each goes out whole."""
-        self._send_raw(json.dumps(message).encode() + b"\n")
+        self._send(json.dumps(message).encode() + b"\n")
 
     def send_bytes(self, data: bytes) -> None:
         """Send raw bytes behind the spec, for programs that read a payload."""
-        self._send_raw(data)
+        self._send(data)
 
     def ping(self) -> None:
         """Let the program know that we live; what is being sent just now tells it as well."""
-        if self._sending.acquire(blocking=False):
-            try:
-                self._transmit(b'{"op": "ping"}\n')
-            finally:
-                self._sending.release()
+        self._send(b'{"op": "ping"}\n', wait=False)
 
     def send_eof(self) -> None:
         self._channel.send_eof()
-
-    def _send_raw(self, data: bytes) -> None:
-        with self._sending:
-            self._transmit(data)
-
-    def _transmit(self, data: bytes) -> None:
-        # The node may have ended already (no python3): then reading tells why, better than this does.
-        # What could not be sent once is not tried again: a ping must not wait for a node that reads nothing.
-        try:
-            if not self._deaf:
-                self._channel.send(data)
-        except ConnectError:
-            self._deaf = True
 
     def frames(
         self, *, silence: float | None = None, deadline: float | None = None, cancel: Cancel | None = None
@@ -185,10 +154,10 @@ class Program:
                 self.ping()
             if data is None:
                 if silence is not None and quiet.seconds() >= silence:
-                    raise self._silent(silence, decoder)
+                    raise self._silent(silence, decoder.started, decoder.rest) or self._ended(decoder)
                 continue
             if data == b"":
-                raise self._ended(decoder.rest, decoder.started)
+                raise self._ended(decoder)
             for frame in decoder.feed(data):
                 if frame.kind != HEARTBEAT:
                     yield frame
@@ -199,33 +168,18 @@ class Program:
             elif decoder.noisy:
                 raise foreign(self.host.name, decoder.rest)
 
-    def _silent(self, seconds: float, decoder: Decoder) -> FleetError:
-        if not decoder.started:  # a startup file that reads stdin to its end has what it waits for now
-            self.send_eof()
-            if self._channel.wait(PING_SECONDS) is not None:
-                return self._ended(decoder.rest, False)
-            if decoder.rest:
-                return foreign(self.host.name, decoder.rest)
-        return silent(self.host.name, seconds)
-
-    def _ended(self, rest: bytes, started: bool) -> FleetError:
+    def _ended(self, decoder: Decoder) -> FleetError:
         """Why the stream ended before its X frame."""
-        status = self._channel.wait(2.0)
-        said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
         name = self.host.name
-        if status == 127 and not started:
+        if not decoder.started and self._channel.wait(2.0) == 127:
             return ConnectError(
                 "no python3 on the node",
                 host=name,
                 kind="no-python",
                 hint="install python3 (3.6 or newer) there, or set 'python' in the inventory",
             )
-        if status == EATEN and not started:
-            return stdin_eaten(self._session)
-        if status is None:
-            return lost(name)
-        if not started:
-            return foreign(self.host.name, said.encode() or rest or b"exit status %d" % status)
+        said = self._channel.recv_stderr().decode("utf-8", "replace").strip()
+        status = self._status(decoder.started, said.encode() or decoder.rest)
         last = said.splitlines()[-1] if said else f"exit status {status}"
         return HostFailed(
             Reason.of_node(f"fleet's program '{self.name.rpartition('.')[2]}' failed there: {last[-300:]}"), host=name

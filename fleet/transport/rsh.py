@@ -14,6 +14,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -134,10 +135,12 @@ def rsync(
     bridge = _Bridge(session, ours, moved)
     client = files("fleet") / "transport" / "rsh_client.py"
     shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), str(theirs.fileno())]))
-    with theirs:
+    with theirs, tempfile.TemporaryFile() as listed:
+        listed.write(stdin)
+        listed.seek(0)
         process = subprocess.Popen(
             ["rsync", "--secluded-args", *options, "-e", shell, "--", f"{source}/", f"node:{target}/"],
-            stdin=subprocess.PIPE,
+            stdin=listed,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -146,7 +149,7 @@ def rsync(
         )
     bridge.start()
     try:
-        said = _communicate(process, stdin, bridge, cancel, silence, name)
+        said = _communicate(process, bridge, cancel, silence, name)
     finally:
         if process.poll() is None:
             process.kill()
@@ -166,9 +169,7 @@ def rsync(
         raise HostFailed(f"rsync ended with {process.returncode}: {first[:300]}", host=name, kind="rsync")
 
 
-def _communicate(
-    process: subprocess.Popen[bytes], stdin: bytes, bridge: _Bridge, cancel: Cancel, silence: float, name: str
-) -> bytes:
+def _communicate(process: subprocess.Popen[bytes], bridge: _Bridge, cancel: Cancel, silence: float, name: str) -> bytes:
     said: list[bytes] = []
 
     def listen() -> None:
@@ -178,12 +179,8 @@ def _communicate(
             while pipe.read(SAID_BYTES):  # a node may say more than anybody wants to keep
                 pass
 
-    threads = [
-        threading.Thread(target=listen, daemon=True),
-        threading.Thread(target=_feed, args=(process, stdin), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
     while True:
         try:
             process.wait(0.1)
@@ -195,17 +192,8 @@ def _communicate(
                 raise ConnectError(
                     f"silent for {silence:g} s", host=name, kind="lost", hint="the host hangs, or the link to it is cut"
                 ) from None
-    threads[0].join(2.0)
+    listener.join(2.0)
     return b"".join(said)
-
-
-def _feed(process: subprocess.Popen[bytes], stdin: bytes) -> None:
-    assert process.stdin
-    try:
-        with process.stdin as pipe:
-            pipe.write(stdin)
-    except OSError:
-        pass  # rsync ended early; its exit status tells
 
 
 def _rsh_quote(word: str) -> str:

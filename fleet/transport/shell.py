@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import threading
+from typing import TYPE_CHECKING
 
 from fleet.errors import ConnectError, FleetError
-from fleet.transport.base import Cancel, Completed, Session
+from fleet.transport.base import PING_SECONDS, Cancel, Channel, Completed, Session
 from fleet.transport.line import run_line
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # what fleet's beginnings exit with when stdin does not begin as it was sent
 EATEN = 97
@@ -62,6 +67,58 @@ def stdin_eaten(session: Session) -> ConnectError:
         hint=f"put '[ -n \"$PS1\" ] || return' at the top of {file or '~/.bashrc'} there, or '</dev/null' behind the "
         "command that reads (read, cat, ssh)",
     )
+
+
+class Conversation:
+    """What fleet started on a node, and tells over stdin what to do. A context manager; leaving it ends that."""
+
+    def __init__(self, session: Session, channel: Channel) -> None:
+        self.host = session.host
+        self._session, self._channel, self._deaf = session, channel, False
+        self._sending = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _send(self, data: bytes, *, wait: bool = True) -> None:
+        """From any thread; each goes out whole. wait: or not at all where another is being sent just now."""
+        if not self._sending.acquire(blocking=wait):
+            return
+        # It may have ended already: then reading tells why, better than this does. What could not be sent once is not
+        # tried again: a ping must not wait for a node that reads nothing.
+        try:
+            if not self._deaf:
+                self._channel.send(data)
+        except ConnectError:
+            self._deaf = True
+        finally:
+            self._sending.release()
+
+    def _silent(self, seconds: float, started: bool, said: bytes) -> FleetError | None:
+        """Nothing came for so long; None where that is because it has ended."""
+        if not started:  # a startup file that reads stdin to its end has what it waits for now
+            self._channel.send_eof()
+            if self._channel.wait(PING_SECONDS) is not None:
+                return None
+            if said:
+                return foreign(self.host.name, said)
+        return silent(self.host.name, seconds)
+
+    def _status(self, started: bool, said: bytes) -> int:
+        """What it ended with. Raises what kept it from beginning; ConnectError(lost)."""
+        status = self._channel.wait(2.0)
+        if status is None:
+            raise lost(self.host.name)
+        if not started:
+            eaten = status == EATEN
+            raise stdin_eaten(self._session) if eaten else foreign(self.host.name, said or b"exit status %d" % status)
+        return status
 
 
 def run_script(session: Session, text: bytes, *, timeout: float, cancel: Cancel | None = None) -> Completed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +16,10 @@ from fleet.transport.openssh.said import Said
 from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint, resolve
-from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, lost
+from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, lost, pause
 from fleet.transport.ssh.known_hosts import KnownHosts
-from fleet.transport.ssh.route import Routed, route_key
+from fleet.transport.ssh.route import Routed, named, route_key
 
-EARLY_RETRIES = 4
 NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
 # What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
 # command's, no port of this machine opened once a host, no connection that outlives its user, or waits for a
@@ -152,15 +150,12 @@ class OpensshTransport(Routed):
 
     def connect(self, host: Host, cancel: Cancel) -> OpensshSession:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
-        try:
+        with named(host):
             endpoint = self.resolve(host, cancel)
             route = self.hops(endpoint)
             with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 master, words = self._connect(host, endpoint, route, deadline, self._more(host, endpoint))
-        except FleetError as error:
-            error.host = host.name
-            raise
         channel = ["-o", "ControlMaster=no", "-o", "LogLevel=FATAL", "-S", str(master.control)]
         return self._session(host, master, ["ssh", *channel, *words])
 
@@ -206,11 +201,10 @@ class OpensshTransport(Routed):
             via = (route[-1].name, gateway.refusals[seen:]) if gateway else None
             said = Said(master.said, host, endpoint, deadline.seconds, via)
             error = said.failure(settled is not None)
-            pause = 0.1 * 2**retries * (0.5 + random.random())
-            if isinstance(error, ClosedEarly) and retries < EARLY_RETRIES and deadline.left() > pause:
-                retries += 1
-                deadline.cancel.wait(pause)
-            elif (
+            retries += isinstance(error, ClosedEarly)
+            if isinstance(error, ClosedEarly) and pause(retries, deadline):
+                continue
+            if (
                 error.kind in ("host-key", "unknown-host-key")
                 and host.host_key
                 and said.key_types

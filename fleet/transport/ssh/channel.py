@@ -18,6 +18,7 @@ from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.library import PipeTimeout, paramiko
 from fleet.transport.ssh.link import ChannelRefused, Link
 from fleet.transport.ssh.node_channel import NodeChannel
+from fleet.transport.ssh.route import named
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
@@ -143,11 +144,8 @@ class SshSession:
         self._more = more
 
     def start(self, command: str, *, with_stderr: bool = False) -> SshChannel:
-        try:
+        with named(self.host):
             return self._start(command, with_stderr)
-        except FleetError as error:
-            error.host = self.host.name
-            raise
 
     def _start(self, command: str, with_stderr: bool, again: bool = True) -> SshChannel:
         # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from fleet.transport.ssh.dial import SLICE_SECONDS, Deadline
 
 # sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
 KNOCKS_AT_ONCE = 8
+# what sshd dropped before its banner is tried again: nothing was attempted, so that harms nobody
+EARLY_RETRIES = 4
 # a gateway that failed is not tried again at once by the thousand hosts behind it
 RETRY_SECONDS = 2.0
 # reasons that hold for everybody who knocks at the same sshd
@@ -59,6 +62,15 @@ class Gate:
                 self._free += 1
                 self._failure = failure or self._failure
                 self._changed.notify() if failure is None else self._changed.notify_all()
+
+
+def pause(retry: int, deadline: Deadline) -> bool:
+    """Wait before the first, second, ... retry; False where there is to be none."""
+    seconds = 0.1 * 2**retry * (0.5 + random.random())
+    if retry > EARLY_RETRIES or deadline.left() < seconds:
+        return False
+    deadline.cancel.wait(seconds)
+    return True
 
 
 class Gates:

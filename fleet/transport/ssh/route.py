@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint, parse_hop, resolve
 
 MAX_HOPS = 8
+
+
+@contextlib.contextmanager
+def named(host: Host) -> Iterator[None]:
+    """Errors are this host's."""
+    try:
+        yield
+    except FleetError as error:
+        error.host = host.name
+        raise
 
 
 class Routed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,15 +12,12 @@ from fleet.transport.ssh.auth import TriesUsedUp, authenticate
 from fleet.transport.ssh.channel import SshSession
 from fleet.transport.ssh.dial import Deadline, dial
 from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways
+from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, pause
 from fleet.transport.ssh.gateway import dial_through, must_answer
 from fleet.transport.ssh.hostkeys import HostKey, HostKeyCheck, KnownHosts
 from fleet.transport.ssh.keys import Keyring
 from fleet.transport.ssh.link import Link
-from fleet.transport.ssh.route import Routed, route_key
-
-# sshd dropped us before its banner (MaxStartups): nothing was attempted, so trying again harms nobody
-EARLY_RETRIES = 4
+from fleet.transport.ssh.route import Routed, named, route_key
 
 
 class SshTransport(Routed):
@@ -62,13 +58,10 @@ class SshTransport(Routed):
 
     def connect(self, host: Host, cancel: Cancel) -> SshSession:
         """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
-        try:
+        with named(host):
             endpoint = self.resolve(host, cancel)
             route = self.hops(endpoint)
             link = self._connect(host, endpoint, route, cancel)
-        except FleetError as error:
-            error.host = host.name
-            raise
         return SshSession(
             host, link, self.options.connect_timeout, lambda: self._connect(host, endpoint, route, Cancel())
         )
@@ -76,7 +69,7 @@ class SshTransport(Routed):
     def host_key(self, host: Host, cancel: Cancel, key_type: str | None = None) -> HostKey:
         """The key that whoever answers at this host presents, unverified; nothing is sent to it but a key
         exchange. `key_type`: ask for that type only ("ssh-ed25519", "ssh-rsa", ...)."""
-        try:
+        with named(host):
             endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
             route = self.hops(endpoint)
@@ -84,9 +77,6 @@ class SshTransport(Routed):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 link = self._handshake(endpoint, route, None, types, deadline)
                 link.abort()
-        except FleetError as error:
-            error.host = host.name
-            raise
         assert link.server_host_key is not None
         return link.server_host_key
 
@@ -136,10 +126,8 @@ class SshTransport(Routed):
             except ClosedEarly:
                 link.abort()
                 retries += 1
-                pause = 0.1 * 2**retries * (0.5 + random.random())
-                if retries > EARLY_RETRIES or deadline.left() < pause:
+                if not pause(retries, deadline):
                     raise
-                deadline.cancel.wait(pause)
             except ConnectError as error:
                 link.abort()
                 if link.via is not None and error.kind in ("timeout", "banner", "lost"):
