@@ -268,6 +268,16 @@ def test_news_of_an_old_link_or_of_anothers_is_no_news() -> None:
     assert story.judge.broke("a", 2, "protocol", "x") == []
 
 
+def test_nobody_is_out_by_the_word_of_another() -> None:
+    """Not even where this machine's own link to it broke before."""
+    story = Story("a", "e", "b")
+    for _ in range(4):
+        story.broke(SOURCE, "a", "lost")
+    assert story.order == "eba"
+    assert [v.action for v in story.broke("b", "a", "protocol")] == ["direct"]
+    assert [v.action for v in story.broke(SOURCE, "a", "protocol")] == ["out"]
+
+
 def test_one_that_accuses_two_others_is_the_one_to_be_last() -> None:
     story = Story("e", "a", "b")
     assert [(v.name, v.action) for v in story.broke("e", "a", "protocol")] == [("a", "last")]

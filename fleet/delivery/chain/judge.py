@@ -126,7 +126,7 @@ class Judge:
             return [Verdict(sender, "last", WAY_OUT[kind], kind)]
         if len(senders) == 1 and not (again or hop.direct) and self._chain.to_end(hop):
             return [Verdict(hop.name, "last", reason, kind)]
-        if SOURCE in senders:
+        if sender == SOURCE:
             return [Verdict(hop.name, "out", reason, kind)]
         hop.direct = True
         return [Verdict(hop.name, "direct", reason, kind)]
