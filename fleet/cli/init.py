@@ -52,6 +52,7 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
         hosts=settings.hosts,
         exclude=settings.exclude,
         folder=str(Path.cwd()),
+        python=f"{os.environ.get('VIRTUAL_ENV') or os.environ.get('CONDA_PREFIX') or sys.prefix}/bin/python",
         connect_timeout=settings.connect_timeout,
         tofu=tofu,
     )

@@ -128,7 +128,16 @@ def test_the_interpreter_that_trains() -> None:
         "b": {"gpus": gpu, "interpreters": [python("/c", "2.1", "12"), python("/usr/bin/python3", None)]},
         "c": {"gpus": [], "interpreters": [python("/usr/bin/python3", None)]},
     }
-    assert {name: one["path"] for name, one in choose.interpreters(facts).items()} == {"a": "/c", "b": "/c"}
+    inventory = parse_yaml("hosts: [a, b, c]", "f")
+    assert {name: one["path"] for name, one in choose.interpreters(inventory, facts).items()} == {"a": "/c", "b": "/c"}
+    # the one of the inventory, or where there is none of the head's environment, wherever it lies
+    facts["b"]["python"] = facts["c"]["python"] = {"path": "/odd/python", "version": "3.12.1"}
+    facts["b"]["torch"] = facts["c"]["torch"] = {"version": "2.6.0"}
+    inventory = parse_yaml("hosts: {a: {}, b: {python: /odd/python}, c: {}}", "f")
+    found = choose.interpreters(inventory, facts)
+    assert {name: one["path"] for name, one in found.items()} == {"a": "/c", "b": "/odd/python", "c": "/odd/python"}
+    facts["c"]["torch"] = None
+    assert "c" not in choose.interpreters(inventory, facts)
 
 
 def test_what_is_not_as_the_inventory_has_it_is_told() -> None:

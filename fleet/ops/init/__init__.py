@@ -32,7 +32,8 @@ from fleet.transport.ssh.transport import SshTransport
 @dataclass(frozen=True)
 class InitPlan:
     """path: the inventory to write. old: what it holds now. inventory: the hosts to ask, `new` those that are not in
-    there yet. folder: the head's current one, which needs no workdir where the hosts have it, too."""
+    there yet. folder: the head's current one, which needs no workdir where the hosts have it, too. python: that of the
+    head's environment, which may be theirs."""
 
     path: Path
     old: str | None
@@ -40,6 +41,7 @@ class InitPlan:
     new: frozenset[str]
     notes: tuple[str, ...] = ()
     folder: str = "/"
+    python: str = "python3"
     connect_timeout: float = 10.0
     tofu: bool = False
 
@@ -78,6 +80,7 @@ def plan(
     hosts: str | None = None,
     exclude: str | None = None,
     folder: str = "/",
+    python: str = "python3",
     connect_timeout: float = 10.0,
     tofu: bool = False,
 ) -> InitPlan:
@@ -89,7 +92,7 @@ def plan(
         added = _added(given.inventory, there, read_defaults(old, str(path)))
         inventory, new = replace(there, hosts=(*there.hosts, *added)), frozenset(host.name for host in added)
     inventory = select(inventory, hosts, exclude)
-    return InitPlan(path, old, inventory, new & {*inventory.names}, given.notes, folder, connect_timeout, tofu)
+    return InitPlan(path, old, inventory, new & {*inventory.names}, given.notes, folder, python, connect_timeout, tofu)
 
 
 def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:
@@ -121,7 +124,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
     asking = replace(runtime, transport=transport)
     try:
         willing = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
-        results = {**failures, **ask.facts(willing, plan.folder, asking)}
+        results = {**failures, **ask.facts(willing, plan.folder, plan.python, asking)}
         facts = ask.told(results)
         endpoints = {host.name: transport.resolve(host) for host in willing.hosts}
         candidates = {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}

@@ -56,12 +56,12 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
     return inventory, failures
 
 
-def facts(inventory: Inventory, folder: str, runtime: Runtime) -> dict[str, Result]:
-    """What the hosts tell, under data["facts"]. folder: whether they have it, too."""
+def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
+    """What the hosts tell, under data["facts"]. folder, python: whether they have it, too."""
     specs = check.plan(inventory, check.CheckOptions()).specs
 
     def task(session: Session, host: Host) -> Result:
-        spec = {**specs[host.name], "workdir": folder, "survey": True}
+        spec = {**specs[host.name], "python": host.python or python, "workdir": folder, "survey": True}
         return Result(host.name, ok=True, exit_status=0, data={"facts": ask(session, spec, runtime.cancel)})
 
     return {result.host: result for result in on_each(inventory.hosts, runtime, task, what="asking")}

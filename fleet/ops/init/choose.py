@@ -62,17 +62,28 @@ def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def interpreters(facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
-    """Host -> the interpreter that trains there: one with torch, for CUDA where there are GPUs, at a path that as many
-    hosts as possible have it at."""
-    with_torch = {name: [one for one in told.get("interpreters") or [] if one["torch"]] for name, told in facts.items()}
+def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
+    """Host -> the interpreter that trains there, one with torch: the inventory's, else for CUDA where there are GPUs,
+    at a path that as many hosts as possible have it at."""
+    asked = {name: _asked(told) for name, told in facts.items()}
+    there = {name: [*(facts[name].get("interpreters") or []), asked[name]] for name in facts}
+    with_torch = {name: [one for one in found if one and one["torch"]] for name, found in there.items()}
     times = Counter(one["path"] for found in with_torch.values() for one in found)
 
-    def worth(name: str, one: Interpreter) -> tuple[bool, int]:
-        return bool(one["cuda"]) == bool(facts[name].get("gpus")), times[one["path"]]
+    def worth(name: str, one: Interpreter) -> tuple[bool, bool, int]:
+        own = one is asked[name] and inventory.host(name).python is not None
+        return own, bool(one["cuda"]) == bool(facts[name].get("gpus")), times[one["path"]]
 
     # of equal ones the first: the probe has the likely ones first
     return {name: max(found, key=lambda one: worth(name, one)) for name, found in with_torch.items() if found}
+
+
+def _asked(facts: Facts) -> Interpreter | None:
+    """The one that was asked for: the inventory's, or one like the head's."""
+    python, torch = facts.get("python"), facts.get("torch")
+    if not python or not torch or not python["path"] or not python["version"]:
+        return None
+    return {"path": python["path"], "version": python["version"], "torch": torch["version"], "cuda": torch.get("cuda")}
 
 
 class Found(NamedTuple):
@@ -93,7 +104,7 @@ def found(
     reached: Mapping[str, Iterable[str]],
 ) -> dict[str, Found]:
     """Host -> what was found; of one that could not be asked that is where code is to lie."""
-    pythons, best = interpreters(facts), data_addresses(candidates, reached)
+    pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
     everywhere = all(told["disks"]["workdir"]["exists"] for told in facts.values() if "workdir" in told["disks"])
     workdir = None if everywhere else HOME_WORKDIR
     result = dict[str, Found]()
