@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,44 @@ def launch(lab: VirtualLab, tmp_path: Path) -> None:
     lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=250)
     logs = {path.read_text() for path in (lab.home / "job/runs").glob("*/*/rank*.out")}
     assert logs == {"rank 0\n", "rank 1\n"}
+
+
+def ps(lab: VirtualLab, tmp_path: Path) -> None:
+    """A run left to itself, for the three verbs behind this one."""
+    script = "import time\nfor n in range(100000): print('step', n, flush=True); time.sleep(0.1)\n"
+    (lab.home / "job/steps.py").write_text(script)
+    words = ("launch", "--detach", "--sync", "--workdir", "~/job", "--engine", "command", "--", "python3", "steps.py")
+    lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=250)
+    (run,) = ask(lab, "ps")["runs"]
+    assert (run["state"], run["lease"], list(run["nodes"])) == ("running", None, lab.names)
+
+
+def logs(lab: VirtualLab, tmp_path: Path) -> None:
+    folder = str(lab.home / "job/runs")
+    shown = lab.fleet("-i", "lab", "logs", "--rank", "0", "--tail", "1", "--runs-dir", folder, check=True).stdout
+    assert shown.startswith("step ")
+
+
+def attach(lab: VirtualLab, tmp_path: Path) -> None:
+    process = lab.popen("-i", "lab", "attach", cwd=lab.home / "job")
+    assert process.stdout and b"step " in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def stop(lab: VirtualLab, tmp_path: Path) -> None:
+    assert {host["was"] for host in ask(lab, "stop", "latest")["hosts"].values()} == {"running"}
+    assert ask(lab, "ps")["runs"] == []
+
+
+def ssh(lab: VirtualLab, tmp_path: Path) -> None:
+    assert lab.fleet("-i", "lab", "ssh", lab.names[1], "hostname", check=True).stdout.strip() == lab.names[1]
+
+
+def forward(lab: VirtualLab, tmp_path: Path) -> None:
+    said = lab.fleet("-i", "lab", "--dry-run", "forward", lab.names[1], "22:18022", check=True).stdout
+    assert said == f"127.0.0.1:18022 here is port 22 of {lab.names[1]}\n"
 
 
 def kill_port(lab: VirtualLab, tmp_path: Path) -> None:
