@@ -5,6 +5,10 @@ from __future__ import annotations
 from fleet.engines.base import SPAWN, Engine, Start, World, python_command, visible_devices
 from fleet.model import Job, Node
 
+# The agents' store outlives an attempt, and ranks that share it (torch's default) find there what those before them left:
+# gloo then dials ports that nobody listens on any more. So each attempt has a store, and a port, of its own.
+RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
 
 class Torchrun(Engine):
     """`python -m torch.distributed.run`; with max_restarts the c10d rendezvous, which can restart."""
@@ -28,7 +32,8 @@ class Torchrun(Engine):
             argv.append(f"--local-addr={own}")
         # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
         options = (*job.engine_args, "--no-python", "--")
-        return Start((*argv, *options, *SPAWN), python_command(job, python), visible_devices(node))
+        env = {**visible_devices(node), **(RESTARTABLE if job.max_restarts else {})}
+        return Start((*argv, *options, *SPAWN), python_command(job, python), env)
 
     @staticmethod
     def _rendezvous(job: Job, world: World, node: Node) -> list[str]:

@@ -145,6 +145,29 @@ def test_torchrun(ready: VirtualLab, tmp_path: Path) -> None:
     assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[2], 2, 5) and seconds < 5
 
 
+RESTARTED = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(total := torch.ones(1))
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if dist.get_rank() == 1 and attempt < 2:
+    sys.exit(3)
+dist.all_reduce(total)
+print("sum", int(total), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_restarts(ready: VirtualLab, tmp_path: Path) -> None:
+    """A rank dies twice; each time all of them meet again, in a store without what the last attempt left."""
+    put(ready, again_py=RESTARTED)
+    inventory = uneven(ready, tmp_path, [1, 1, 1, 1])
+    words = ("-i", str(inventory), "-w", ",".join(ready.names[:2]), "launch", "--max-restarts", "3", "again.py")
+    done = ready.fleet(*words, cwd=tmp_path, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text() for path in tmp_path.glob("runs/*/*/rank*.out")] == ["sum 4\n"] * 2
+
+
 def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
     files = {p.name.replace(".", "_"): p.read_text() for p in (EXAMPLES / "zero1.py", EXAMPLES / "zero1.json")}
     put(ready, train_py=DEEPSPEED, **files)
