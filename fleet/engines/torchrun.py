@@ -5,8 +5,8 @@ from __future__ import annotations
 from fleet.engines.base import SPAWN, Engine, Start, World, python_command, visible_devices
 from fleet.model import Job, Node
 
-# The agents' store outlives an attempt, and ranks that share it (torch's default) find there what those before them left:
-# gloo then dials ports that nobody listens on any more. So each attempt has a store, and a port, of its own.
+# The agents' store outlives an attempt, and ranks that share it, as is torch's default, find there what those before
+# them left: gloo then dials ports that nobody listens on any more. So each attempt has a store, and a port, of its own.
 RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
