@@ -101,7 +101,7 @@ class Rule:
 class Part:
     """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. kind: what
     the script is: a "program" is started as it is. met: all nodes answered, so that it means something whether they
-    could meet. on_gpus: ranks that find no GPU would each train alone."""
+    could meet. on_gpus: several ranks, which would each train alone if they found no GPU."""
 
     node_rank: int
     ranks: int | None

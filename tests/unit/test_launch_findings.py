@@ -187,3 +187,12 @@ def test_check_and_launch_have_one_verdict(engine: str, odd: dict[str, Any]) -> 
     for needed, module in (("torchrun", "torch"), ("deepspeed", "torch"), ("deepspeed", "deepspeed")):
         if engine == needed and odd == {module: None}:
             assert len(checked) == 1 and f"{module} is not installed for /py" in checked.pop()
+
+
+def test_ranks_that_would_each_train_alone() -> None:
+    """accelerate distributes nothing where it finds no GPU, unless it is told of the CPUs."""
+    installed = good(packages={"accelerate": "1.15.0"})
+    several, one = plan_for("accelerate", HOSTS[:1]), plan_for("accelerate", (Host("n0", "10.0.0.1", slots=1),))
+    said = "n0: no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs"
+    assert findings(several, n0=installed) == [("warning", ("n0",), said)]
+    assert findings(one, n0=installed) == []
