@@ -40,8 +40,8 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
     they reach each other.
 
     FILE: a hostfile, an ssh config, an inventory, or lines 'ssh root@IP -p PORT'; '-': stdin. Without it: the
-    inventory that is there, else the hosts of ~/.ssh/config. What stands in an inventory stays, comments too; what is
-    missing is shown, and written when you agree.
+    inventory that is there, ./hostfile, or the hosts of ~/.ssh/config. What stands in an inventory stays, comments
+    too; what is missing is shown, and written when you agree.
     """
     settings = settings_of()
     path, old = target(settings.inventory)
@@ -100,6 +100,10 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
         if terminal.interactive(sys.stdin):
             talk(PASTE)
         return read_source(sys.stdin.buffer.read(), "<stdin>", there, Path.home())
+    hostfile = DEFAULT_FILES[1]
+    if source is None and there is None and Path(hostfile).exists():  # it would be read as an inventory, too
+        talk(f"the hosts of ./{hostfile}")
+        source = hostfile
     if source is not None:
         return read_source(read(Path(source).expanduser(), source), source, there, Path.home())
     if there is not None:

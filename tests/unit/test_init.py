@@ -297,12 +297,19 @@ def test_a_host_that_fleet_cannot_go_to_is_told_and_costs_no_other(
     assert "127.0.0.1 port 1" in hosts["gpu2"]["error"]["message"]
 
 
+def test_a_hostfile_that_is_there_goes_before_the_ssh_config(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "hostfile").write_text("gpu1 slots=8\n")
+    assert run(["init", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "gpu1: {slots: 8}" in said.out and "the hosts of ./hostfile" in said.err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["-i", "lab", "init"], 2, "the lab writes its own inventory"),
         (["-i", "hostfile", "init"], 2, "hostfile is a hostfile, fleet init writes YAML"),
-        (["init"], 121, "names no hosts"),
+        (["-i", "other.yaml", "init", ".ssh/config"], 121, "names no hosts"),
         (["init", "nosuch"], 121, "No such file"),
         (["init", "odd"], 121, "odd:1: host gpu1: 'x' is not understood"),
         (["init", "--transport", "openssh", "hostfile"], 2, "--transport"),
@@ -311,6 +318,8 @@ def test_a_host_that_fleet_cannot_go_to_is_told_and_costs_no_other(
 def test_what_it_refuses(
     here: Path, words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / ".ssh").mkdir()
+    (here / ".ssh/config").write_text("Host github.com\n  User git\n")
     (here / "hostfile").write_text("gpu1\n")
     (here / "odd").write_text("gpu1 x\n")
     assert run(words) == code
