@@ -98,12 +98,9 @@ class _Bridge(threading.Thread):
 
 
 def _exactly(client: socket.socket, n: int) -> bytes:
-    data = b""
-    while len(data) < n:
-        more = client.recv(n - len(data))
-        if not more:
-            raise OSError("rsync's end closed early")
-        data += more
+    data = client.recv(n, socket.MSG_WAITALL)
+    if len(data) < n:
+        raise OSError("rsync's end closed early")
     return data
 
 

@@ -81,16 +81,12 @@ class _File:
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
     """ssh's patterns: * and ?, one that begins with ! and matches excludes. As case stands."""
-    if patterns is None:
-        return True
-    found = False
-    for pattern in patterns:
-        plain = pattern.lstrip("!")
-        if re.fullmatch(re.escape(plain).replace(r"\*", ".*").replace(r"\?", "."), name):
-            if plain != pattern:
-                return False
-            found = True
-    return found
+    hits = [p for p in patterns or () if re.fullmatch(_as_regex(p.lstrip("!")), name)]
+    return patterns is None or (bool(hits) and not any(p.startswith("!") for p in hits))
+
+
+def _as_regex(pattern: str) -> str:
+    return re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
 
 
 class SshConfig:
@@ -180,8 +176,7 @@ class SshConfig:
                 info = os.fstat(opened.fileno())
                 data = opened.read()
         except (FileNotFoundError, NotADirectoryError):
-            if edit is None:
-                return result
+            pass
         except OSError as error:
             raise ConnectError(f"cannot read it: {error.strerror}", where=str(file), kind="config") from error
         data = edit(data) if edit else data
