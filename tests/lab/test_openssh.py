@@ -37,7 +37,9 @@ def test_every_verb(two: VirtualLab, tmp_path: Path, kind: str) -> None:
     assert {n: h["stdout"].strip() for n, h in json.loads(done.stdout)["hosts"].items()} == {n: n for n in lab.names}
     done = lab.fleet(*over, "exec", "--shell", "kill -9 $$")
     assert done.returncode == 137
-    (tmp_path / "rank.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
+    (tmp_path / "rank.py").write_text(
+        "import os, sys; print('rank', os.environ['RANK'], flush=True); os.write(2, bytes(range(256)))\n"
+    )
     lab.fleet(*over, "sync", str(tmp_path), "--to", f"/root/{kind}", check=True)
     (tmp_path / "big").write_bytes(b"weights" * 999_999)
     lab.fleet(*over, "sync", "--data", f"{tmp_path}/big:/root/{kind}-data/", check=True)
@@ -47,6 +49,7 @@ def test_every_verb(two: VirtualLab, tmp_path: Path, kind: str) -> None:
     launch = ("launch", "--engine", "command", "--workdir", f"/root/{kind}", "--no-preflight", "python3", "rank.py")
     done = lab.fleet(*over, *launch, cwd=tmp_path, check=True)
     assert all(f"rank {rank}" in done.stdout for rank in range(2)), done.stdout
+    assert {log.read_bytes() for log in (tmp_path / "runs").rglob("rank*.err")} == {bytes(range(256))}
     lab.inside(lab.names[0], "sh", "-c", "setsid python3 -m http.server 8123 >/dev/null 2>&1 &")
     done = lab.fleet(*over, "kill-port", "8123", "--yes", check=True)
     assert lab.names[0] in done.stdout
