@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fabric.exceptions import GroupException
@@ -91,17 +92,29 @@ class _Running:
     def run(self) -> tuple[Result, ...]:
         """What became of each host."""
         hosts = self.step.hosts
-        made = dict(zip((host.name for host in hosts), self.step.connections, strict=True))
-        ground().sinks = {host.name: Sink(host.name, self.runtime.emit, self.spool) for host in hosts}
+        # a host may be there twice, for two users
+        made = {id(host): each for host, each in zip(hosts, self.step.connections, strict=True)}
         if self.step.where == "each":
-            return over(hosts, self.runtime, lambda host: self._one(host, made[host.name]), self.step.name)
+            return over(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
         if self.step.where == "group":
-            return self._group(hosts, made)
+            with self._sinks_of(hosts):
+                return self._group(hosts, made)
         self._here()
         return ()
 
+    def _sink(self, host: Host) -> Sink:
+        return Sink(host.name, self.runtime.emit, self.spool)
+
+    @contextmanager
+    def _sinks_of(self, hosts: tuple[Host, ...]) -> Iterator[None]:
+        ground().sinks = {host.name: self._sink(host) for host in hosts}
+        try:
+            yield
+        finally:
+            ground().sinks = {}
+
     def _one(self, host: Host, made: dict[str, Any]) -> Result:
-        sink = ground().sinks[host.name]
+        sink = self._sink(host)
         self.runtime.emit(Started(host.name, self.step.name))
         call = self.step.call
         try:
@@ -111,14 +124,14 @@ class _Running:
                 if call.autoprint:
                     print(value)
         except (Exception, SystemExit) as error:
-            return self._ended(host.name, error)
+            return self._ended(host, error, sink)
         return Result(host.name, True, 0, *sink.whole())
 
-    def _group(self, hosts: tuple[Host, ...], made: dict[str, dict[str, Any]]) -> tuple[Result, ...]:
+    def _group(self, hosts: tuple[Host, ...], made: dict[int, dict[str, Any]]) -> tuple[Result, ...]:
         call = self.step.call
         ended: dict[str, BaseException] = {}
         with ExitStack() as stack:
-            each = [connection.Connection(**made[host.name], config=self.config) for host in hosts]
+            each = [connection.Connection(**made[id(host)], config=self.config) for host in hosts]
             group = stack.enter_context(connection.Group.from_connections(each))
             try:
                 call.task.body(group, *call.args, **call.kwargs)
@@ -127,7 +140,7 @@ class _Running:
             except (Exception, SystemExit) as error:
                 raise self._as_error(error) from error
         return tuple(
-            self._ended(host.name, ended[host.name])
+            self._ended(host, ended[host.name], ground().sinks[host.name])
             if host.name in ended
             else Result(host.name, True, 0, *ground().sinks[host.name].whole())
             for host in hosts
@@ -143,15 +156,16 @@ class _Running:
             if error.code:
                 raise self._as_error(error) from error
             self.over = True
+            print(error.message or "", file=sys.stderr, end="\n" if error.message else "")
         except (Exception, SystemExit) as error:
             raise self._as_error(error) from error
 
     # -- how it ended --------------------------------------------------------------------------------------
-    def _ended(self, host: str, error: BaseException) -> Result:
-        sink = ground().sinks[host]
+    def _ended(self, host: Host, error: BaseException, sink: Sink) -> Result:
         status = None if self.runtime.cancel.is_set() else _status(error)
         if status is None:
-            return failed(Host(host, host), self._as_error(error))
+            out, err = sink.whole()
+            return replace(failed(host, self._as_error(error)), stdout=out, stderr=err)
         where = where_of(error, self.file.path.resolve())
         data = {"where": where}
         if isinstance(error, UnexpectedExit):
@@ -162,7 +176,7 @@ class _Running:
             self.over = True
             if error.message:
                 sink.write("stderr", error.message + "\n")
-        return Result(host, status == 0, status, *sink.whole(), data=data)
+        return Result(host.name, status == 0, status, *sink.whole(), data=data)
 
     def _as_error(self, error: BaseException) -> FleetError:
         """What ends a task, as one of fleet's."""

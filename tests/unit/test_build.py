@@ -6,6 +6,7 @@ import hashlib
 import io
 import stat
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from fleet.errors import HostFailed, PreflightError, ProtocolError, UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.build import BuildOptions, build_env, installed_ops, plan
+from fleet.ops.build import BuildOptions, build_env, check_ops, installed_ops, plan
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
 from fleet.ops.build.node import _Incoming, _told
 from fleet.ops.build.source import unpack
@@ -277,6 +278,18 @@ def test_the_ops_in_a_wheel() -> None:
     text = "version='0.19.8'\ninstalled_ops={'async_io': False, 'cpu_adam': 1, 'utils': True}\ntorch_info={'x': 'y'}\n"
     assert installed_ops(text) == {"async_io": False, "cpu_adam": True, "utils": True}
     assert installed_ops("") == {}
+
+
+@pytest.mark.parametrize("name", ["shm_comm", "deepspeed_shm_comm"])
+def test_an_op_is_known_by_both_of_deepspeeds_names(name: str, tmp_path: Path) -> None:
+    chosen = plan(INVENTORY, BuildOptions("deepspeed", ops=(name,)))
+    assert build_env(chosen, (), {})[0]["DS_BUILD_SHM_COMM"] == "1"
+    with zipfile.ZipFile(tmp_path / "d.whl", "w") as wheel:
+        text = "installed_ops={'deepspeed_shm_comm': 1, 'cpu_adam': False}"
+        wheel.writestr("deepspeed/git_version_info_installed.py", text)
+    check_ops(tmp_path / "d.whl", [name], "gpu01")
+    with pytest.raises(HostFailed, match="lacks cpu_adam"):
+        check_ops(tmp_path / "d.whl", ["cpu_adam"], "gpu01")
 
 
 def test_plans_that_make_no_sense(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def status(c, code):
 
 @task
 def bug(c):
+    print("so far")
     return c.nothing_of_the_sort()
 
 @task
@@ -72,6 +73,10 @@ def once(c: Context):
 @task
 def group(g: ThreadingGroup):
     print(sorted(f"{c.original_host}={r.stdout}" for c, r in g.run("printf x", hide=True).items()))
+
+@task(hosts=["ada@a", {"host": "a", "user": "bob"}])
+def users(c):
+    print(c.user)
 
 @task(hosts=["a"])
 def others(c):
@@ -114,13 +119,14 @@ def play(*words: str, before: tuple[str, ...] = ()) -> int:
         (["tasks.py:odd"], 0, "from here", ""),
         (["tasks.py", "status", "0", "usual"], 0, "the usual", "# status(code='0')\n# usual()"),
         (["tasks.py", "status", "--code=9", "usual"], 9, "", "tasks.py:34: echo said; exit 9: exit status 9"),
-        (["tasks.py:bug"], 1, "", "tasks.py:38: AttributeError: "),
+        (["tasks.py:bug"], 1, "so far", "tasks.py:39: AttributeError: "),
         (["tasks.py", "enough", "usual"], 0, "", "enough"),
         (["tasks.py", "enough", "--code=7", "usual"], 7, "", "enough"),
         (["tasks.py:slow"], 124, "", "sleep 60: still running after 0.3 s; ended there"),
         (["tasks.py:own"], 0, "--- b ---\nb", ""),
         (["tasks.py:once"], 0, "2", ""),
         (["tasks.py:group"], 0, "['a=x', 'b=x']", ""),
+        (["tasks.py:users"], 0, "--- a ---\nada\n--- a ---\nbob\n", ""),
         (["tasks.py:others"], 0, "--- a ---\n\x1b[1;37mecho $((2 + 3))\x1b[0m\n5\n6\n", ""),
         (["tasks.py:invokes"], 0, "--- a,b (2) ---\nprinted", ""),
         (["tasks.py:put"], 2, "", "put or get of a task goes over --transport ssh only"),

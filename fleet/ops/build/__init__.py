@@ -182,7 +182,7 @@ def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> t
     ops: tuple[str, ...] = ()
     if plan.deepspeed:
         ops = plan.options.ops or (("cpu_adam", "fused_adam", "utils") if arch else ("cpu_adam",))
-        values |= {"DS_BUILD_OPS": "0", **{f"DS_BUILD_{op.upper()}": "1" for op in ops}}
+        values |= {"DS_BUILD_OPS": "0", **{f"DS_BUILD_{short(op).upper()}": "1" for op in ops}}
         if not arch:
             values["DS_ACCELERATOR"] = "cpu"
     return values | dict(env), ops
@@ -207,6 +207,11 @@ def _own_folder(builds: Path) -> Path:
     return builds.resolve()
 
 
+def short(op: str) -> str:
+    """What deepspeed_shm_comm is called in DS_BUILD_SHM_COMM."""
+    return op.removeprefix("deepspeed_")
+
+
 def installed_ops(text: str) -> dict[str, bool]:
     """deepspeed's git_version_info_installed.py -> {op: whether it is in}; the values there are booleans, or the 1 of
     DS_BUILD_NAME=1."""
@@ -229,7 +234,7 @@ def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
             hint="the log tells what was built",
         ) from error
     found = installed_ops(text)
-    lacking = [op for op in ops if not found.get(op)]
+    lacking = [op for op in ops if not (found.get(op) or found.get(f"deepspeed_{short(op)}"))]
     if lacking:
         raise HostFailed(
             f"the wheel lacks {', '.join(lacking)}",
