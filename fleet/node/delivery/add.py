@@ -35,8 +35,6 @@ def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dic
         left = target.take_up([f.entry for f in wanted])
         for f in wanted if sweep else ():
             f.have = target.stage.verified(f.entry) if f.name in left else f.size
-            if not f.have:
-                target.stage.drop(f.entry)
     for index, f in enumerate(store.files):
         if f.state == "wanted":
             needs.append((f.target.meta, min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0))

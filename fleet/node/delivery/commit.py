@@ -216,14 +216,15 @@ class Commit:
     def open(self, path: str) -> None:
         """The folder that path is in."""
         inside = path.rpartition("/")[0]
+        if inside in self.seen:
+            return
         with self.lock:
-            if inside not in self.seen:
-                self.seen.add(inside)
-                folder = self.dest.at(encode(inside))
-                if not os.access(folder, os.W_OK | os.X_OK):
-                    mode = stat.S_IMODE(os.lstat(folder).st_mode)
-                    chmod(folder, mode | 0o300)
-                    self.modes[inside] = mode
+            folder = self.dest.at(encode(inside))
+            if not os.access(folder, os.W_OK | os.X_OK):
+                mode = stat.S_IMODE(os.lstat(folder).st_mode)
+                chmod(folder, mode | 0o300)
+                self.modes[inside] = mode
+            self.seen.add(inside)
 
     def close(self, modes: "dict[str, int]") -> None:
         """Give every folder its mode: the one in `modes`, or that of before. What is inside comes first."""

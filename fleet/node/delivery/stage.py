@@ -112,12 +112,17 @@ class Stage:
     def drop(self, entry: "list[Any]") -> None:
         """Of a file that is given up, or in place."""
         for path in (self.at(entry[0]), self.blocks_of(entry)):
-            if os.path.lexists(path):
+            try:
                 os.unlink(path)
+            except OSError:
+                pass  # gone
 
     def verified(self, entry: "list[Any]") -> int:
-        """Bytes at the start of a file that its block digests vouch for; the rest of both is cut off."""
+        """Bytes at the start of a file that its block digests vouch for; the rest of both is cut off. A small one has
+        none."""
         size, good = entry[3], 0
+        if size <= BLOCK:
+            return 0
         try:
             with open(self.at(entry[0]), "r+b") as data, open(self.blocks_of(entry), "r+b") as digests:
                 while good < size:
@@ -128,7 +133,7 @@ class Stage:
                 data.truncate(good)
                 digests.truncate((good + BLOCK - 1) // BLOCK * 32)
         except OSError:
-            return 0
+            self.drop(entry)
         return good
 
     def remove(self) -> None:

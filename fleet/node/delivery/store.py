@@ -12,7 +12,7 @@ import threading
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
 from fleet.node.base.wire import decode, encode, send_json
-from fleet.node.delivery.stage import seal
+from fleet.node.delivery.stage import BLOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,13 +233,15 @@ class Store:
             self.place(index, f)
 
     def place(self, index: int, f: "File") -> None:
-        fd = os.open(f.part, os.O_RDWR | os.O_CLOEXEC)
+        part = f.part
+        fd = os.open(part, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if os.fstat(fd).st_size == f.size and file_digest(f.part) == f.digest:
-                seal(fd, f.entry)
+            if os.fstat(fd).st_size == f.size and file_digest(part) == f.digest:
                 os.fchmod(fd, f.mode)
+                if f.staged:
+                    os.utime(fd, ns=(f.mtime_ns, f.mtime_ns))
                 os.fsync(fd)
-                self.enter(f)
+                self.enter(f, part)
                 return
         finally:
             os.close(fd)
@@ -259,12 +261,13 @@ class Store:
         if blamed:
             say({"event": "corrupt", "file": index, "epoch": self.epoch})
 
-    def enter(self, f: "File") -> None:
+    def enter(self, f: "File", part: bytes) -> None:
         try:
-            f.target.commit.enter(f.part, f.name)
+            f.target.commit.enter(part, f.name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise Refused("%s changed on the node meanwhile" % decode(f.target.path), "run this again") from None
-        f.target.stage.drop(f.entry)
+        if f.size > BLOCK:
+            f.target.stage.drop(f.entry)  # what vouched for it
         with self.ready:
             f.note()
             f.state = "held"
