@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from fleet.delivery import tree
-from fleet.delivery.tree import Tree, hard_links, read, reading
+from fleet.delivery.tree import Tree, hard_links, read, reading, with_payload
 
 # target number, then as in tree.Entry
 Entry = tuple[int, str, str, int, int, int, str]
@@ -59,13 +58,7 @@ class Manifest:
     def message(self) -> bytes:
         """The control line, and the packed manifest behind it."""
         packed = zlib.compress(json.dumps(self.entries).encode(), 6)
-        line = {
-            "op": "manifest",
-            "size": len(packed),
-            "sha256": hashlib.sha256(packed).hexdigest(),
-            "allocated": self.allocated,
-        }
-        return json.dumps(line).encode() + b"\n" + packed
+        return with_payload("manifest", packed, allocated=self.allocated)
 
     @property
     def size(self) -> int:

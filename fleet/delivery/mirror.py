@@ -5,8 +5,6 @@ Small files are packed once for all hosts; large ones go by rsync, which sends w
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import socket
 import threading
@@ -19,7 +17,7 @@ from fleet.delivery.conversation import Conversation, Delivery
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.other_sources import KIND, question, refusal
 from fleet.delivery.parcels import Parcels
-from fleet.delivery.tree import Tree, hard_links, scan
+from fleet.delivery.tree import Tree, hard_links, scan, with_payload
 from fleet.each import on_each, with_shared
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round
@@ -131,7 +129,8 @@ def _mirror(
             turns.locked(name)
             if hello["event"] == "shared":
                 return Result(name, True, 0, data={"to": spec["dest"], "shared_with": hello["with"]})
-            program.send_bytes(_manifest(tree, hello["known"]))
+            packed = b"" if hello["known"] == tree.digest else tree.packed  # unless the node has this very one
+            program.send_bytes(with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated))
             paths: list[str] = []
             while (need := talk.answer(Lacks | Other | Need))["event"] == "lacks":
                 _take(tree, need["files"], paths, name)
@@ -167,19 +166,6 @@ def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:
     if not tree.by_path.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(tree.by_path):
         raise ProtocolError("it asks for files that are not in the source", host)
     paths += [path for path, _ in files]
-
-
-def _manifest(tree: Tree, known: str | None) -> bytes:
-    """The control line, and the packed manifest behind it unless the node has this very one."""
-    packed = b"" if known == tree.digest else tree.packed
-    line = {
-        "op": "manifest",
-        "digest": tree.digest,
-        "size": len(packed),
-        "sha256": hashlib.sha256(packed).hexdigest(),
-        "allocated": tree.allocated,
-    }
-    return json.dumps(line).encode() + b"\n" + packed
 
 
 class _Counter:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
 
-from fleet.delivery.tree import Tree
+from fleet.delivery.tree import Tree, with_payload
 
 PARCEL_BYTES = 1 << 20
 KEEP_BYTES = 256 << 20
@@ -16,7 +15,7 @@ Item = tuple[str, int, int]  # path, offset, length
 
 
 class Parcels:
-    """Control lines for node/delivery/code_sync.py with zlib data behind them; see node/delivery/parcels.py."""
+    """Control lines for node/delivery/code_sync.py with zlib data behind them; see node/delivery/stage.py."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -56,9 +55,7 @@ class Parcels:
 
     def _pack(self, items: Sequence[Item]) -> bytes:
         parts = [json.dumps(items).encode() + b"\n", *(self._read(*item) for item in items)]
-        data = zlib.compress(b"".join(parts), 1)
-        line = {"op": "parcel", "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        return json.dumps(line).encode() + b"\n" + data
+        return with_payload("parcel", zlib.compress(b"".join(parts), 1))
 
     def _read(self, path: str, offset: int, length: int) -> bytes:
         with self._tree.opened(path) as file:

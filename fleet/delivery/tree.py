@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fleet.delivery.ignore import NOTHING, Ignore, outer_rules
 from fleet.errors import HostFailed, UsageError
@@ -85,6 +85,12 @@ class Tree:
 
 def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def with_payload(op: str, data: bytes, **more: Any) -> bytes:
+    """A control line, and the bytes behind it that it tells of."""
+    line = {"op": op, "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), **more}
+    return json.dumps(line).encode() + b"\n" + data
 
 
 def hard_links(trees: Iterable[Tree]) -> int:

@@ -4,7 +4,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any as Any
     from typing import Callable as Callable
+    from typing import Iterator as Iterator
 
     Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): what it is called, what it tells
 else:
-    Any = Callable = Step = None
+    Any = Callable = Iterator = Step = None

@@ -7,11 +7,8 @@ import zlib
 from fleet.node.base.files import file_digest
 from fleet.node.delivery.commit import compare
 from fleet.node.delivery.disk_space import check_space
+from fleet.node.delivery.store import Store
 from fleet.node.delivery.sync_state import forget_delivery, note_delivery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fleet.node.delivery.store import Store
 
 
 def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dict[int, str]":

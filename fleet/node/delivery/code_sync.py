@@ -29,6 +29,7 @@ import os
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, lstat
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.commit import check_own, compare, count_lost, delete_stale, flush
 from fleet.node.delivery.disk_space import check_space
@@ -39,10 +40,7 @@ from fleet.node.delivery.sync_state import wait_for_runs
 from fleet.node.delivery.target import Target
 from fleet.protocol.state import CODE_STATE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from fleet.protocol.messages import code
 
 

@@ -5,19 +5,12 @@ import os
 import stat
 import threading
 
-from fleet.node.base.beneath import check_folder, chmod, shown
+from fleet.node.base.beneath import Beneath, check_folder, chmod, shown
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside, lstat, waiting_link
+from fleet.node.base.types import Any, Iterator
 from fleet.node.base.wire import decode, encode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from fleet.node.base.beneath import Beneath
-    from fleet.node.delivery.stage import Stage
-
-    Known = dict[str, Any] | None
+from fleet.node.delivery.stage import Stage
 
 KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
 NAMES = {"d": "folder", "f": "file", "l": "link", "o": "device, pipe or socket"}
@@ -34,7 +27,9 @@ def matches(entry: "list[Any]", st: "os.stat_result") -> bool:
     return stat.S_ISLNK(st.st_mode)
 
 
-def check_place(dest: "Beneath", entry: "list[Any]", st: "os.stat_result | None", known: "Known") -> None:
+def check_place(
+    dest: "Beneath", entry: "list[Any]", st: "os.stat_result | None", known: "dict[str, Any] | None"
+) -> None:
     """Refuse what leads out, would go through a link of the node's, or replace something of its own. st: what is there.
     known: what came by a sync, and may become another kind; None: nothing may."""
     path, kind = entry[0], entry[1]
@@ -91,7 +86,7 @@ def check_own(dest: "Beneath", changed: "list[Any]", known: "dict[str, Any]") ->
                     )
 
 
-def compare(dest: "Beneath", entries: "list[Any]", known: "Known") -> "tuple[list[Any], list[Any]]":
+def compare(dest: "Beneath", entries: "list[Any]", known: "dict[str, Any] | None") -> "tuple[list[Any], list[Any]]":
     """(entries of files that the head is to send, all entries that are not there as in the source)."""
     needed, changed = [], []
     regular, at, of = stat.S_IFREG, dest.at, os.lstat

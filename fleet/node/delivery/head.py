@@ -8,12 +8,10 @@ import time
 import zlib
 
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.types import TYPE_CHECKING, Any, Iterator
 from fleet.node.base.wire import control_lines, send_exit, send_json, start_thread
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator
-
     from fleet.protocol.messages import code
 
 

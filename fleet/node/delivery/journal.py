@@ -15,11 +15,9 @@ import zlib
 
 from fleet.node.base.files import replace_file
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO
-
     from fleet.protocol.messages.code import Source
 
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
@@ -107,7 +105,7 @@ class Journal:
         self.known: dict[str, list[Any]] = {}
         for entry in older(meta, name) + self.state["also"] + self.state["entries"]:
             self.known.setdefault(entry[0], []).append(entry)
-        self.log: BinaryIO | None = None
+        self.log: Any = None
 
     def digest_of(self, entry: "list[Any]") -> str:
         """The sha256 with which this very file was delivered last, or nothing."""

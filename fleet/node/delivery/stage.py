@@ -14,12 +14,9 @@ import zlib
 
 from fleet.node.base.files import remove_tree
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import Any, Iterator
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.disk_space import write_sparse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
 
 BLOCK = 4 << 20
 

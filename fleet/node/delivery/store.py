@@ -11,14 +11,12 @@ import threading
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import decode, encode, send_json
 from fleet.node.delivery.stage import BLOCK
+from fleet.node.delivery.target import Target
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from fleet.node.delivery.target import Target
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.Corrupt], None]" = send_json

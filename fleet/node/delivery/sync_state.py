@@ -18,14 +18,12 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import holder_of, try_lock, wait_for
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import read_state
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, below_home
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
     from fleet.protocol.messages.run import CodeInUse
 
 SYNC_STATE = encode(CODE_STATE)

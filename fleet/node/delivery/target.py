@@ -7,16 +7,14 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import remove_tree
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.commit import Commit
 from fleet.node.delivery.journal import Journal
 from fleet.node.delivery.stage import Stage, key_of
 from fleet.protocol.state import DATA_STATE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from fleet.protocol.messages.values import Delivery
 
 MENDS = {
