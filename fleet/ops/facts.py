@@ -11,13 +11,14 @@ from fleet.errors import ProtocolError
 from fleet.model import Host, Inventory
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.facts import Facts, Probed
+from fleet.protocol.messages.values import Training
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 15.0
 
 
-def training(inventory: Inventory, host: Host) -> dict[str, Any]:
+def training(inventory: Inventory, host: Host) -> Training:
     """What a node program is told of the environment of a host's training interpreter."""
     return {
         "python": host.python,

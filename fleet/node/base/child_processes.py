@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 stopped = threading.Event()
 
 
-def begin_marked(on_stop: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
+def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
     """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
     spec = start()
 
@@ -48,7 +48,7 @@ def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | No
     return got
 
 
-def finish_marked(spec: "dict[str, Any]", answer: "dict[str, Any] | None", status: int = 0) -> None:
+def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:
     """The last words, and the end of whatever was started."""
     try:
         if answer:

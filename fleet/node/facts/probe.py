@@ -6,7 +6,7 @@ launch also {"script": str, "program": bool, "module": bool, "modules": [names],
 "peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines:
 {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J
 frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py,
-unfinished.py, extension_builds.py and rendezvous.py. packages: of `modules` only, where they are named.
+extension_builds.py and rendezvous.py. packages: of `modules` only, where they are named.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
 in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.

@@ -10,11 +10,14 @@ import subprocess
 import threading
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.base.wire import start_thread
 from fleet.node.facts.system import find, text
 from fleet.node.python.environment import enter
 from fleet.protocol.environment import activating
+
+if TYPE_CHECKING:
+    from fleet.protocol.messages.values import Training
 
 OUTPUT_LIMIT = 1 << 20
 # how they are asked for their version: gcc before 7 knows only -dumpversion, later ones say no more than "12" to it
@@ -147,7 +150,7 @@ def count(cell: str, unit: int = 1) -> "int | None":
 class Tools:
     """The steps that run tools; all but `activate` wait for the environment that it sets up."""
 
-    def __init__(self, spec: "dict[str, Any]") -> None:
+    def __init__(self, spec: "Training") -> None:
         self.spec = spec
         self.env = dict(os.environ)
         self.env.update(spec.get("env") or {})

@@ -19,15 +19,18 @@ from fleet.node.base.child_processes import begin_marked, finish_marked, locked,
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import holder_of, try_lock
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import BUILDS, CODE_STATE, LOCK, below_home
 
+if TYPE_CHECKING:
+    from fleet.protocol.messages import build as messages
 
-def room(spec: "dict[str, Any]") -> str:
+
+def room(spec: "messages.BuildSpec") -> str:
     """A folder of this build's own; those of builds whose program is gone are taken away."""
     base = below_home(BUILDS)
     os.makedirs(base, 0o700, exist_ok=True)
@@ -88,7 +91,7 @@ def copy_tree(there: str, source: str, wait: float) -> None:
         os.close(fd)
 
 
-def build(spec: "dict[str, Any]", work: str) -> "dict[str, Any] | None":
+def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
     tools = Tools(spec)
     path = training_python(tools)
     source = os.path.join(work, "src")

@@ -23,12 +23,15 @@ from fleet.node.base.child_processes import begin_marked, finish_marked, locked,
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.processes import end_marked, signal_marked
-from fleet.node.base.types import Any, Callable
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import send_json, start_thread
 from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
 from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
+
+if TYPE_CHECKING:
+    from fleet.protocol.messages import wheels as messages
 
 PIP = (
     "-m",
@@ -78,7 +81,7 @@ def claim(answer: "dict[str, Any]", wait: float) -> None:
         )
 
 
-def check_files(spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
+def check_files(spec: "messages.InstallSpec", todo: "list[messages.Carried]") -> None:
     for wheel in todo:
         try:
             digest = file_digest(os.path.join(spec["folder"], wheel["file"]))
@@ -88,7 +91,7 @@ def check_files(spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
             raise Refused("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
 
 
-def pip_install(path: str, tools: "Tools", spec: "dict[str, Any]", todo: "list[dict[str, Any]]") -> None:
+def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "list[messages.Carried]") -> None:
     # The node's pip configuration may name links and indexes of its own: exactly these wheels are meant.
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
@@ -131,7 +134,7 @@ def pip_install(path: str, tools: "Tools", spec: "dict[str, Any]", todo: "list[d
 
 
 def import_all(
-    path: str, tools: "Tools", spec: "dict[str, Any]", answer: "dict[str, Any]", wheels: "list[dict[str, Any]]"
+    path: str, tools: "Tools", spec: "messages.InstallSpec", answer: "dict[str, Any]", wheels: "list[messages.Carried]"
 ) -> None:
     names = [module for wheel in wheels for module in wheel["modules"]]
     env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
@@ -166,10 +169,10 @@ def import_all(
 def install(
     path: str,
     tools: "Tools",
-    spec: "dict[str, Any]",
+    spec: "messages.InstallSpec",
     states: "dict[str, Any]",
     look: "Callable[[], tuple[dict[str, Any], dict[str, Any]]]",
-) -> "list[dict[str, Any]]":
+) -> "list[messages.Carried]":
     """pip; the wheels that it was to install. What it leaves half done, the next install does again."""
     todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
     send_json({"event": "doing", "what": "installing"})
@@ -197,7 +200,7 @@ def install(
     return todo
 
 
-def work(spec: "dict[str, Any]", seen: "dict[str, Any]") -> "dict[str, Any]":
+def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any]":
     tools = Tools(spec)
     path = training_python(tools)
     wheels = spec["wheels"]
@@ -223,7 +226,7 @@ def work(spec: "dict[str, Any]", seen: "dict[str, Any]") -> "dict[str, Any]":
     return {"event": "done", "executable": answer["executable"], "wheels": done}
 
 
-def end_imports(spec: "dict[str, Any]") -> None:
+def end_imports(spec: "messages.InstallSpec") -> None:
     """Unlike pip, an import has nothing to put back."""
     while importing.is_set():
         signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)

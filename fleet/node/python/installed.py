@@ -4,9 +4,14 @@ import json
 import subprocess
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.facts.tools import Tools, last_line
 from fleet.protocol.state import WHEELS, below_home
+
+if TYPE_CHECKING:
+    from typing import Sequence
+
+    from fleet.protocol.messages import wheels as messages
 
 # Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
 # A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:
@@ -132,7 +137,7 @@ def training_python(tools: "Tools") -> str:
 
 
 def wheel_answer(
-    path: str, tools: "Tools", wheels: "list[dict[str, Any]]", judge: bool, seconds: float
+    path: str, tools: "Tools", wheels: "Sequence[messages.Asked]", judge: bool, seconds: float
 ) -> "dict[str, Any]":
     """What ASK_WHEELS says, run by the interpreter at path."""
     asked = json.dumps({"wheels": wheels, "judge": judge}).encode()
@@ -149,7 +154,7 @@ def wheel_answer(
         ) from None
 
 
-def verified_file(answer: "dict[str, Any]", wheel: "dict[str, Any]") -> str:
+def verified_file(answer: "dict[str, Any]", wheel: "messages.Asked") -> str:
     """Exists once this wheel was imported in this interpreter; its content does not matter."""
     import hashlib
 

@@ -13,12 +13,15 @@ import os
 
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python, verified_file, wheel_answer
 
+if TYPE_CHECKING:
+    from fleet.protocol.messages import wheels
 
-def facts(spec: "dict[str, Any]") -> "dict[str, Any]":
+
+def facts(spec: "wheels.InterpreterSpec") -> "dict[str, Any]":
     tools = Tools(spec)
     path = training_python(tools)
     answer = wheel_answer(path, tools, spec["wheels"], spec["judge"], spec["deadline"])

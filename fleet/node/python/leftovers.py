@@ -7,10 +7,13 @@ import os
 import re
 import shutil
 
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fleet.protocol.messages import wheels as messages
 
 
-def sweep(answer: "dict[str, Any]", wheels: "list[dict[str, Any]]", states: "dict[str, Any]") -> None:
+def sweep(answer: "dict[str, Any]", wheels: "list[messages.Carried]", states: "dict[str, Any]") -> None:
     """Take away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names."""
     for wheel in wheels:
         info = states[wheel["name"]].get("info")

@@ -14,9 +14,12 @@ import json
 import re
 
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.types import Any
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.facts.system import system
 from fleet.node.facts.tools import GCC, NINJA, Tools, run
+
+if TYPE_CHECKING:
+    from fleet.protocol.messages import build
 
 ASK_BUILD = r"""
 import json, os, sysconfig
@@ -32,7 +35,7 @@ print(json.dumps({"headers": header if os.path.exists(header) else None, "backen
 
 
 class Toolchain:
-    def __init__(self, spec: "dict[str, Any]") -> None:
+    def __init__(self, spec: "build.ToolchainSpec") -> None:
         self.tools = Tools(spec)
         self.spec = spec
 

@@ -16,7 +16,7 @@ from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
 from fleet.ops.facts import training
 from fleet.protocol.frames import MESSAGE, OUTPUT
-from fleet.protocol.messages.build import BuildStarted, Built, ToolchainFacts
+from fleet.protocol.messages.build import BuildSpec, BuildStarted, Built, ToolchainFacts, ToolchainSpec
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.state import HOME, SOURCES
 from fleet.rules.build_log import first_error, remedy
@@ -36,7 +36,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
     """Every host's toolchain and GPUs, as data["facts"]; nothing is changed."""
 
     def task(session: Session, host: Host) -> Result:
-        spec = {**training(inventory, host), "deadline": LOOK_SECONDS}
+        spec: ToolchainSpec = {**training(inventory, host), "deadline": LOOK_SECONDS}
         answer = call(
             session,
             "python.toolchain",
@@ -67,7 +67,7 @@ def build_there(
     """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
     host = one.hosts[0]
     told = training(one, host)
-    spec = {
+    spec: BuildSpec = {
         **told,
         "env": {**told["env"], **env},
         "source": there,

@@ -15,7 +15,7 @@ from fleet.model import Host, Inventory, Result
 from fleet.ops.facts import training
 from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.values import Failed
-from fleet.protocol.messages.wheels import Installed, InstallFailed, Interpreter
+from fleet.protocol.messages.wheels import Installed, InstallFailed, InstallSpec, Interpreter, InterpreterSpec
 from fleet.rules.units import size
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -24,10 +24,6 @@ from fleet.transport.program import call
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 15.0
 LOCK_SECONDS = 600.0
-
-
-def _spec(inventory: Inventory, host: Host) -> dict[str, Any]:
-    return {**training(inventory, host), "deadline": ANSWER_SECONDS}
 
 
 def _refused(said: Failed) -> HostFailed:
@@ -40,7 +36,12 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
     asked = [wheel.asked() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
-        spec = {**_spec(inventory, host), "wheels": asked, "judge": judge}
+        spec: InterpreterSpec = {
+            **training(inventory, host),
+            "deadline": ANSWER_SECONDS,
+            "wheels": asked,
+            "judge": judge,
+        }
         facts = call(
             session,
             "python.interpreter",
@@ -128,8 +129,9 @@ def install(
         runtime.emit(Started(host.name, "installing"))
         some = mine[host.name]
         wanted = {w.name for w in some}
-        spec = {
-            **_spec(inventory, host),
+        spec: InstallSpec = {
+            **training(inventory, host),
+            "deadline": ANSWER_SECONDS,
             "folder": folder,
             "mark": f"wheels-{uuid.uuid4().hex}",
             "wait": LOCK_SECONDS,

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from fleet.errors import UsageError
 from fleet.ops.wheels.cache import memo, recall, remember
+from fleet.protocol.messages.wheels import Asked, Carried
 
 # counted up when a Wheel is read or noted in another way
 MEMO_VERSION = 4
@@ -62,11 +62,11 @@ class Wheel:
     unpacked: int
     size: int
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> Asked:
         """How it goes to node/python/interpreter.py."""
         return {"name": self.name, "version": self.version, "identity": self.identity, "requires": list(self.requires)}
 
-    def carried(self) -> dict[str, Any]:
+    def carried(self) -> Carried:
         """How it goes to node/python/install.py."""
         return {**self.asked(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Matching, Sha256
+from fleet.protocol.messages.values import Matching, Sha256, Training
 
 Version = Annotated[str, Matching(r"[0-9]+(\.[0-9]+)*")]
 Capability = Annotated[str, Matching(r"[0-9]{1,2}\.[0-9]")]
@@ -42,3 +42,21 @@ Built = TypedDict(
         "sha256": Sha256,
     },
 )
+
+
+# -- what the head asks for ---------------------------------------------------------------------------------------
+class ToolchainSpec(Training):
+    """deadline: seconds for an answer."""
+
+    deadline: float
+
+
+class BuildSpec(Training):
+    """source: the folder of the tree. mark: of all that is started. grace: seconds between SIGTERM and SIGKILL. wait:
+    seconds for a sync of the source to end."""
+
+    source: str
+    id: str
+    mark: str
+    grace: float
+    wait: float

@@ -36,3 +36,12 @@ class Delivery(Claim):
 
     host: str
     patience: float
+
+
+class Training(TypedDict):
+    """Where training happens on a node: its interpreter and the environment around it, as the inventory names them."""
+
+    python: str | None
+    activate: str | None
+    env: dict[str, str]
+    workdir: str | None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Failed, Matching
+from fleet.protocol.messages.values import Failed, Matching, Training
 
 State = Literal["there", "absent", "other", "broken"]
 WheelState = TypedDict("WheelState", {"state": State, "verified": bool})
@@ -37,3 +37,40 @@ class InstallFailed(Failed, total=False):
     """wheels: what there is of them, where it came to look."""
 
     wheels: dict[str, State]
+
+
+# -- what the head asks for ---------------------------------------------------------------------------------------
+class Asked(TypedDict):
+    """A wheel. identity: of what it installs."""
+
+    name: str
+    version: str
+    identity: str
+    requires: list[str]
+
+
+class Carried(Asked):
+    """One that was brought here. modules: what to import to see it work."""
+
+    file: str
+    sha256: str
+    modules: list[str]
+
+
+class InterpreterSpec(Training):
+    """judge: also what its pip takes, and what is unmet. deadline: seconds for an answer."""
+
+    deadline: float
+    judge: bool
+    wheels: list[Asked]
+
+
+class InstallSpec(Training):
+    """folder: where the wheels lie. mark: of all that is started. wait: seconds for the lock."""
+
+    deadline: float
+    folder: str
+    mark: str
+    wait: float
+    import_deadline: float
+    wheels: list[Carried]
