@@ -106,9 +106,12 @@ def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
     from fleet.delivery import tree
 
     monkeypatch.setattr(tree.Tree, "file_digest", lambda self, path: "0" * 64)
-    report = mirror(source, dest)
-    assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
-    assert not (dest / "a").exists()
+    for _ in range(2):  # what is staged of it is not taken for what was verified
+        report = mirror(source, dest)
+        assert report.exit_code == 1 and "changed while it was read" in str(report.results[0].error)
+        assert not (dest / "a").exists()
+    monkeypatch.undo()
+    assert ok(source, dest)["sent"] == 1 and snapshot(dest) == snapshot(source)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ import pytest
 from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, sync
 from fleet.runtime import Runtime
+from fleet.transport import program
 from fleet.transport.local import LocalTransport
+from tests.changed import changed
 from tests.node.test_preflight import facts, free_port
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -111,3 +113,38 @@ def test_data_that_it_left_half_done_is_told_of_and_healed(tmp_path: Path) -> No
     assert data(source, dest)["files"] == 1
     assert (dest / "x.bin").read_text() == "x" * 1000 and not note.exists()
     assert not (meta / "parts").exists()
+
+
+def test_the_blocks_of_a_large_file_that_it_received_are_not_sent_again(tmp_path: Path) -> None:
+    blocks = [os.urandom(4 << 20), os.urandom(4 << 20), b"the rest"]
+    source, meta = tmp_path / "model.bin", tmp_path / "there" / ".model.bin.fleet-data"
+    source.write_bytes(b"".join(blocks))
+    info = source.stat()
+    meta.parent.mkdir()
+    state_of(meta, lock=LOCK)
+    (meta / "parts").mkdir()
+    part = hashlib.sha256(f"{info.st_size} {info.st_mtime_ns} ".encode()).hexdigest()[:32]
+    (meta / "parts" / part).write_bytes(blocks[0] + b"cut")
+    (meta / "parts" / f"{part}.blocks").write_bytes(hashlib.sha256(blocks[0]).digest())
+    assert data(source, tmp_path / "there" / "model.bin")["bytes"] == info.st_size - (4 << 20)
+    assert (tmp_path / "there/model.bin").read_bytes() == source.read_bytes()
+    assert sorted(path.name for path in meta.iterdir()) == ["lock", "state"]
+
+
+def test_data_that_was_in_place_when_its_sync_was_killed_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = fill(tmp_path / "src", {"x.bin": "x" * 1000, "sub/y.bin": "y"})
+    dies = "import os\nfrom fleet.node.delivery.journal import Journal\nJournal.finish = lambda *args: os._exit(9)\n"
+    text = changed("delivery.chain.member", dies)
+    honest = program.shipped
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "shipped", lambda name: text if name == "delivery.chain.member" else honest(name))
+        report = broadcast.run(broadcast.plan(inventory(), [f"{source}:{tmp_path / 'set'}"]), Runtime(LocalTransport()))
+        assert not report.ok
+    with (tmp_path / ".set.fleet-data/switching").open("a") as journal:
+        journal.write('[["torn", "f"')
+    assert data(source, tmp_path / "set")["files"] == 0
+    (source / "sub/y.bin").write_text("yy")
+    assert data(source, tmp_path / "set")["files"] == 1
+    assert data(source, tmp_path / "set")["files"] == 0
