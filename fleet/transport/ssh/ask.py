@@ -8,10 +8,12 @@ import pwd
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from typing import IO
 
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.transport.base import Cancel
@@ -129,14 +131,11 @@ class SshClient:
 
     def _run(self, argv: list[str], why: str, cancel: Cancel | None) -> Settings:
         """{keyword: [(value, ""), ...]} of all that ssh says."""
-        config = -1
         try:
-            stdin: int = subprocess.DEVNULL
-            if "/dev/stdin" in argv:
-                stdin = config = os.memfd_create("ssh_config")
-                os.write(config, self._whole())
-            with self._at_once:
-                status, out, err = self._communicate(["ssh", *argv], stdin, cancel)
+            with tempfile.TemporaryFile() as config, self._at_once:
+                config.write(self._whole() if "/dev/stdin" in argv else b"")
+                config.flush()
+                status, out, err = self._communicate(["ssh", *argv], config, cancel)
         except FileNotFoundError:
             raise NoClient(
                 "what stands there is only understood by OpenSSH's own client, which is not on this machine",
@@ -144,9 +143,6 @@ class SshClient:
                 kind="config",
                 hint="install it (Debian: apt install openssh-client)",
             ) from None
-        finally:
-            if config >= 0:
-                os.close(config)
         if status is None:
             raise ConnectError(
                 f"ssh -G gives no answer within {SECONDS:g} s",
@@ -164,14 +160,11 @@ class SshClient:
 
     def _whole(self) -> bytes:
         """One file for -F, the user's lines at the numbers they have; with -F, ssh reads no other."""
-        if self._text is not None:
-            mine = self._text()
-        else:
-            mine = self._files[0].read_bytes() if self._files[0].exists() else b""
+        read = self._text or (lambda: self._files[0].read_bytes() if self._files[0].exists() else b"")
         others = "".join(f'Include "{file}"\n' for file in self._files[1:])
-        return mine + b"\nMatch all\n" + others.encode()
+        return read() + b"\nMatch all\n" + others.encode()
 
-    def _communicate(self, argv: list[str], stdin: int, cancel: Cancel | None) -> tuple[int | None, str, str]:
+    def _communicate(self, argv: list[str], stdin: IO[bytes], cancel: Cancel | None) -> tuple[int | None, str, str]:
         # glob(3), which Include is read by, takes ~ from HOME
         env = {**os.environ, "HOME": str(self._home)}
         process = subprocess.Popen(

@@ -223,11 +223,6 @@ class SshSession:
         """A key let it in, not a password."""
         return self._links[0].method == "publickey"
 
-    @property
-    def alive(self) -> bool:
-        """The connection stands, as far as this side has heard."""
-        return all(link.is_active() for link in self._links)
-
     def close(self) -> None:
         for link in self._links:
             link.abort()

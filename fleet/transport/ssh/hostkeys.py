@@ -30,7 +30,6 @@ class HostKeyCheck:
         self._on_file = known.of(endpoint)
         on_file = {e.key.type for e in (self._on_file.known or self._on_file.bare)}
         self.preferred = tuple(sorted(ALGORITHMS, key=lambda kind: kind not in on_file))
-        self.presented: HostKey | None = None
 
     @property
     def pinned(self) -> str | None:
@@ -38,7 +37,6 @@ class HostKeyCheck:
 
     def check(self, key: HostKey) -> None:
         """Return when it is the right key. ConnectError: host-key (both fingerprints), unknown-host-key."""
-        self.presented = key
         known = self._on_file.known
         self._on_file.check_revoked(key)
         pin = self.pinned
