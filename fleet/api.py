@@ -367,6 +367,13 @@ class Verbs(ABC, Generic[R, C, L]):
         plan = logs.LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail)
         return self._do(plan, logs.run)
 
+    def get(self, what: str, *, to: str | os.PathLike[str] = ".") -> R:
+        """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
+        machine, verified, going on where an earlier attempt ended: one tree where one host has it, else one a host."""
+        from fleet.ops import get
+
+        return self._do(get.plan(self._fleet.inventory, what, Path(to)), get.run)
+
 
 @dataclass(frozen=True)
 class Fleet(Verbs[Report, "Checked", "Run"]):

@@ -46,6 +46,7 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         "logs": Verb("fleet.cli.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),
         "attach": Verb("fleet.cli.runs:attach", "Follow a run that goes on without its head.", ("attach",), step=False),
         "stop": Verb("fleet.cli.runs:stop", "End a run on all its nodes.", ("stop",)),
+        "get": Verb("fleet.cli.get:get", "Checkpoints and results back to this machine.", ("get",)),
         "play": Verb("fleet.cli.play:play", "Run a playbook of these verbs.", step=False),
     },
     "When it fails, and more": {

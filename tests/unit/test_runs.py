@@ -54,7 +54,16 @@ def test_what_means_none_or_many_is_said(word: str, runs: list[str], said: str) 
 
 
 def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
-    given = {"run": "r", "host": "n", "node_rank": 0, "ranks": [0], "about": None, "lease": None, "grace": 1.0}
+    given = {
+        "run": "r",
+        "host": "n",
+        "node_rank": 0,
+        "ranks": [0],
+        "cwd": None,
+        "about": None,
+        "lease": None,
+        "grace": 1.0,
+    }
     return {
         **given,
         "node_timeout": 15.0,

@@ -117,6 +117,11 @@ def stop(lab: VirtualLab, tmp_path: Path) -> None:
     assert ask(lab, "ps")["runs"] == []
 
 
+def get(lab: VirtualLab, tmp_path: Path) -> None:
+    said = ask(lab, "get", "~/job/steps.py", "--to", str(tmp_path / "back"))["hosts"]
+    assert [(tmp_path / "back" / name / "steps.py").is_file() for name in said] == [True, True]
+
+
 def ssh(lab: VirtualLab, tmp_path: Path) -> None:
     assert lab.fleet("-i", "lab", "ssh", lab.names[1], "hostname", check=True).stdout.strip() == lab.names[1]
 

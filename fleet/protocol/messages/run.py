@@ -82,6 +82,7 @@ RunHere = TypedDict(
         "host": str,
         "node_rank": Whole,
         "ranks": list[Whole],
+        "cwd": str | None,
         "about": About | None,
         "lease": float | None,
         "grace": float,

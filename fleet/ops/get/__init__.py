@@ -1,0 +1,142 @@
+"""`fleet get`: files of the nodes on the head: checkpoints, results, profiles."""
+
+from __future__ import annotations
+
+import posixpath
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fleet.each import on_each
+from fleet.errors import FleetError, UsageError
+from fleet.events import Progress
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.get.receive import Received, listing
+from fleet.ops.plans import Line
+from fleet.ops.runs.find import choose, find
+from fleet.protocol.messages.give import GiveSpec, Listed
+from fleet.rules.units import size_text
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+
+STAGE = ".fleet-get"
+
+
+@dataclass(frozen=True)
+class GetPlan:
+    """what: a path on the nodes, relative to a host's workdir; or a run: what was written in its folder since its
+    start. to: a folder of this machine."""
+
+    inventory: Inventory
+    what: str
+    to: Path
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
+
+    @property
+    def is_path(self) -> bool:
+        return "/" in self.what or self.what[:1] in ("~", ".")
+
+    def describe(self) -> dict[str, Any]:
+        return {"what": self.what, "to": str(self.to)}
+
+    def lines(self) -> Iterator[Line]:
+        yield f"brings {self.what} of {len(self.hosts)} hosts to {self.to}"
+
+
+def plan(inventory: Inventory, what: str, to: Path) -> GetPlan:
+    """Pure. UsageError."""
+    if not what or "\0" in what:
+        raise UsageError("nothing is named", hint="fleet get checkpoints, or fleet get latest")
+    return GetPlan(inventory, what, to)
+
+
+def run(plan: GetPlan, runtime: Runtime) -> Report:
+    """A host that has no such path is no failure, unless none has. data of each host: files, bytes, to."""
+    specs = _specs(plan, runtime)
+    hosts = tuple(host for host in plan.hosts if host.name in specs)
+
+    def look(session: Session, host: Host) -> Result:
+        spec = specs[host.name]
+        said, entries = listing(session, spec, runtime.cancel)
+        found = not said["missing"] and (spec["since"] is None or bool(entries))
+        size = sum(entry["size"] for entry in entries)
+        return Result(host.name, True, 0, data={"listed": said, "found": found, "bytes": size})
+
+    looked = on_each(hosts, runtime, look, what="listing")
+    have = [result for result in looked if result.ok and result.data["found"]]
+    if not have and all(result.ok for result in looked):
+        raise UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
+    where = _places(plan, {result.host: result.data["listed"] for result in have})
+    _check_room(plan, sum(result.data["bytes"] for result in have))
+
+    def bring(session: Session, host: Host) -> Result:
+        def progress(done: int, total: int) -> None:
+            runtime.emit(Progress(host.name, "receiving", done, total))
+
+        stage = plan.to / STAGE / host.name
+        received = Received(session, specs[host.name], where[host.name], stage, runtime.cancel, progress)
+        files, size = received.bring()
+        return Result(host.name, True, 0, data={"files": files, "bytes": size, "to": str(where[host.name])})
+
+    brought = {
+        result.host: result
+        for result in on_each(tuple(host for host in hosts if host.name in where), runtime, bring, what="receiving")
+    }
+    if all(result.ok for result in brought.values()):
+        shutil.rmtree(plan.to / STAGE, ignore_errors=True)
+    results = tuple(brought.get(result.host) or _without(result) for result in looked)
+    return Report("get", results, exit_code_of(results), {"what": plan.what, "to": str(plan.to)})
+
+
+def _without(result: Result) -> Result:
+    return replace(result, data={"files": 0, "bytes": 0, "to": None}) if result.ok else replace(result, data={})
+
+
+def _specs(plan: GetPlan, runtime: Runtime) -> dict[str, GiveSpec]:
+    """What each host is asked for; of a run only its own hosts are."""
+    if not plan.is_path:
+        runs, _ = find(plan.inventory, runtime, live=False)
+        known = {run.run_id: run for run in runs}
+        try:
+            run = known[choose(plan.what, list(known))]
+        except UsageError:
+            run = None
+        if run is not None:
+            return {name: {"path": part["cwd"] or "~", "since": run.started} for name, part in run.parts.items()}
+    path = plan.what
+    return {
+        host.name: {"path": path if path[0] == "~" else posixpath.join(host.workdir or "~", path), "since": None}
+        for host in plan.hosts
+    }
+
+
+def _places(plan: GetPlan, listed: Mapping[str, Listed]) -> dict[str, Path]:
+    """One tree where one host has it, else a folder for each host."""
+    names = {host: posixpath.basename(said["path"].rstrip("/")) or "root" for host, said in listed.items()}
+    if len(names) == 1:
+        return {host: plan.to / name for host, name in names.items()}
+    return {host: plan.to / host / name for host, name in names.items()}
+
+
+def _check_room(plan: GetPlan, size: int) -> None:
+    try:
+        plan.to.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(plan.to).free
+    except OSError as error:
+        raise UsageError(f"{plan.to}: {error.strerror}", hint="--to names another folder") from None
+    # what is there of an earlier attempt counts, and so do holes: only a warning could be sure
+    if size - _held(plan.to / STAGE) > free:
+        raise FleetError(
+            f"{size_text(size)} are to come to {plan.to}, {size_text(free)} are free there",
+            hint="--to names a folder with more room, --from fewer hosts",
+            kind="no-space",
+        )
+
+
+def _held(stage: Path) -> int:
+    return sum(path.lstat().st_size for path in stage.rglob("*") if path.is_file())

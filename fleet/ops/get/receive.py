@@ -1,0 +1,183 @@
+"""What one host gives, into a stage beside where it belongs, and from there to its place when all of it is here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fleet.errors import HostFailed, ProtocolError, Reason
+from fleet.protocol.frames import MESSAGE, OUTPUT
+from fleet.protocol.messages.give import Entry, GiveSpec, Giving, Listed
+from fleet.transport.base import Cancel, Session
+from fleet.transport.frames import Frame
+from fleet.transport.program import Program
+
+SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
+PASSES = 3
+MAX_ENTRIES = 1_000_000
+
+
+def listing(session: Session, spec: GiveSpec, cancel: Cancel) -> tuple[Listed, list[Entry]]:
+    """What a host would give. HostFailed, ProtocolError."""
+    with Program(session, "delivery.give", spec) as program:
+        return _listed(program.frames(silence=SILENCE_SECONDS, cancel=cancel), session.host.name)
+
+
+def _listed(frames: Iterator[Frame], host: str) -> tuple[Listed, list[Entry]]:
+    entries: list[Entry] = []
+    for frame in frames:
+        if frame.kind != MESSAGE:
+            continue
+        said = frame.decode(Giving)
+        if said["event"] == "failed":
+            raise HostFailed(Reason.of_node(said["message"]), host=host, hint=said["hint"])
+        if said["event"] != "listed" or len(entries) > MAX_ENTRIES:
+            raise ProtocolError("a list of files was to come", host)
+        entries += said["entries"]
+        if not said["more"]:
+            return said, entries
+    raise ProtocolError("a list of files has no end", host)
+
+
+class Received:
+    """target: where it belongs. stage: a folder of ours for what is not whole yet, which a later attempt goes on with.
+    progress: takes (bytes that are here, of how many)."""
+
+    def __init__(
+        self,
+        session: Session,
+        spec: GiveSpec,
+        target: Path,
+        stage: Path,
+        cancel: Cancel,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.session, self.spec, self.target, self.stage = session, spec, target, stage
+        self.cancel, self.progress = cancel, progress
+        self.host = session.host.name
+
+    def bring(self) -> tuple[int, int]:
+        """(files, bytes), all of them in their place, as their digests say. FleetError; what came stays staged."""
+        try:
+            self.stage.mkdir(0o700, parents=True, exist_ok=True)
+            bad: set[str] = set()
+            for _ in range(PASSES):
+                entries, bad = self._pass(bad)
+                if not bad:
+                    return self._place(entries)
+        except OSError as error:
+            raise HostFailed(f"{error.filename or self.target}: {error.strerror}", host=self.host) from error
+        raise HostFailed(
+            f"{sorted(bad)[0]} changed while it was read, {PASSES} times",
+            host=self.host,
+            hint="get it when nothing writes there",
+        )
+
+    def _pass(self, bad: set[str]) -> tuple[list[Entry], set[str]]:
+        """One conversation: what is there, and the paths whose digest is another one. bad: those to be sent whole."""
+        wrong: set[str] = set()
+        with Program(self.session, "delivery.give", self.spec) as program:
+            frames = program.frames(silence=SILENCE_SECONDS, cancel=self.cancel)
+            _, entries = _listed(frames, self.host)
+            offsets = [0 if entry["path"] in bad else self._here(entry) for entry in entries]
+            program.send({"op": "give", "offsets": offsets})
+            done, total, told = sum(offsets), sum(entry["size"] for entry in entries), 0.0
+            index = at = 0
+            fd = -1
+            try:
+                for frame in frames:
+                    if frame.kind == OUTPUT:
+                        if fd < 0:
+                            raise ProtocolError("bytes of no file", self.host)
+                        if at + len(frame.payload) > entries[index]["size"]:
+                            raise ProtocolError("more bytes than it said", self.host)
+                        at += os.pwrite(fd, frame.payload, at)
+                        done += len(frame.payload)
+                        if time.monotonic() - told > 0.1:
+                            told = time.monotonic()
+                            self.progress(min(done, total), total)
+                        continue
+                    if frame.kind != MESSAGE:
+                        continue
+                    said = frame.decode(Giving)
+                    if said["event"] == "failed":
+                        raise HostFailed(Reason.of_node(said["message"]), host=self.host, hint=said["hint"])
+                    if said["event"] == "listed" or said["index"] >= len(entries):
+                        raise ProtocolError("a file that is not in the list", self.host)
+                    if said["index"] != index or fd < 0:
+                        if fd >= 0:
+                            os.close(fd)
+                        index = said["index"]
+                        fd = self._open(entries[index])
+                    if said["event"] == "piece":
+                        at = said["offset"]
+                        continue
+                    os.truncate(fd, said["size"])
+                    if _digest(fd) != said["sha256"]:
+                        wrong.add(entries[index]["path"])
+                    os.close(fd)
+                    fd = -1
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+        self.progress(total, total)
+        return entries, wrong
+
+    def _staged(self, entry: Entry) -> Path:
+        return self.stage / "tree" / entry["path"] if entry["path"] else self.stage / "file"
+
+    def _here(self, entry: Entry) -> int:
+        """Bytes of it that are here, of an earlier attempt."""
+        path = self._staged(entry)
+        if entry["kind"] != "file" or path.is_symlink() or not path.is_file():
+            return 0
+        return min(path.stat().st_size, entry["size"])
+
+    def _open(self, entry: Entry) -> int:
+        if entry["kind"] != "file":
+            raise ProtocolError(f"{entry['path']} is no file", self.host)
+        path = self._staged(entry)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def _place(self, entries: list[Entry]) -> tuple[int, int]:
+        """Folders, then files, each in one step, then links: nothing goes through one."""
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        files = size = 0
+        for kind in ("folder", "file", "link"):
+            for entry in (each for each in entries if each["kind"] == kind):
+                place = self.target / entry["path"] if entry["path"] else self.target
+                self._refuse_links(place.parent)
+                if kind == "folder":
+                    place.mkdir(parents=True, exist_ok=True)
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if kind == "link":
+                    temporary = self.stage / "link"
+                    temporary.unlink(missing_ok=True)
+                    temporary.symlink_to(entry["link"] or "")
+                    os.replace(temporary, place)
+                    continue
+                staged = self._staged(entry)
+                os.chmod(staged, entry["mode"] | 0o600)
+                os.utime(staged, (entry["mtime"], entry["mtime"]))
+                os.replace(staged, place)
+                files, size = files + 1, size + entry["size"]
+        return files, size
+
+    def _refuse_links(self, folder: Path) -> None:
+        while folder != self.target.parent and folder != folder.parent:
+            if folder.is_symlink():
+                raise HostFailed(f"{folder} is a link here, nothing is written through it", host=self.host)
+            folder = folder.parent
+
+
+def _digest(fd: int) -> str:
+    digest, at = hashlib.sha256(), 0
+    while block := os.pread(fd, 1 << 20, at):
+        digest.update(block)
+        at += len(block)
+    return digest.hexdigest()

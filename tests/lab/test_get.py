@@ -1,0 +1,84 @@
+"""`fleet get`: files of the nodes on the head, verified, going on where an earlier attempt ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.lab.test_launch import until
+from tests.lab.virtual_lab import VirtualLab
+
+MAKE = (
+    "mkdir -p ~/out/sub && cd ~/out && hostname > name && dd if=/dev/urandom of=weights bs=1M count=3 && ln -sfn name l"
+)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def there(lab: VirtualLab, host: str, folder: str) -> dict[str, str]:
+    said = lab.sh(host, f"cd {folder} && find -L . -type f -exec sha256sum {{}} +")
+    return {name.removeprefix("./"): digest for digest, name in (line.split("  ") for line in said.splitlines())}
+
+
+def get(lab: VirtualLab, *words: str) -> dict[str, Any]:
+    return dict(json.loads(lab.fleet("-i", "lab", "--json", "get", *words, check=True).stdout))
+
+
+def test_a_folder_of_each_host_or_one_tree(lab: VirtualLab, tmp_path: Path) -> None:
+    lab.enrol()
+    for host in lab.names:
+        lab.sh(host, MAKE)
+    lab.sh(lab.names[2], "head -c 100 /dev/urandom > '/root/only here'")
+    said = get(lab, "~/out", "--to", str(tmp_path / "all"))["hosts"]
+    for host in lab.names:
+        folder = tmp_path / "all" / host / "out"
+        assert said[host]["files"] == 2 and said[host]["to"] == str(folder)
+        assert digests(folder) == there(lab, host, "~/out") and os.readlink(folder / "l") == "name"
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == lab.names, "nothing of the stage is left"
+
+    said = get(lab, "~/only here", "--to", str(tmp_path / "one"))["hosts"]
+    assert (tmp_path / "one/only here").stat().st_size == 100
+    assert [said[host]["files"] for host in lab.names] == [0, 0, 1, 0]
+    none = lab.fleet("-i", "lab", "get", "~/nothing", "--to", str(tmp_path))
+    assert none.returncode == 2 and "no host has ~/nothing" in none.stderr
+
+
+def test_an_interrupted_get_goes_on_and_holes_are_not_sent(lab: VirtualLab, tmp_path: Path) -> None:
+    lab.enrol()
+    host, folder = lab.names[0], tmp_path / "to"
+    lab.sh(host, "rm -rf ~/big && mkdir ~/big && cd ~/big && truncate -s 2G holes && echo end >> holes")
+    lab.sh(host, "cd ~/big && head -c 120000000 /dev/urandom > last")
+    words = ("-i", "lab", "-w", host, "get", "~/big", "--to", str(folder))
+    staged = folder / ".fleet-get" / host / "tree/last"
+    for size in (1_000_000, 40_000_000):
+        process = lab.popen(*words)
+        until(lambda size=size: staged.exists() and staged.stat().st_size > size)  # type: ignore[misc]
+        process.kill()
+        process.communicate()
+    lab.fleet(*words, check=True)
+    assert digests(folder / "big") == there(lab, host, "~/big")
+    assert (folder / "big/holes").stat().st_blocks * 512 < 1 << 20, "holes stay holes"
+    lab.sh(host, "rm -rf ~/big")
+
+
+def test_what_a_run_wrote(lab: VirtualLab, tmp_path: Path) -> None:
+    lab.enrol()
+    for host in lab.names:
+        lab.sh(host, "mkdir -p ~/wrote && cd ~/wrote && echo old > old && touch -d '2 days ago' old")
+    line = "test $RANK != 0 || echo weights > best.pt"
+    launched = ("launch", "--engine", "command", "--workdir", "~/wrote", "--name", "wrote", "sh", "-c", line)
+    lab.fleet("-i", "lab", *launched, cwd=tmp_path, check=True)
+    time.sleep(0.1)
+    get(lab, "wrote", "--to", str(tmp_path / "back"))
+    assert (tmp_path / "back/wrote/best.pt").read_text() == "weights\n"
+    assert [path.name for path in (tmp_path / "back/wrote").iterdir()] == ["best.pt"]

@@ -1,0 +1,56 @@
+"""What a node may say of the files that it gives, and where it cannot lead them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import HostFailed
+from fleet.model import Host
+from fleet.ops.get.receive import Received
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.give import Entry
+from fleet.transport.base import Cancel
+
+
+def entry(path: str, kind: str = "file", **changes: Any) -> Any:
+    return {"path": path, "kind": kind, "size": 0, "mode": 0o644, "mtime": 0.0, "link": None, **changes}
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", ".", "a/"])
+def test_a_name_leads_nowhere_else(path: str) -> None:
+    with pytest.raises(Misfit):
+        decode(Entry, entry(path))
+    assert decode(Entry, entry("a/b..c"))["path"] == "a/b..c"
+
+
+def received(tmp_path: Path) -> Received:
+    class Session:
+        host = Host("n1", "n1")
+
+    spec: Any = {"path": "~/x", "since": None}
+    return Received(Session(), spec, tmp_path / "to/x", tmp_path / "stage", Cancel(), lambda done, total: None)  # type: ignore[arg-type]
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    got = received(tmp_path)
+    (tmp_path / "stage/tree/a").mkdir(parents=True)
+    (tmp_path / "stage/tree/a/b").write_text("x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "to/x").mkdir(parents=True)
+    (tmp_path / "to/x/a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostFailed, match="is a link here"):
+        got._place([entry("a/b")])
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_links_come_last_and_replace(tmp_path: Path) -> None:
+    got = received(tmp_path)
+    (tmp_path / "stage/tree").mkdir(parents=True)
+    (tmp_path / "stage/tree/b").write_text("new")
+    (tmp_path / "to/x").mkdir(parents=True)
+    (tmp_path / "to/x/b").write_text("old")
+    got._place([entry("a", "link", link="b"), entry("b", size=3), entry("c", "folder")])
+    assert (tmp_path / "to/x/a").read_text() == "new" and (tmp_path / "to/x/c").is_dir()
