@@ -24,7 +24,8 @@ from fleet.tasks.named import NamedTasks
 from fleet.tasks.run import TasksPlan, run
 from fleet.transport import DEFAULT
 
-LIST = ("-l", "--list", "-h", "--help")
+HELP = ("-h", "--help")
+LIST = ("-l", "--list", *HELP)
 
 
 def the_hosts() -> tuple[Inventory | None, Inventory]:
@@ -77,7 +78,9 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
         file = TaskFile(named.path, sudo_password() if ask_sudo and not settings.dry_run else None)
         if named.task is None and words and words[0] in LIST:
             return show_tasks(file)
-        meant = [named.task, *words] if named.task else words
+        meant = [named.task, *words] if named.task else [*words]
+        if meant and meant[-1] in HELP:
+            return show_task(file, meant[-2])
         plan = TasksPlan(file, tuple(file.steps(meant, selected, chosen=settings.hosts is not None)))
         if settings.dry_run:
             return plans.tell("play", plan)
@@ -108,6 +111,17 @@ def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None
     else:
         write_folded(report.results, "stdout")
         write_folded(report.results, "stderr")
+
+
+def show_task(file: TaskFile, name: str) -> int:
+    """Its docstring and its options."""
+    about, options = file.help(name)
+    for line in [*about, *([""] if about and options else [])]:
+        echo(clean(line))
+    width = max((len(flags) for flags, _ in options), default=0)
+    for flags, text in options:
+        echo(f"  {flags:{width}}  {clean(text)}".rstrip())
+    return EXIT_OK
 
 
 def show_tasks(file: TaskFile) -> int:

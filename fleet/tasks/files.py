@@ -77,6 +77,14 @@ class TaskFile:
             name: (inspect.getdoc(self.tasks[name]) or "").partition("\n")[0] for name in sorted(self.tasks.task_names)
         }
 
+    def help(self, name: str) -> tuple[list[str], list[tuple[str, str]]]:
+        """A task's docstring, and (flags, help) of each of its options."""
+        for context in self.tasks.to_contexts():
+            if name in (context.name, *context.aliases):
+                options = [(flags, text or "") for flags, text in context.help_tuples()]
+                return (inspect.getdoc(self.tasks[name]) or "").splitlines(), options
+        raise UsageError(f"{self.path}: there is no task '{name}'", hint=self._hint([]))
+
     def steps(self, words: Sequence[str], inventory: Inventory | None, *, chosen: bool) -> list[Step]:
         """The calls that the words mean, in their order. inventory: the hosts of tasks that name none; None: there is
         no inventory. chosen: somebody chose them, which counts more than what a task names."""

@@ -163,6 +163,12 @@ def test_the_plan_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str])
 def test_the_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("tasks.py", "--list") == 0
     assert "typed    Says what it was given.\n" in capsys.readouterr().out
+    for words in (["tasks.py:typed", "--help"], ["tasks.py", "typed", "-h"]):
+        assert play(*words) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("Says what it was given.\n\nAnd more.\n\n") and "--word=STRING" in said
+    assert play("tasks.py", "nope", "--help") == 2
+    assert "there is no task 'nope'" in capsys.readouterr().err
 
 
 def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
