@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -14,8 +15,10 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.transport.ssh.dial import Deadline, os_error, start_thread
+from fleet.transport.ssh.endpoint import Endpoint
 
 KEPT_CHARS = 64 << 10
+NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
 LISTEN_SECONDS = 0.002  # between its word that it is let in and its socket
 
 
@@ -108,3 +111,12 @@ class Master:
         for path in (self.control, self._mark):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
+    """What leads through a gateway's connection, or through none: what ssh itself runs for a ProxyJump verifies the
+    gateway's key as the user's config has it."""
+    if gateway is None:
+        return ["-o", "ProxyCommand=none"] if endpoint.proxy_command is None else []
+    share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
+    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}", "-o", "ProxyUseFdpass=no"]

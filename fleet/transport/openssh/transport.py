@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.openssh.folder import Folder
-from fleet.transport.openssh.master import Master
+from fleet.transport.openssh.master import Master, through
 from fleet.transport.openssh.said import Said
 from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
@@ -20,7 +19,6 @@ from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, lost, pause
 from fleet.transport.ssh.known_hosts import KnownHosts
 from fleet.transport.ssh.route import Routed, named, route_key
 
-NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
 # What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
 # command's, no port of this machine opened once a host, no connection that outlives its user, or waits for a
 # host that has died.
@@ -186,7 +184,7 @@ class OpensshTransport(Routed):
         while True:
             gateway = self._gateway(route, deadline) if route else None
             seen = len(gateway.refusals) if gateway else 0
-            words = [*self._words(host, endpoint, without), *more, *_through(gateway, endpoint)]
+            words = [*self._words(host, endpoint, without), *more, *through(gateway, endpoint)]
             control = self._folder.socket()
             main = ["-N", "-M", "-S", str(control), "-o", "LogLevel=DEBUG1"]
             master = Master(["ssh", *main, *words, "--", host.name], control, gateway)
@@ -243,15 +241,6 @@ class OpensshTransport(Routed):
             return self._connect(gateway, resolve(gateway, self.config), route[:-1], deadline)[0]
 
         return self._gateways.get(route_key(route), gateway.name, connect, deadline)
-
-
-def _through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
-    """What leads through a gateway's connection, or through none: what ssh itself runs for a ProxyJump verifies the
-    gateway's key as the user's config has it."""
-    if gateway is None:
-        return ["-o", "ProxyCommand=none"] if endpoint.proxy_command is None else []
-    share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
-    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}", "-o", "ProxyUseFdpass=no"]
 
 
 def _identity(file: Path) -> str:
