@@ -18,12 +18,14 @@ from fleet.rules.units import counted, size_text
 
 @click.command("get", cls=Verb, examples=("fleet get checkpoints/last.pt", "fleet get latest --to results"))
 @click.argument("what", metavar="RUN|PATH")
-@click.option("--from", "hosts", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only.")
+@click.option(
+    "--from", "sources", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only."
+)
 @click.option(
     "--to", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR", help="Where to [here]."
 )
 @common_options
-def get(what: str, hosts: str | None, to: Path) -> int:
+def get(what: str, sources: str | None, to: Path) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
     began. A word without a '/' is a run if there is one.
 
@@ -33,7 +35,7 @@ def get(what: str, hosts: str | None, to: Path) -> int:
     settings = settings_of()
     with DataLine("receiving", quiet=settings.quiet or settings.json) as line:
         fleet = the_fleet(line)
-        planned = (fleet.select(hosts) if hosts else fleet).plan.get(what, to=to)
+        planned = (fleet.select(sources) if sources else fleet).plan.get(what, to=to)
         if settings.dry_run:
             return plans.tell("get", planned)
         report = planned.run()

@@ -79,6 +79,6 @@ def test_what_a_run_wrote(lab: VirtualLab, tmp_path: Path) -> None:
     launched = ("launch", "--engine", "command", "--workdir", "~/wrote", "--name", "wrote", "sh", "-c", line)
     lab.fleet("-i", "lab", *launched, cwd=tmp_path, check=True)
     time.sleep(0.1)
-    get(lab, "wrote", "--to", str(tmp_path / "back"))
+    get(lab, "wrote", "--from", lab.names[0], "--to", str(tmp_path / "back"))
     assert (tmp_path / "back/wrote/best.pt").read_text() == "weights\n"
     assert [path.name for path in (tmp_path / "back/wrote").iterdir()] == ["best.pt"]
