@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb
-from fleet.cli.context import finish, the_fleet
+from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.launch import follow as follow_run
 from fleet.cli.launch_view import Lines, write_line
 from fleet.cli.layout import table
-from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, fold
+from fleet.cli.options import Seconds, common_options, settings_of, without
+from fleet.cli.output import clean, echo, fold, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.inventory.nodeset import expand
 from fleet.model import Report
+from fleet.rules.units import counted, seconds, size_text
+
+if TYPE_CHECKING:
+    from fleet.ops.runs.local import LocalRun
 
 RUNS_DIR = click.option(
     "--runs-dir",
@@ -50,8 +55,6 @@ def ps(**given: bool) -> int:
 
 
 def show_runs(report: Report, every: bool) -> None:
-    from fleet.rules.units import seconds
-
     rows = []
     for run in report.data["runs"]:
         total = run.get("world_size") or sum(len(node["ranks"]) for node in run["nodes"].values())
@@ -164,3 +167,57 @@ class Shown:
             who = event.host if event.rank is None else f"{event.host}:{event.rank}"
             for line in lines.feed(event.data):
                 write_line("" if self._bare else who, line, sys.stdout)
+
+
+@click.command("runs", cls=Verb, examples=("fleet runs", "fleet runs --prune --keep 20"))
+@click.option("--prune", is_flag=True, help="Take away the logs of old runs that are over.")
+@click.option(
+    "--keep", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Not the newest N."
+)
+@click.option("--days", type=click.FloatRange(min=0), default=0.0, metavar="D", help="Only those older than D days.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@RUNS_DIR
+@without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
+def runs(prune: bool, keep: int, days: float, yes: bool, runs_dir: Path) -> int:
+    """Show the runs that have logs on this machine: how each ended, when it began, and what its logs take.
+
+    What the nodes keep of a run is not touched by --prune; they prune by themselves.
+    """
+    from fleet.ops.runs import local
+
+    settings, found = settings_of(), local.local_runs(runs_dir)
+    old = local.prunable(found, keep, days) if prune else []
+    if not settings.json:
+        show_local(old if prune else found, runs_dir)
+    if old and not settings.dry_run:
+        if not yes and not (agreed := ask(f"Remove the logs of {counted(len(old), 'run')}?")):
+            hint = f"fleet runs --prune -y --keep {keep}; --dry-run only looks"
+            raise UsageError(
+                "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
+            )
+        for run in old:
+            local.prune(run)
+    if settings.json:
+        document = Report("runs", (), 0, {"runs": [run.as_json() for run in found], "pruned": [run.run for run in old]})
+        write_json(document.as_json())
+    return 0
+
+
+def show_local(found: list[LocalRun], runs_dir: Path) -> None:
+    if not found:
+        echo(f"no run in {clean(str(runs_dir))}")
+        return
+    rows = [
+        (
+            run.run,
+            run.state,
+            "" if run.exit_code is None else str(run.exit_code),
+            seconds(max(0.0, time.time() - run.started)),
+            clean(run.engine or "?"),
+            size_text(run.size),
+        )
+        for run in found
+    ]
+    width = terminal.width(sys.stdout)
+    for line in table(("RUN", "STATE", "EXIT", "AGO", "ENGINE", "LOGS"), rows, width, keys=1):
+        echo(line, wrap=False)

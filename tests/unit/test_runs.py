@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from fleet.errors import UsageError
 from fleet.model import Host
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.runs.find import FoundRun, choose
+from fleet.ops.runs.local import local_runs, prunable, prune
 from fleet.ops.runs.logs import tail_offset
 
 IDS = [
@@ -130,3 +133,30 @@ def test_one_process_writes_to_a_folder(tmp_path: Path) -> None:
         other.stdin.close()
         assert folder.hold(10.0)
     folder.release()
+
+
+def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
+    begun = time.time() - 86400 * 9
+    for number, code in enumerate([0, 1, 130, None]):
+        folder = tmp_path / f"r{number}"
+        folder.mkdir()
+        (folder / "events.jsonl").write_text("{}\n")
+        (folder / "run.json").write_text(json.dumps({"started": begun + number * 86400, "engine": "torchrun"}))
+        if code is not None:
+            (folder / "summary.json").write_text(json.dumps({"exit_code": code}))
+    found = local_runs(tmp_path)
+    assert [(run.run, run.state) for run in found] == [
+        ("r3", "open"),
+        ("r2", "stopped"),
+        ("r1", "failed"),
+        ("r0", "done"),
+    ]
+    assert [run.run for run in prunable(found, 1, 0)] == ["r1", "r0"], "one that is not over is not old"
+    assert [run.run for run in prunable(found, 0, 8.5)] == ["r0"]
+    held = RunFolder.open(tmp_path, "r0")
+    assert local_runs(tmp_path)[-1].state == "followed" and len(prunable(local_runs(tmp_path), 0, 0)) == 2
+    with pytest.raises(UsageError, match="a process follows it"):
+        prune(found[-1])
+    held.release()
+    prune(found[-1])
+    assert len(local_runs(tmp_path)) == 3

@@ -122,6 +122,12 @@ def get(lab: VirtualLab, tmp_path: Path) -> None:
     assert [(tmp_path / "back" / name / "steps.py").is_file() for name in said] == [True, True]
 
 
+def runs(lab: VirtualLab, tmp_path: Path) -> None:
+    folder = str(lab.home / "job/runs")
+    said = json.loads(lab.fleet("runs", "--json", "--runs-dir", folder, check=True).stdout)
+    assert [run["state"] for run in said["runs"]] == ["stopped", "done"]
+
+
 def ssh(lab: VirtualLab, tmp_path: Path) -> None:
     assert lab.fleet("-i", "lab", "ssh", lab.names[1], "hostname", check=True).stdout.strip() == lab.names[1]
 

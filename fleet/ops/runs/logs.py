@@ -16,6 +16,7 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import LOG, RunFolder, stream_of
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, find, missing
+from fleet.ops.runs.local import local_runs
 from fleet.runtime import Runtime
 
 POLL_SECONDS = 0.1
@@ -106,12 +107,6 @@ def tail_offset(path: Path, lines: int) -> int:
     return 0 if lines else end
 
 
-def local_runs(runs_dir: Path) -> list[str]:
-    """The runs that have a folder here, newest first."""
-    found = [path for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
-    return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
-
-
 def run(plan: LogsPlan, runtime: Runtime) -> Report:
     """Emits Output. A host's result is an error where its logs could not be brought."""
     run_id, found = _named(plan, runtime)
@@ -138,7 +133,7 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 
 def _named(plan: LogsPlan, runtime: Runtime) -> tuple[str, FoundRun | None]:
     """The run, and what its nodes know of it; None where all of it is here, or nothing is known there any more."""
-    local = local_runs(plan.runs_dir)
+    local = [each.run for each in local_runs(plan.runs_dir)]
     try:
         run_id = choose(plan.word, local)
     except FleetError:

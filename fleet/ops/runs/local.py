@@ -1,0 +1,95 @@
+"""`fleet runs`: the runs that have a folder on this machine, and the end of old ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import UsageError
+from fleet.ops.launch.logs import RunFolder
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """state: "done", "failed", "stopped", "followed" (a process here writes to its folder), or "open": it has no
+    summary, and nobody here follows it. started: seconds since the epoch. size: bytes. exit_code: None while it has no
+    summary."""
+
+    run: str
+    state: str
+    started: float
+    size: int
+    exit_code: int | None
+    engine: str | None
+    logs: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def local_runs(runs_dir: Path) -> list[LocalRun]:
+    """Newest first."""
+    found = [_read(path.parent) for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
+    return sorted(found, key=lambda run: run.started, reverse=True)
+
+
+def prunable(runs: list[LocalRun], keep: int, days: float) -> list[LocalRun]:
+    """Those that are over, but for the newest `keep`, older than `days`."""
+    over = [run for run in runs if run.exit_code is not None and run.state != "followed"]
+    return [run for run in over[keep:] if time.time() - run.started > days * DAY]
+
+
+def prune(run: LocalRun) -> None:
+    """Take its folder away; UsageError where somebody writes to it, or it cannot be removed."""
+    folder = RunFolder(Path(run.logs))
+    if not folder.hold():
+        raise UsageError(f"{run.run}: a process follows it just now")
+    try:
+        shutil.rmtree(run.logs)
+    except OSError as error:
+        raise UsageError(f"{error.filename or run.logs}: {error.strerror}") from None
+    finally:
+        folder.release()
+
+
+def _read(path: Path) -> LocalRun:
+    plan, summary = _object(path / "run.json"), _object(path / "summary.json")
+    started = plan.get("started")
+    code = summary.get("exit_code")
+    folder = RunFolder(path)
+    free = folder.hold()
+    folder.release()
+    state = (
+        "followed"
+        if not free
+        else "open"
+        if code is None
+        else "stopped"
+        if code == 130
+        else "failed"
+        if code
+        else "done"
+    )
+    return LocalRun(
+        path.name,
+        state,
+        started if isinstance(started, float) else (path / "events.jsonl").stat().st_mtime,
+        sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir()),
+        code if isinstance(code, int) else None,
+        plan.get("engine"),
+        str(path),
+    )
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
