@@ -98,6 +98,8 @@ def _gpus(view: View) -> str:
     if lookup(view, "gpu_error"):
         return "unusable" if lookup(view, "gpu_error") is not MISSING else UNKNOWN
     count = lookup(view, "gpu.count")
+    if count is MISSING:
+        return UNKNOWN
     return f"{count} x {lookup(view, 'gpu.model')}" if count else ABSENT
 
 
