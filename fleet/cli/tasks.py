@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 
 import click
 
@@ -39,6 +40,22 @@ def the_hosts() -> tuple[Inventory | None, Inventory]:
         return None, Inventory(())
 
 
+@contextmanager
+def aside() -> Iterator[None]:
+    """With --json stdout is the document's: what a task file prints of its own, or starts here, goes to stderr."""
+    if not settings_of().json:
+        yield
+        return
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
 def sudo_password() -> str:
     if not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         raise UsageError(
@@ -52,7 +69,7 @@ def sudo_password() -> str:
 def checked(word: str, words: Sequence[str], inventory: Inventory | None) -> None:
     """UsageError or InventoryError when a playbook's step `task` cannot be what it says."""
     named = existing(NamedTasks.of(word))
-    with standing_on(Ground(inventory or Inventory(()))):
+    with standing_on(Ground(inventory or Inventory(()))), aside():
         TaskFile(named.path).steps(
             [named.task, *words] if named.task else words, inventory or Inventory(()), chosen=False
         )
@@ -75,7 +92,9 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
         selected or everyone, everyone, settings.transport, settings.fanout, settings.connect_timeout, ask=ask
     )
     with standing_on(Ground(everyone)) as ground:
-        file = TaskFile(named.path, sudo_password() if ask_sudo and not settings.dry_run else None)
+        password = sudo_password() if ask_sudo and not settings.dry_run else None
+        with aside():
+            file = TaskFile(named.path, password)
         if named.task is None and words and words[0] in LIST:
             return show_tasks(file)
         meant = [named.task, *words] if named.task else [*words]
@@ -88,6 +107,7 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
         with ExitStack() as stack:
             shown = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
             progress = stack.enter_context(shown)
+            stack.enter_context(aside())
             passwords = ground.password_for if settings.transport == DEFAULT else None
             ground.runtime = stack.enter_context(fleet.runtime(progress, passwords))
             report = run(plan, ground.runtime, lambda step, part: show(step, part, progress, len(plan.steps)))

@@ -111,7 +111,7 @@ class _Reader:
         try:
             self.verbs.validate(argv)
         except FleetError as error:
-            raise self.fail(item.key_lines[verb], f"{verb}: {error.message}", error.hint) from error
+            raise self.fail(item.key_lines[verb], f"{verb}: {error.reason}", error.hint) from error
         number = len(self.found) + 1
         self.found.append(Step(tuple(argv), f"{self.source}:{item.line}", name, ignore, on, number))
 

@@ -19,7 +19,7 @@ from invoke.parser.context import ParserContext
 from invoke.parser.parser import Parser
 from invoke.tasks import Call, Task
 
-from fleet.errors import InventoryError, UsageError
+from fleet.errors import FleetError, InventoryError, UsageError
 from fleet.model import Host, Inventory
 from fleet.tasks import connection as connection  # fabric's names mean fleet's before anybody's file is read
 from fleet.tasks.ground import ground
@@ -163,14 +163,15 @@ def _loaded(path: Path) -> Any:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise InventoryError(
-                f"cannot be read: {type(error).__name__}: {error}", where=where_of(error, file), hint=_why(error)
-            ) from error
+            said = error.message if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
+            raise InventoryError(f"cannot be read: {said}", where=where_of(error, file), hint=_why(error)) from error
         _modules[file] = module
     return _modules[file]
 
 
 def _why(error: BaseException) -> str | None:
+    if isinstance(error, FleetError):
+        return error.hint
     if isinstance(error, ImportError) and str(error.name).startswith("fabric."):
         return "written for fabric 1? there 'run' is a function; since fabric 2 a task is given a connection: c.run"
     if isinstance(error, ModuleNotFoundError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fleet.errors import UsageError
+from fleet.errors import ConnectError, UsageError
 from fleet.events import Emit, Output
 from fleet.model import Host, Inventory
 from fleet.runtime import Runtime
@@ -125,7 +125,10 @@ class Ground:
             for host in self.inventory.hosts
             if host.address == name and given.get("port") in (None, host.port or 22)
         ]
-        found = known[0] if known else parse_hop(f"[{name}]" if ":" in name else name)
+        try:
+            found = known[0] if known else parse_hop(f"[{name}]" if ":" in name else name)
+        except ConnectError:
+            raise UsageError(f"{name!r} is not the name or the address of a host", hint="[user@]host[:port]") from None
         return replace(found, **{key: value for key, value in given.items() if value is not None})
 
 

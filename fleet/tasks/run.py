@@ -13,7 +13,7 @@ from invoke.context import Context
 from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadException, UnexpectedExit
 
 from fleet.each import failed, over
-from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted
+from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import Line
@@ -136,7 +136,8 @@ class _Running:
             try:
                 call.task.body(group, *call.args, **call.kwargs)
             except GroupException as error:
-                ended = {c.known.name: outcome for c, outcome in error.result.failed.items()}
+                here = error.__traceback__  # what a connection of it raised came from a thread of its own
+                ended = {c.known.name: what.with_traceback(here) for c, what in error.result.failed.items()}
             except (Exception, SystemExit) as error:
                 raise self._as_error(error) from error
         return tuple(
@@ -165,7 +166,7 @@ class _Running:
         status = None if self.runtime.cancel.is_set() else _status(error)
         if status is None:
             out, err = sink.whole()
-            return replace(failed(host, self._as_error(error)), stdout=out, stderr=err)
+            return replace(failed(host, self._as_error(error, host.name)), stdout=out, stderr=err)
         where = where_of(error, self.file.path.resolve())
         data = {"where": where}
         if isinstance(error, UnexpectedExit):
@@ -176,14 +177,19 @@ class _Running:
             self.over = True
             if error.message:
                 sink.write("stderr", error.message + "\n")
+        elif isinstance(error, SystemExit) and isinstance(error.code, str):
+            sink.write("stderr", error.code + "\n")
         return Result(host.name, status == 0, status, *sink.whole(), data=data)
 
-    def _as_error(self, error: BaseException) -> FleetError:
+    def _as_error(self, error: BaseException, host: str | None = None) -> FleetError:
         """What ends a task, as one of fleet's."""
         if isinstance(error, FleetError):
-            return error
-        told = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._told(error)
-        told.__cause__ = error
+            told = error
+        else:
+            told = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._told(error)
+            told.__cause__ = error
+        if host is not None and told.host not in (None, host):  # one to which the task opened a connection
+            return told.but(message=Reason("{there}: ", there=told.host) + told.message, host=host)
         return told
 
     def _told(self, error: BaseException) -> FleetError:

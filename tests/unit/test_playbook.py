@@ -335,8 +335,10 @@ def test_a_step_may_be_a_python_task(
     assert out[:2] == ["--- a ---", "it True"] and sorted(out[2:]) == ["a: more False", "b: more False"]
     assert run(["--transport", "local", "--dry-run", "play", "p.yaml", "--from", "2"]) == 0
     assert capfd.readouterr().out == "would run say(word='more', twice=False) on a,b\n"
+    (tmp_path / "bad.py").write_text("\nno_such_name\n")
     for step, message in {
         "[t.py:sya]": "task: t.py: No idea what 'sya' is!",
+        "bad.py:x": f"task: {tmp_path}/bad.py:2: cannot be read: NameError",
         "[t.py:say]": "task: t.py: 'say' did not receive required positional arguments: 'word'",
         "none.py:x": "task: there is no none.py",
         "p.yaml": "task: a task is in a Python file",

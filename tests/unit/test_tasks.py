@@ -74,6 +74,10 @@ def once(c: Context):
 def group(g: ThreadingGroup):
     print(sorted(f"{c.original_host}={r.stdout}" for c, r in g.run("printf x", hide=True).items()))
 
+@task
+def torn(g: ThreadingGroup):
+    g.run("exit 6")
+
 @task(hosts=["ada@a", {"host": "a", "user": "bob"}])
 def users(c):
     print(c.user)
@@ -91,6 +95,14 @@ def invokes(c):
 @task
 def put(c):
     c.put(__file__)
+
+@task(hosts=["a"])
+def leave(c):
+    sys.exit("because of this")
+
+@task(hosts=["a b;c"])
+def nowhere(c):
+    pass
 
 @task(default=True)
 def usual(c):
@@ -124,8 +136,11 @@ def play(*words: str, before: tuple[str, ...] = ()) -> int:
         (["tasks.py", "enough", "--code=7", "usual"], 7, "", "enough"),
         (["tasks.py:slow"], 124, "", "sleep 60: still running after 0.3 s; ended there"),
         (["tasks.py:own"], 0, "--- b ---\nb", ""),
+        (["tasks.py:leave"], 1, "", "because of this"),
+        (["tasks.py:nowhere"], 2, "", "'a b;c' is not the name or the address of a host"),
         (["tasks.py:once"], 0, "2", ""),
         (["tasks.py:group"], 0, "['a=x', 'b=x']", ""),
+        (["tasks.py:torn"], 6, "", "tasks.py:64: exit 6: exit status 6"),
         (["tasks.py:users"], 0, "--- a ---\nada\n--- a ---\nbob\n", ""),
         (["tasks.py:others"], 0, "--- a ---\n\x1b[1;37mecho $((2 + 3))\x1b[0m\n5\n6\n", ""),
         (["tasks.py:invokes"], 0, "--- a,b (2) ---\nprinted", ""),
@@ -181,6 +196,21 @@ def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert last["exit_status"] == 5 and last["command"] == "echo said; exit 5" and "said" in last["stderr"]
 
 
+def test_what_a_file_prints_of_its_own_is_not_in_the_document(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "loud.py").write_text(
+        "import os\nfrom invoke import Context, task\nprint('read')\n@task\ndef here(c: Context):\n"
+        "    print('printed')\n    c.run('echo ran')\n    os.system('echo started')\n"
+    )
+    (folder / "p.yaml").write_text("- task: loud.py:here\n- exec: ['true']\n")
+    for words in (["loud.py:here"], ["p.yaml"]):
+        assert play(*words, before=("--json",)) == 0
+        said = capfd.readouterr()
+        document = json.loads(said.out)
+        assert document["ok"], words
+        assert {"printed", "ran", "started"} <= set(said.err.split()), words
+    assert [step["documents"][0]["verb"] for step in document["steps"]] == ["play", "exec"]
+
+
 def test_variables_of_the_inventory_and_no_inventory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "t.py").write_text("from fabric import task\n@task\ndef env(c):\n    c.run('echo $OF_ALL')\n")
     assert play("t.py:env") == 0
@@ -198,7 +228,11 @@ def test_variables_of_the_inventory_and_no_inventory(folder: Path, capfd: pytest
         ("import no_such_module\n", "1: cannot be read: ModuleNotFoundError", "-m pip install no_such_module"),
         ("\ndef (\n", "2: cannot be read: SyntaxError", ""),
         ("x = 1\nraise SystemExit(3)\n", "2: cannot be read: SystemExit: 3", ""),
-        ("from fabric import Connection\nConnection('a').run('true')\n", "2: cannot be read: UsageError", ""),
+        (
+            "from fabric import Connection\nConnection('a').run('true')\n",
+            "2: cannot be read: a task",
+            "do that in a task",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read(

@@ -20,7 +20,7 @@ from fleet.transport.ssh.known_hosts import Entry, parse
 _CODES = {os.strerror(code).lower(): code for code in errno.errorcode}
 _KEY_TYPES = {"-cert-": "*-cert-*", "ed25519": "*ed25519*", "ecdsa": "ecdsa-*", "rsa": "*rsa*"}
 # what ssh says of itself, and not of the connection
-_TALK = re.compile(r"debug\d: |Authenticated to |@@@|Transferred: |Bytes per second: ")
+_TALK = re.compile(r"debug\d: |Warning: |Authenticated to |@@@|Transferred: |Bytes per second: ")
 
 
 class Said:

@@ -48,6 +48,8 @@ def test_what_pdsh_is_told_holds(tmp_path: Path, head: Head, monkeypatch: pytest
         assert failure(head, Host("node", "127.0.0.1", port=1)).kind == "refused"
         head.known_hosts.write_text("")
         assert failure(head, Host("node", "127.0.0.1")).kind == "unknown-host-key"
+        monkeypatch.setenv("PDSH_SSH_ARGS", "-F /nowhere -i /nowhere")
+        assert "config file /nowhere: No such file" in failure(head, server.host()).message
         monkeypatch.setenv("PDSH_SSH_ARGS", "-o 'SendEnv A' -9")
         with pytest.raises(UsageError, match="PDSH_SSH_ARGS: option -9"):
             transport(head)
