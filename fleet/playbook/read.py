@@ -23,7 +23,10 @@ def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise InventoryError(f"cannot read the playbook {path}: {error.strerror}") from error
+        raise InventoryError(
+            f"cannot read the playbook {path}: {error.strerror}",
+            hint="a YAML file, or the name of one that comes with fleet: fleet examples lists them",
+        ) from error
     except UnicodeDecodeError as error:
         raise InventoryError("not UTF-8 text", where=str(path)) from error
     return parse(text, str(path), verbs, overrides, {"playbook_dir": str(path.resolve().parent)})

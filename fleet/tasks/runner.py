@@ -25,6 +25,12 @@ NEED_A_CHANNEL = ("pty", "watchers", "in_stream", "asynchronous", "disown", "dry
 STREAMS: tuple[Literal["out"], Literal["err"]] = ("out", "err")
 
 
+def _nul_in(text: str, what: str) -> None:
+    """UsageError: a shell would leave it out without a word."""
+    if "\0" in text:
+        raise UsageError(f"{what} holds a NUL character", hint="c.put brings bytes to a host")
+
+
 class _Shown(Runner):
     """Knows whose output it has, in whatever thread it comes."""
 
@@ -110,12 +116,14 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
             self.write_our_output(self.streams[STREAMS[number]], text)
 
     def _words(self, command: str) -> Words:
+        _nul_in(command, "a task's command")
         return Words(None, command, self._variables(self.env), self.context.known.activate)
 
     def _variables(self, given: dict[str, Any]) -> dict[str, str]:
         for name in given:
             if not ENV_NAME.fullmatch(name):
                 raise UsageError(f"env of a task: {name!r} is not a variable's name", hint="letters, digits and _")
+            _nul_in(str(given[name]), f"env of a task: {name}")
         known = ground().inventory.env_for(self.context.known)
         return {**known, **{name: str(value) for name, value in given.items()}}
 

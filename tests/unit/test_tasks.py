@@ -78,6 +78,10 @@ def group(g: ThreadingGroup):
 def torn(g: ThreadingGroup):
     g.run("exit 6")
 
+@task
+def nul(c):
+    c.run("true", env={"A": "x\\0y"})
+
 @task(hosts=["ada@a", {"host": "a", "user": "bob"}])
 def users(c):
     print(c.user)
@@ -141,6 +145,7 @@ def play(*words: str, before: tuple[str, ...] = ()) -> int:
         (["tasks.py:once"], 0, "2", ""),
         (["tasks.py:group"], 0, "['a=x', 'b=x']", ""),
         (["tasks.py:torn"], 6, "", "tasks.py:64: exit 6: exit status 6"),
+        (["tasks.py:nul"], 2, "", "env of a task: A holds a NUL character"),
         (["tasks.py:users"], 0, "--- a ---\nada\n--- a ---\nbob\n", ""),
         (["tasks.py:others"], 0, "--- a ---\n\x1b[1;37mecho $((2 + 3))\x1b[0m\n5\n6\n", ""),
         (["tasks.py:invokes"], 0, "--- a,b (2) ---\nprinted", ""),
