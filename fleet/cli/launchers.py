@@ -106,7 +106,7 @@ def _put(given: dict[str, Any], option: str, name: str, value: str | None) -> No
 def _each(total: str, hosts: Sequence[Host]) -> str | None:
     """Ranks on each host, of `total` on all of them, as accelerate counts; None where the inventory's slots add up."""
     slots = sum(host.slots or 0 for host in hosts)
-    if not total.isdecimal() or not hosts or (int(total) != slots and int(total) % len(hosts)):
+    if not total.isdecimal() or not int(total) or not hosts or (int(total) != slots and int(total) % len(hosts)):
         raise UsageError(
             f"--num-processes {total}: cannot be shared out to {len(hosts)} hosts evenly",
             hint="--nproc-per-node N for each host, or 'slots' in the inventory",

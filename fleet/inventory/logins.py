@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fleet.inventory.fields import FieldError, parse_field, shown
+from fleet.inventory.fields import FieldError, is_ipv6, parse_field, shown
 from fleet.inventory.slips import LOGIN
 
 # ssh's own, as its getopt has them
@@ -54,6 +54,12 @@ def _login(word: str, rest: Sequence[str]) -> Login | None:
     return Login(match["v6"] or match["host"], {key: match[key] for key in ("user", "port") if match[key]}, (), rest)
 
 
+def _bracketed(word: str) -> str:
+    """ssh takes root@fd00::1 as it is: what stands behind a ':' there is no port."""
+    user, at, host = word.rpartition("@")
+    return f"{user}{at}[{host}]" if is_ipv6(host) else word
+
+
 def _ssh(words: Sequence[str]) -> Login:
     """Options, the host, options."""
     try:
@@ -61,7 +67,7 @@ def _ssh(words: Sequence[str]) -> Login:
         behind, rest = getopt.getopt(words[1:], _OPTIONS)
     except getopt.GetoptError as error:
         raise FieldError(f"ssh does not understand it: {error.msg}", _HINT) from None
-    login = _login(words[0], rest) if words else None
+    login = _login(_bracketed(words[0]), rest) if words else None
     if login is None:
         raise FieldError(f"behind ssh no host stands: {shown(' '.join(words))}", _HINT)
     left = list[str]()

@@ -77,6 +77,12 @@ def test_one_address_on_several_ports_is_several_hosts():
     assert [(host.address, host.port) for host in inventory.hosts[:2]] == [("1.2.3.4", 33021), ("1.2.3.4", None)]
 
 
+def test_ssh_takes_an_ipv6_address_as_it_is():
+    text = "ssh root@fd00::1 -p 33\nssh -p 34 fd00::2\nssh root@[fd00::3]\n"
+    found = [(host.address, host.user, host.port) for host in parse_hostfile(text, "f").hosts]
+    assert found == [("fd00::1", "root", 33), ("fd00::2", None, 34), ("fd00::3", "root", None)]
+
+
 def test_a_host_may_be_called_ssh():
     assert parse_hostfile("ssh slots=8\n", "f").names == parse_hostfile("ssh\n", "f").names == ("ssh",)
 

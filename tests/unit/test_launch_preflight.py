@@ -9,7 +9,7 @@ import pytest
 from fleet.cli.main import run
 from fleet.engines.base import Start, World
 from fleet.engines.command import AnyCommand
-from fleet.errors import ConnectError, FleetError, PreflightError
+from fleet.errors import ConnectError, FleetError, PreflightError, UsageError
 from fleet.events import silent
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
@@ -47,6 +47,18 @@ def test_an_ssh_alias_is_what_the_ssh_config_says(tmp_path: Path) -> None:
     assert meeting(Host("gpu1", "gpu1"), tmp_path) == "198.51.100.7"
     assert meeting(Host("gpu1", "gpu1", data_address="10.9.9.9"), tmp_path) == "10.9.9.9"
     assert meeting(Host("gpu1", "gpu1"), tmp_path, master_addr="10.8.8.8") == "10.8.8.8"
+
+
+@pytest.mark.parametrize(
+    "said, address",
+    [("node1", "192.168.0.1"), ("10.0.0.1", "10.0.0.1"), ("elsewhere", "elsewhere"), ("fd00::1", "fd00::1")],
+)
+def test_a_master_called_by_its_name_in_the_inventory_is_met_at_its_address(said: str, address: str) -> None:
+    hosts = (Host("node1", "10.0.0.1", data_address="192.168.0.1"), Host("node2", "10.0.0.2"))
+    job = Job("t.py", master_addr=said)
+    assert make_plan(Inventory(hosts), job, LaunchOptions(), "r").world.master_addr == address
+    with pytest.raises(UsageError, match="--master-addr node2: ranks meet at node rank 0, and that is node1"):
+        make_plan(Inventory(hosts), Job("t.py", master_addr="node2"), LaunchOptions(), "r")
 
 
 def test_other_transports_have_no_say() -> None:

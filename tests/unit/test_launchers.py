@@ -69,6 +69,7 @@ def test_what_is_taken_is_not_refused() -> None:
     ("line", "error"),
     [
         ("--num_processes 3 t.py", "--num-processes 3: cannot be shared out to 2 hosts evenly"),
+        ("--num_processes 0 t.py", "--num-processes 0: cannot be shared out to 2 hosts evenly"),
         ("--num_processes x t.py", "--num-processes x: cannot be shared out to 2 hosts evenly"),
         ("--num_processes 2 --num_gpus 2 t.py", "--num-processes and --nproc-per-node say different things"),
         ("--rdzv_endpoint a:1 --master_port 2 t.py", "--rdzv-endpoint and --master-port say different things"),

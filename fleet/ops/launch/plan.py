@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -160,6 +160,7 @@ def plan(
     chosen = engine(job.engine)
     chosen.check(job)
     nodes = tuple(_nodes(inventory, job, options, facts))
+    job = _met_by_name(job, nodes)
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
     slots = {node.host.name: ranks_on(node.host, job, options, facts.get(node.host.name)) for node in nodes}
@@ -213,6 +214,22 @@ def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Known | None) 
     if host.slots is not None:
         return min(host.slots, len(host.devices)) if host.devices is not None else host.slots
     return max(1, gpus)
+
+
+def _met_by_name(job: Job, nodes: Sequence[Node]) -> Job:
+    """--master-addr HOST means that host, whose name need not say anything to the others; it can only be node 0. A
+    number means itself."""
+    first = nodes[0].host.name
+    if not job.master_addr or ":" in job.master_addr or job.master_addr.replace(".", "").isdecimal():
+        return job
+    if job.master_addr == first:
+        return replace(job, master_addr=None)
+    if job.master_addr in [node.host.name for node in nodes]:
+        raise UsageError(
+            f"--master-addr {job.master_addr}: ranks meet at node rank 0, and that is {first}",
+            hint=f"leave it away, or write {job.master_addr} first in the inventory",
+        )
+    return job
 
 
 def master_address(first: Host, job: Job, nnodes: int) -> str:
