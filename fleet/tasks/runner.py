@@ -61,11 +61,16 @@ class LocalRunner(_Shown, Local):
 
     def start(self, command: str, shell: str, env: dict[str, Any]) -> None:
         super().start(command, shell, env)
+        runtime = ground().runtime
+        if runtime is not None and not self.using_pty:
+            self._undo = runtime.cancel.on_set(self.process.terminate)
         if not self.typed_into:
             self.close_proc_stdin()
 
     def stop(self) -> None:
         super().stop()
+        if hasattr(self, "_undo"):
+            self._undo()
         if process := getattr(self, "process", None):
             for pipe in (process.stdin, process.stdout, process.stderr):
                 pipe.close()

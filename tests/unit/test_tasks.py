@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -257,6 +260,24 @@ def test_namespaces_and_files_beside(folder: Path, capfd: pytest.CaptureFixture[
     )
     assert play("spaces.py:db.migrate") == 0
     assert "configured" in capfd.readouterr().out
+
+
+def test_an_interrupt_ends_what_a_task_runs_here(folder: Path) -> None:
+    (folder / "t.py").write_text(
+        "from invoke import Context, task\n@task\ndef here(c: Context):\n    c.run('echo $$; exec sleep 300')\n"
+    )
+    argv = [sys.executable, "-m", "fleet", "play", "t.py:here"]
+    with subprocess.Popen(argv, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        process.terminate()
+        try:
+            assert process.wait(60) == 130
+            assert not Path(f"/proc/{pid}").exists()
+        finally:
+            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_nothing_trusts_an_unknown_host() -> None:
