@@ -85,7 +85,7 @@ class CliVerbs:
         if verb == "play":
             from fleet.cli.tasks import checked
 
-            checked(ctx.params["file"], ctx.params["args"], hosts)
+            checked(ctx.params["file"], ctx.params["args"], hosts, "--json" in self.shared)
 
     def run(self, argv: Sequence[str]) -> int:
         if self.dry_run and not any("--dry-run" in p.opts for p in command_of(argv[0]).params):

@@ -41,9 +41,9 @@ def the_hosts() -> tuple[Inventory | None, Inventory]:
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def aside(json: bool) -> Iterator[None]:
     """With --json stdout is the document's: what a task file prints of its own, or starts here, goes to stderr."""
-    if not settings_of().json:
+    if not json:
         yield
         return
     stdout = os.dup(1)
@@ -66,10 +66,10 @@ def sudo_password() -> str:
         return str(click.prompt("sudo's password on the hosts", hide_input=True, err=True))
 
 
-def checked(word: str, words: Sequence[str], inventory: Inventory | None) -> None:
+def checked(word: str, words: Sequence[str], inventory: Inventory | None, json: bool) -> None:
     """UsageError or InventoryError when a playbook's step `task` cannot be what it says."""
     named = existing(NamedTasks.of(word))
-    with standing_on(Ground(inventory or Inventory(()))), aside():
+    with standing_on(Ground(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(
             [named.task, *words] if named.task else words, inventory or Inventory(()), chosen=False
         )
@@ -93,7 +93,7 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
     )
     with standing_on(Ground(everyone)) as ground:
         password = sudo_password() if ask_sudo and not settings.dry_run else None
-        with aside():
+        with aside(settings.json):
             file = TaskFile(named.path, password)
         if named.task is None and words and words[0] in LIST:
             return show_tasks(file)
@@ -107,7 +107,7 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
         with ExitStack() as stack:
             shown = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
             progress = stack.enter_context(shown)
-            stack.enter_context(aside())
+            stack.enter_context(aside(settings.json))
             passwords = ground.password_for if settings.transport == DEFAULT else None
             ground.runtime = stack.enter_context(fleet.runtime(progress, passwords))
             report = run(plan, ground.runtime, lambda step, part: show(step, part, progress, len(plan.steps)))
