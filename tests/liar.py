@@ -360,7 +360,8 @@ class Liar(LocalTransport):
 
 def as_rank(parts: Sequence[Part], rank: int) -> list[Part]:
     """What the only node of a run said, as if it had another rank."""
-    text = (("rank0.", f"rank{rank}."), ('"rank": 0', f'"rank": {rank}'))
+    text = [("rank0.", f"rank{rank}."), ('"ranks": [0]', f'"ranks": [{rank}]')]
+    text += [(f'"{name}": 0', f'"{name}": {rank}') for name in ("rank", "node_rank")]
 
     def of(value: Any) -> Any:
         said = json.dumps(value)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import HostFailed
-from fleet.model import Host
+from fleet.errors import HostFailed, UsageError
+from fleet.model import Host, Inventory
+from fleet.ops.get import GetPlan, _places
 from fleet.ops.get.receive import Received
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.give import Entry
 from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
 
 
 def entry(path: str, kind: str = "file", **changes: Any) -> Any:
@@ -54,3 +56,31 @@ def test_links_come_last_and_replace(tmp_path: Path) -> None:
     (tmp_path / "to/x/b").write_text("old")
     got._place([entry("a", "link", link="b"), entry("b", size=3), entry("c", "folder")])
     assert (tmp_path / "to/x/a").read_text() == "new" and (tmp_path / "to/x/c").is_dir()
+
+
+def test_what_lies_staged_of_something_else_leaves_nothing_in_holes(tmp_path: Path) -> None:
+    """Zero bytes are not sent: what an earlier get of another file of that name left must go first."""
+    given, to = tmp_path / "given", tmp_path / "to/given"
+    given.mkdir()
+    (given / "w").write_bytes(b"a" * (1 << 20) + bytes(2 << 20) + b"b" * 100)
+    (tmp_path / "stage/tree").mkdir(parents=True)
+    (tmp_path / "stage/tree/w").write_bytes(b"x" * (2 << 20))
+    session = LocalTransport().connect(Host("n1", "n1"), Cancel())
+    spec: Any = {"path": str(given), "since": None}
+    Received(session, spec, to, tmp_path / "stage", Cancel(), lambda done, total: None).bring()
+    assert (to / "w").read_bytes() == (given / "w").read_bytes()
+
+
+@pytest.mark.parametrize("name", [{"mtime": 1e300}, {"path": "a\0b"}, {"path": "\ud800"}, {"link": "\ud800"}])
+def test_what_no_disk_takes_is_no_entry(name: dict[str, Any]) -> None:
+    with pytest.raises(Misfit):
+        decode(Entry, {**entry("a"), **name})
+
+
+@pytest.mark.parametrize("path", ["..", "../..", ".", "/r/.fleet-get"])
+def test_a_host_names_no_other_place_here(path: str) -> None:
+    listed: Any = {"gpu1": {"path": path}}
+    plan = GetPlan(Inventory(()), "x", Path("/to"))
+    with pytest.raises(UsageError, match="no name of its own"):
+        _places(plan, listed)
+    assert _places(plan, {"gpu1": {**listed["gpu1"], "path": "/r/x/y/.."}}) == {"gpu1": Path("/to/x")}

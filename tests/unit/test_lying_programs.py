@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fleet.model import Host
 from fleet.ops.launch import follow, janitor, loop
-from fleet.ops.launch.logs import NodeLogs
+from fleet.ops.launch.logs import RunFolder
 from fleet.transport import command, program
 from tests.in_process import Hasty, Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady
@@ -53,7 +53,12 @@ class Head:
         self.honest[verb], self.argv[verb] = recorder.said, list(argv)
 
     def try_out(self, verb: str, name: str, said: Said, json: bool, times: int = 1) -> Outcome:
-        wrote = [str(self.work / "runs"), str(self.work / "builds"), str(self.folder / "home/.cache")]
+        wrote = [
+            str(self.work / "runs"),
+            str(self.work / "builds"),
+            str(self.work / "got"),
+            str(self.folder / "home/.cache"),
+        ]
         before = snapshot(self.folder, wrote)
         liar = Liar(self.honest[verb], (name, said), "gpu1", times)
         done = command_line([*["--json"] * json, *self.argv[verb]], liar)
@@ -76,13 +81,19 @@ class Head:
     def written(self) -> list[Path]:
         """What lies in runs/ and builds/."""
         found = []
-        for name in ("runs", "builds"):
+        for name in ("runs", "builds", "got"):
             found += [path for path in (self.work / name).rglob("*") if path.is_file()]
         return found
 
     def clear(self) -> None:
-        for name in ("runs", "builds"):
+        for name in ("runs", "builds", "got"):
             shutil.rmtree(self.work / name, ignore_errors=True)
+
+
+def logs(head: Head) -> RunFolder:
+    folder = RunFolder.open(head.work / "runs", "logs")
+    folder.release()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +130,17 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
             listener.communicate()
         head.record("launch", "launch", "--engine", "command", "--grace", "1", str(head.work / "job"))
         recorder, (head.run,) = Recorder(), [path.name for path in (head.work / "runs").iterdir() if path.is_dir()]
-        janitor.clean(HOST, head.run, 0.0, recorder, time.monotonic() + 60, NodeLogs(head.work / "runs/logs"))
+        janitor.clean(HOST, head.run, 0.0, recorder, time.monotonic() + 60, logs(head))
         head.honest["stop"] = recorder.said
+        head.record("ps", "ps", "--all")
+        for verb, argv in {"attach": ("attach", head.run), "latest": ("attach",), "logs": ("logs", head.run)}.items():
+            head.clear()
+            head.record(verb, *argv)
+        (head.folder / "gives").mkdir()
+        for name in ("a", "b"):
+            (head.folder / "gives" / name).write_text(f"{name} of it\n")
+        (head.folder / "gives/link").symlink_to("a")
+        head.record("get", "get", str(head.folder / "gives"), "--to", "got")
         head.record("sync", "sync", "tree", "--to", str(head.folder / "there"))
         head.record("wheels", "sync", "--wheels", str(make_wheel(head.work)))
         head.record("build", "build", "./tree", "--cpu", "-w", "gpu1")
@@ -190,12 +210,31 @@ def test_the_end_of_a_run(head: Head, name: str, data: st.DataObject, times: int
     """By the helper that goes on when the command has ended: it tries again until it is told in good order."""
     liar = Liar(head.honest["stop"], (name, data.draw(lies(head.honest["stop"][name]))), "gpu1", times)
     began = time.monotonic()
-    said, complete = janitor.clean(HOST, head.run, 0.0, liar, began + SECONDS, NodeLogs(head.work / "runs/logs"))
+    said, complete = janitor.clean(HOST, head.run, 0.0, liar, began + SECONDS, logs(head))
     assert time.monotonic() - began < SECONDS
     assert said.startswith("stopped; processes left: ")
     assert len(said) < 1000
     # who was given up after talking nonsense is not listened to any more
     assert complete or name == "follow"
+    head.clear()
+
+
+@pytest.mark.parametrize("verb", ["ps", "attach", "latest", "logs"])
+@steady
+@given(data=st.data(), json=st.booleans())
+def test_runs_that_are_found(head: Head, verb: str, data: st.DataObject, json: bool) -> None:
+    name = data.draw(st.sampled_from(sorted(head.honest[verb])))
+    head.try_out(verb, name, data.draw(lies(head.honest[verb][name])), json and verb != "logs")
+    assert sum(path.stat().st_size for path in head.written()) < 8 << 20
+    head.clear()
+
+
+@steady
+@given(data=st.data(), json=st.booleans())
+def test_get(head: Head, data: st.DataObject, json: bool) -> None:
+    name = data.draw(st.sampled_from(sorted(head.honest["get"])))
+    head.try_out("get", name, data.draw(lies(head.honest["get"][name])), json)
+    assert sum(path.stat().st_size for path in head.written()) < 8 << 20
     head.clear()
 
 

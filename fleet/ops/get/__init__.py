@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import posixpath
 import shutil
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,8 @@ from fleet.events import Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.get.receive import Received, listing
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import choose, find
+from fleet.ops.runs.find import choose, find, missing
+from fleet.ops.turn import turn
 from fleet.protocol.messages.give import GiveSpec, Listed
 from fleet.rules.units import size_text
 from fleet.runtime import Runtime
@@ -57,7 +60,7 @@ def plan(inventory: Inventory, what: str, to: Path) -> GetPlan:
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
     """A host that has no such path is no failure, unless none has. data of each host: files, bytes, to."""
-    specs = _specs(plan, runtime)
+    specs, silent = _specs(plan, runtime)
     hosts = tuple(host for host in plan.hosts if host.name in specs)
 
     def look(session: Session, host: Host) -> Result:
@@ -72,8 +75,17 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     if not have and all(result.ok for result in looked):
         raise UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
     where = _places(plan, {result.host: result.data["listed"] for result in have})
-    _check_room(plan, sum(result.data["bytes"] for result in have))
+    name = f"get-{hashlib.sha256(os.fsencode(plan.to.absolute())).hexdigest()[:16]}"
+    with turn(name, f"another get to {plan.to}", runtime):  # they would share a stage
+        _check_room(plan, sum(result.data["bytes"] for result in have))
+        brought = _bring(plan, runtime, specs, where)
+    results = (*(brought.get(result.host) or _without(result) for result in looked), *silent)
+    return Report("get", results, exit_code_of(results), {"what": plan.what, "to": str(plan.to)})
 
+
+def _bring(
+    plan: GetPlan, runtime: Runtime, specs: Mapping[str, GiveSpec], where: Mapping[str, Path]
+) -> dict[str, Result]:
     def bring(session: Session, host: Host) -> Result:
         def progress(done: int, total: int) -> None:
             runtime.emit(Progress(host.name, "receiving", done, total))
@@ -83,41 +95,44 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
         files, size = received.bring()
         return Result(host.name, True, 0, data={"files": files, "bytes": size, "to": str(where[host.name])})
 
-    brought = {
-        result.host: result
-        for result in on_each(tuple(host for host in hosts if host.name in where), runtime, bring, what="receiving")
-    }
+    hosts = tuple(host for host in plan.hosts if host.name in where)
+    brought = {result.host: result for result in on_each(hosts, runtime, bring, what="receiving")}
     if all(result.ok for result in brought.values()):
         shutil.rmtree(plan.to / STAGE, ignore_errors=True)
-    results = tuple(brought.get(result.host) or _without(result) for result in looked)
-    return Report("get", results, exit_code_of(results), {"what": plan.what, "to": str(plan.to)})
+    return brought
 
 
 def _without(result: Result) -> Result:
     return replace(result, data={"files": 0, "bytes": 0, "to": None}) if result.ok else replace(result, data={})
 
 
-def _specs(plan: GetPlan, runtime: Runtime) -> dict[str, GiveSpec]:
-    """What each host is asked for; of a run only its own hosts are."""
+def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[Result]]:
+    """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
     if not plan.is_path:
-        runs, _ = find(plan.inventory, runtime, live=False)
+        runs, asked = find(plan.inventory, runtime, live=False)
         known = {run.run_id: run for run in runs}
         try:
             run = known[choose(plan.what, list(known))]
         except UsageError:
             run = None
         if run is not None:
-            return {name: {"path": part["cwd"] or "~", "since": run.started} for name, part in run.parts.items()}
+            silent = [] if missing(run, asked) is None else [replace(each, data={}) for each in asked if not each.ok]
+            return {
+                name: {"path": part["cwd"] or "~", "since": run.started} for name, part in run.parts.items()
+            }, silent
     path = plan.what
     return {
         host.name: {"path": path if path[0] == "~" else posixpath.join(host.workdir or "~", path), "since": None}
         for host in plan.hosts
-    }
+    }, []
 
 
 def _places(plan: GetPlan, listed: Mapping[str, Listed]) -> dict[str, Path]:
     """One tree where one host has it, else a folder for each host."""
-    names = {host: posixpath.basename(said["path"].rstrip("/")) or "root" for host, said in listed.items()}
+    names = {host: posixpath.basename(posixpath.normpath(said["path"])) or "root" for host, said in listed.items()}
+    for host, name in names.items():
+        if name in (".", "..", STAGE):
+            raise UsageError(f"{host}: {listed[host]['path']} has no name of its own", hint="name the folder itself")
     if len(names) == 1:
         return {host: plan.to / name for host, name in names.items()}
     return {host: plan.to / host / name for host, name in names.items()}

@@ -18,6 +18,7 @@ from fleet.transport.program import Program
 SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
 PASSES = 3
 MAX_ENTRIES = 1_000_000
+MAX_LIST = 256 << 20  # characters of names in it
 
 
 def listing(session: Session, spec: GiveSpec, cancel: Cancel) -> tuple[Listed, list[Entry]]:
@@ -28,15 +29,19 @@ def listing(session: Session, spec: GiveSpec, cancel: Cancel) -> tuple[Listed, l
 
 def _listed(frames: Iterator[Frame], host: str) -> tuple[Listed, list[Entry]]:
     entries: list[Entry] = []
+    length = 0
     for frame in frames:
         if frame.kind != MESSAGE:
             continue
         said = frame.decode(Giving)
         if said["event"] == "failed":
             raise HostFailed(Reason.of_node(said["message"]), host=host, hint=said["hint"])
-        if said["event"] != "listed" or len(entries) > MAX_ENTRIES:
+        if said["event"] != "listed" or (said["more"] and not said["entries"]):
             raise ProtocolError("a list of files was to come", host)
         entries += said["entries"]
+        length += sum(len(each["path"]) + len(each["link"] or "") for each in said["entries"])
+        if len(entries) > MAX_ENTRIES or length > MAX_LIST:
+            raise HostFailed(f"more than {MAX_ENTRIES} files", host=host, hint="name a folder further down")
         if not said["more"]:
             return said, entries
     raise ProtocolError("a list of files has no end", host)
@@ -77,12 +82,15 @@ class Received:
         )
 
     def _pass(self, bad: set[str]) -> tuple[list[Entry], set[str]]:
-        """One conversation: what is there, and the paths whose digest is another one. bad: those to be sent whole."""
+        """One conversation: what is there, and the paths that did not come as listed. bad: those to be sent whole."""
         wrong: set[str] = set()
         with Program(self.session, "delivery.give", self.spec) as program:
             frames = program.frames(silence=SILENCE_SECONDS, cancel=self.cancel)
             _, entries = _listed(frames, self.host)
-            offsets = [0 if entry["path"] in bad else self._here(entry) for entry in entries]
+            for entry in entries:
+                if entry["path"] in bad:  # what is not sent of it must be zeros, too
+                    self._staged(entry).unlink(missing_ok=True)
+            offsets = [self._here(entry) for entry in entries]
             program.send({"op": "give", "offsets": offsets})
             done, total, told = sum(offsets), sum(entry["size"] for entry in entries), 0.0
             index = at = 0
@@ -115,8 +123,8 @@ class Received:
                     if said["event"] == "piece":
                         at = said["offset"]
                         continue
-                    os.truncate(fd, said["size"])
-                    if _digest(fd) != said["sha256"]:
+                    os.truncate(fd, entries[index]["size"])
+                    if said["size"] != entries[index]["size"] or _digest(fd) != said["sha256"]:
                         wrong.add(entries[index]["path"])
                     os.close(fd)
                     fd = -1

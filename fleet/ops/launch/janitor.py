@@ -17,7 +17,7 @@ from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.launch.background import begin, leave, told
 from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.logs import HANDOVER_SECONDS, NodeLogs, RunFolder
+from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.transport.base import Cancel, Session, Transport
@@ -26,6 +26,7 @@ from fleet.transport.program import call
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 3600.0
 RETRY_SECONDS = 2.0
+FETCHING = threading.Lock()  # hosts of one run share its folder
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 
 
@@ -36,7 +37,9 @@ def send_janitor(record: RunRecord, hosts: Sequence[Host], transport: Transport)
     return leave(process) if process else None
 
 
-def clean(host: Host, run: str, grace: float, transport: Transport, until: float, logs: NodeLogs) -> tuple[str, bool]:
+def clean(
+    host: Host, run: str, grace: float, transport: Transport, until: float, folder: RunFolder
+) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     spec: StopSpec = {"run": run, "grace": grace, "reason": "the head gave this node up"}
     last = "never tried"
@@ -48,7 +51,7 @@ def clean(host: Host, run: str, grace: float, transport: Transport, until: float
             except FleetError:
                 session.close()
                 raise
-            complete = fetch(host, run, session, transport, until, logs)
+            complete = fetch(host, run, session, transport, until, folder)
             return (
                 f"stopped; processes left: {answer['left'][:20] or 'none'}; its logs are "
                 f"{'complete' if complete else 'not complete'} here"
@@ -59,15 +62,24 @@ def clean(host: Host, run: str, grace: float, transport: Transport, until: float
     return f"given up: {last}", False
 
 
-def fetch(host: Host, run: str, session: Session, transport: Transport, until: float, logs: NodeLogs) -> bool:
-    """Follow a run that is over, from where its logs end here; whether every byte came."""
+def fetch(host: Host, run: str, session: Session, transport: Transport, until: float, folder: RunFolder) -> bool:
+    """Follow a run that is over, from where its logs end here; whether every byte came. The folder is held no longer
+    than that: while hosts are waited for, others may write there."""
     heard: list[Heard] = []
-    follower = Follower(run, host, session, transport, logs, heard.append, silent, SILENCE_SECONDS)
-    timer = threading.Timer(max(1.0, until - time.monotonic()), follower.give_up)
-    timer.daemon = True
-    timer.start()
-    follower.run()
-    timer.cancel()
+    with FETCHING:
+        if not folder.hold(HANDOVER_SECONDS):
+            session.close()
+            return False
+        try:
+            logs = folder.node(host.name)
+            follower = Follower(run, host, session, transport, logs, heard.append, silent, SILENCE_SECONDS)
+            timer = threading.Timer(max(1.0, until - time.monotonic()), follower.give_up)
+            timer.daemon = True
+            timer.start()
+            follower.run()
+            timer.cancel()
+        finally:
+            folder.release()
     return any(word.data["complete"] for word in heard if word.what == "over")
 
 
@@ -87,12 +99,11 @@ def main() -> None:
     """Work, write what came of it to the run's events.jsonl."""
     spec, record, hosts, transport = told()
     folder = RunFolder(record.logs)
-    folder.hold(HANDOVER_SECONDS, helper=True)
     until = time.monotonic() + float(spec["seconds"])
     complete: list[str] = []
 
     def work(host: Host) -> None:
-        said, whole = clean(host, record.run_id, record.grace, transport, until, folder.node(host.name))
+        said, whole = clean(host, record.run_id, record.grace, transport, until, folder)
         if whole:
             complete.append(host.name)
         folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)

@@ -15,7 +15,7 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import FoundRun, choose, find, missing
+from fleet.ops.runs.find import FoundRun, chosen, find, missing
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
@@ -42,8 +42,7 @@ class AttachPlan:
 def run(plan: AttachPlan, runtime: Runtime) -> Report:
     """The run's own end, as launch reports it. With runtime.detach set it goes on without this process."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    known = {each.run_id: each for each in runs}
-    found = known[choose(plan.word, sorted(known, key=lambda run_id: not known[run_id].live))]
+    found = chosen(plan.word, sorted(runs, key=lambda run: not run.live), asked)
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
     record = found.record(plan.runs_dir)

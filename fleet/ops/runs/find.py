@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.each import on_each
-from fleet.errors import UsageError
+from fleet.errors import ConnectError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
 from fleet.ops.launch.record import RunRecord
@@ -143,6 +143,23 @@ def find(inventory: Inventory, runtime: Runtime, *, live: bool) -> tuple[list[Fo
         ordered = dict(sorted(of.items(), key=lambda item: item[1]["node_rank"]))
         runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered))
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
+
+
+def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result]) -> FoundRun:
+    """The run that a word means, of what find() told; UsageError, or ConnectError where hosts that may know it did not
+    answer."""
+    known = {each.run_id: each for each in runs}
+    try:
+        return known[choose(word, list(known))]
+    except UsageError as error:
+        silent = [result for result in asked if result.error is not None]
+        if not silent or any(run_id.startswith(word) for run_id in known):
+            raise
+        raise ConnectError(
+            f"{error.message}; no answer from {fold([result.host for result in silent])}",
+            hint=silent[0].error.hint if silent[0].error else None,
+            kind="unreachable",
+        ) from None
 
 
 def choose(word: str, run_ids: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,11 +12,12 @@ from typing import Any
 
 from fleet.errors import EXIT_OK, FleetError
 from fleet.events import Notice, Output, silent
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import LOG, RunFolder, stream_of
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import FoundRun, choose, find, missing
+from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing
 from fleet.ops.runs.local import local_runs
 from fleet.runtime import Runtime
 
@@ -138,15 +140,27 @@ def _named(plan: LogsPlan, runtime: Runtime) -> tuple[str, FoundRun | None]:
         run_id = choose(plan.word, local)
     except FleetError:
         run_id = ""
-    if run_id and (plan.runs_dir / run_id / "summary.json").exists():
+    if run_id and is_whole(plan.runs_dir / run_id / "summary.json"):
         return run_id, None
     runs, asked = find(plan.inventory, runtime, live=False)
     known = {each.run_id: each for each in runs}
-    run_id = run_id or choose(plan.word, list(known))
+    run_id = run_id or chosen(plan.word, runs, asked).run_id
     found = known.get(run_id)
+    silent = [result.host for result in asked if not result.ok]
+    if found is None and silent:
+        text = f"run {run_id}: what is here already; no answer from {fold(silent)}"
+        runtime.emit(Notice("warning", text))
     if found is not None and (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
     return run_id, found
+
+
+def is_whole(summary: Path) -> bool:
+    """Whether a run is over and all of its logs are here."""
+    try:
+        return not json.loads(summary.read_text())["incomplete_logs"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _bring(

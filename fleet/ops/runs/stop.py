@@ -17,7 +17,7 @@ from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.record import whoami
 from fleet.ops.launch.start import STOP_SECONDS
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import choose, find
+from fleet.ops.runs.find import chosen, find
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -47,10 +47,8 @@ class StopPlan:
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    known = {each.run_id: each for each in runs}
     # a live one is meant before those that have ended
-    ordered = sorted(known, key=lambda run_id: not known[run_id].live)
-    found = known[choose(plan.word, ordered)]
+    found = chosen(plan.word, sorted(runs, key=lambda run: not run.live), asked)
     grace = next(iter(found.parts.values()))["grace"] if plan.grace is None else plan.grace
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": STOPPED_BY + whoami()}
 

@@ -8,17 +8,17 @@ from fleet.protocol.messages.values import Count, Failed, Path, Sha256
 Entry = TypedDict(
     "Entry",
     {
-        "path": Annotated[str, lambda path: not path or not {"", ".", ".."} & set(path.split("/"))],
+        "path": Annotated[Path, lambda path: not {"", ".", ".."} & set(path.split("/"))] | Literal[""],
         "kind": Literal["file", "folder", "link"],
         "size": Count,
         "mode": Annotated[int, lambda mode: 0 <= mode <= 0o777],
-        "mtime": float,
+        "mtime": Annotated[float, lambda seconds: abs(seconds) < 1e11],
         "link": Path | None,
     },
 )
 # more: another message goes on with the list. missing: it is not there
 Listed = TypedDict(
-    "Listed", {"event": Literal["listed"], "entries": list[Entry], "more": bool, "missing": bool, "path": str}
+    "Listed", {"event": Literal["listed"], "entries": list[Entry], "more": bool, "missing": bool, "path": Path}
 )
 # output from here on is this file's, from `offset` on; `hole` zero bytes come first, unsent
 Piece = TypedDict("Piece", {"event": Literal["piece"], "index": Count, "offset": Count})

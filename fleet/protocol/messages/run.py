@@ -6,6 +6,8 @@ from fleet.protocol.messages.values import Failed, Matching
 from fleet.protocol.state import LOG_NAME
 
 Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
+# as new_run_id() makes them: a name of a folder, and nothing else
+RunId = Annotated[str, Matching(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")]
 Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch, on the node's clock
 
 # dir: of the run, on the node
@@ -78,7 +80,7 @@ About = TypedDict(
 RunHere = TypedDict(
     "RunHere",
     {
-        "run": str,
+        "run": RunId,
         "host": str,
         "node_rank": Whole,
         "ranks": list[Whole],
