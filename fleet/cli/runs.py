@@ -19,7 +19,7 @@ from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, settings_of, without
 from fleet.cli.output import clean, echo, fold, write_json
 from fleet.cli.progress import ProgressLine
-from fleet.errors import UsageError
+from fleet.errors import InventoryError, UsageError
 from fleet.events import Event, Output
 from fleet.inventory.nodeset import expand
 from fleet.model import Report
@@ -126,7 +126,10 @@ def _ranks(ctx: click.Context, param: click.Parameter, value: str | None) -> fro
         return None
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", value, re.ASCII):
         raise click.BadParameter(f"{value!r}: ranks are numbers and ranges, 0,8-15")
-    return frozenset(int(name[1:]) for name in expand(f"r[{value}]"))
+    try:
+        return frozenset(int(name[1:]) for name in expand(f"r[{value}]"))
+    except InventoryError as error:
+        raise click.BadParameter(error.message) from None
 
 
 @click.command(

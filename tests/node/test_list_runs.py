@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def runs(home: Path, *, live: bool = True, prefix: str = "") -> list[str]:
 
 def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     assert runs(home, live=False) == [], "no folder yet"
-    argv = ranks_argv("echo hello; sleep 60")
+    argv = ranks_argv("echo hello; exec sleep 60")
     assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
     until(lambda: "hello" in answer("run.list_runs", {"prefix": run, "live": True}, home)["runs"][0]["last"])
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": True}, home))["runs"]
@@ -37,6 +38,8 @@ def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     assert runs(home, prefix="no") == []
     (folder_of(home, run).parent / "odd").mkdir()
     (folder_of(home, run).parent / "odd/spec.json").write_text("[")
+    (folder_of(home, run).parent / "copy").mkdir()  # of a run is none
+    shutil.copy(folder_of(home, run) / "spec.json", folder_of(home, run).parent / "copy")
     assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "x"}, home)["left"] == []
     assert (runs(home), runs(home, live=False)) == ([], [run])
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]

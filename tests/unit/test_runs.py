@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import UsageError
-from fleet.model import Host
+from fleet.errors import ConnectError, UsageError
+from fleet.model import Host, Result
+from fleet.ops.launch import janitor
 from fleet.ops.launch.logs import RunFolder
-from fleet.ops.runs.find import FoundRun, choose
+from fleet.ops.runs.find import FoundRun, choose, chosen
 from fleet.ops.runs.local import local_runs, prunable, prune
-from fleet.ops.runs.logs import tail_offset
+from fleet.ops.runs.logs import is_whole, tail_offset
+from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
 
 IDS = [
     "train-20261122-120000-ab12",
@@ -160,3 +163,36 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
     held.release()
     prune(found[-1])
     assert len(local_runs(tmp_path)) == 3
+
+
+def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
+    silent = Result("n2", False, error=ConnectError("no answer", host="n2", hint="is it up?"))
+    with pytest.raises(ConnectError, match="no run x.*no answer from n2") as caught:
+        chosen("x", [], [Result("n1", True), silent])
+    assert caught.value.exit_code == 122 and caught.value.hint == "is it up?"
+    with pytest.raises(UsageError):
+        chosen("x", [], [Result("n1", True)])
+
+
+def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(tmp_path: Path) -> None:
+    """Who attaches would end it, and the host were never stopped; a second helper would write beside it."""
+    host, tried = Host("n1", "n1"), []
+
+    class Unreachable(LocalTransport):
+        def connect(self, host: Host, cancel: Cancel) -> Any:
+            with_logs = RunFolder(tmp_path)
+            tried.append(with_logs.hold())
+            with_logs.release()
+            raise ConnectError("no answer", host=host.name)
+
+    folder = RunFolder(tmp_path)
+    said, complete = janitor.clean(host, "r", 1.0, Unreachable(), time.monotonic() + 0.1, folder)
+    assert tried and all(tried) and not complete and said.startswith("given up")
+
+
+def test_a_summary_may_say_that_logs_are_missing(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    assert not is_whole(summary)
+    for text, whole in (('{"incomplete_logs": []}', True), ('{"incomplete_logs": ["n1"]}', False), ("[", False)):
+        summary.write_text(text)
+        assert is_whole(summary) is whole

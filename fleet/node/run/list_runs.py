@@ -70,7 +70,7 @@ def runs(prefix: str, live: bool) -> "list[run.RunHere]":
     for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
         folder = os.path.join(runs_root(), name)
         spec = read_json(os.path.join(folder, SPEC)) if name.startswith(prefix) and name[0] != "." else {}
-        if spec.get("node") != NODE or not isinstance(spec.get("run"), str):
+        if spec.get("node") != NODE or spec.get("run") != name:
             continue
         status, alive = read_status(folder), bool(owners(folder))
         here = alive or read_json(os.path.join(folder, PID)).get("boot") == boot_id()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.each import on_each
-from fleet.errors import FleetError, UsageError
-from fleet.events import Progress
+from fleet.errors import HostFailed, UsageError
+from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.get.receive import Received, listing
 from fleet.ops.plans import Line
@@ -116,6 +116,7 @@ def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[R
         except UsageError:
             run = None
         if run is not None:
+            runtime.emit(Notice("info", f"{plan.what} is run {run.run_id}"))
             silent = [] if missing(run, asked) is None else [replace(each, data={}) for each in asked if not each.ok]
             return {
                 name: {"path": part["cwd"] or "~", "since": run.started} for name, part in run.parts.items()
@@ -146,7 +147,7 @@ def _check_room(plan: GetPlan, size: int) -> None:
         raise UsageError(f"{plan.to}: {error.strerror}", hint="--to names another folder") from None
     # what is there of an earlier attempt counts, and so do holes: only a warning could be sure
     if size - _held(plan.to / STAGE) > free:
-        raise FleetError(
+        raise HostFailed(
             f"{size_text(size)} are to come to {plan.to}, {size_text(free)} are free there",
             hint="--to names a folder with more room, --from fewer hosts",
             kind="no-space",
