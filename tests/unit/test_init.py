@@ -325,3 +325,11 @@ def test_what_it_refuses(
     assert run(words) == code
     assert message in capsys.readouterr().err
     assert not (here / "fleet.yaml").exists()
+
+
+def test_a_file_with_a_byte_order_mark_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_bytes(b"\xef\xbb\xbfhosts: {a: {}}\n")
+    old = "hosts: {a: {}}\n"
+    init.write(init.plan(path, old, Given(parse_yaml(old, "f"))), "hosts: {a: {slots: 2}}\n")
+    assert path.read_bytes() == b"\xef\xbb\xbfhosts: {a: {slots: 2}}\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -181,6 +182,7 @@ def diff(plan: InitPlan, text: str) -> list[str]:
 def write(plan: InitPlan, text: str) -> None:
     """Put it in place, all of it or nothing. HostFailed: the file is another one by now."""
     now = files.read(plan.path)
-    if now != (None if plan.old is None else plan.old.encode()):
+    bom = BOM_UTF8 if now and now.startswith(BOM_UTF8) else b""  # which reading it leaves out
+    if now != (None if plan.old is None else bom + plan.old.encode()):
         raise HostFailed(f"{plan.path} was changed meanwhile", hint="run fleet init again")
-    files.write(plan.path, text.encode(), mode=0o644)
+    files.write(plan.path, bom + text.encode(), mode=0o644)
