@@ -16,7 +16,7 @@ from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Result
 from fleet.ops.launch import janitor
 from fleet.ops.launch.logs import RunFolder
-from fleet.ops.runs.find import FoundRun, choose, chosen
+from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
 from fleet.ops.runs.local import local_runs, prunable, prune
 from fleet.ops.runs.logs import is_whole, tail_offset
 from fleet.transport.base import Cancel
@@ -57,6 +57,14 @@ def test_a_word_means_a_run(word: str, meant: str) -> None:
 def test_what_means_none_or_many_is_said(word: str, runs: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         choose(word, runs)
+
+
+@pytest.mark.parametrize(
+    "word, part",
+    [("tr", True), ("train", False), ("train-2026", False), ("latest", False), (IDS[0], False), ("train-b", False)],
+)
+def test_the_first_letters_of_a_name_may_mean_something_else(word: str, part: bool) -> None:
+    assert is_part_of_name(word, IDS[0]) is part
 
 
 def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:

@@ -17,7 +17,7 @@ from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.get.receive import Received, listing
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import choose, find, missing
+from fleet.ops.runs.find import choose, find, is_part_of_name, missing
 from fleet.ops.turn import turn
 from fleet.protocol.messages.give import GiveSpec, Listed
 from fleet.rules.units import size_text
@@ -115,7 +115,7 @@ def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[R
             run = known[choose(plan.what, list(known))]
         except UsageError:
             run = None
-        if run is not None:
+        if run is not None and not is_part_of_name(plan.what, run.run_id):
             runtime.emit(Notice("info", f"{plan.what} is run {run.run_id}"))
             silent = [] if missing(run, asked) is None else [replace(each, data={}) for each in asked if not each.ok]
             return {

@@ -181,6 +181,13 @@ def choose(word: str, run_ids: Sequence[str]) -> str:
     raise UsageError(f"no run {word}: {known}", hint="'fleet ps --all' lists them")
 
 
+def is_part_of_name(word: str, run_id: str) -> bool:
+    """Whether it is but the first letters of the run's name, which something else may be called, too."""
+    found = _NAME.fullmatch(run_id)
+    name = found[1] if found else run_id
+    return name.startswith(word) and word != name
+
+
 def _few(names: Iterable[str]) -> str:
     first, *others = list(names)
     return ", ".join([first, *others[:2]]) + (f" and {len(others) - 2} more" if len(others) > 2 else "")
