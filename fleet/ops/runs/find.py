@@ -48,18 +48,18 @@ class FoundRun:
 
     @property
     def live(self) -> bool:
-        return any(not _over(part) for part in self.parts.values())
+        return any(not over(part) for part in self.parts.values())
 
     @property
     def lease(self) -> float | None:
-        return next((part["lease"] for part in self.parts.values() if not _over(part)), None)
+        return next((part["lease"] for part in self.parts.values() if not over(part)), None)
 
     @property
     def state(self) -> str:
         """ "running", "stopping", "lost" (nobody on a node cares for it any more), "done", "stopped" or "failed"."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
-            forgotten = any(not _over(part) and not part["alive"] for part in self.parts.values())
+            forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
             return "lost" if forgotten else "stopping" if "stopping" in states else "running"
         if any(part["status"].get("cause") == "asked" for part in self.parts.values()):
             return "stopped"
@@ -120,7 +120,8 @@ class FoundRun:
         }
 
 
-def _over(part: RunHere) -> bool:
+def over(part: RunHere) -> bool:
+    """Whether it has ended on that node."""
     return part["status"].get("state") in ENDED
 
 

@@ -17,7 +17,7 @@ from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.record import whoami
 from fleet.ops.launch.start import STOP_SECONDS
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import chosen, find
+from fleet.ops.runs.find import chosen, find, over
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -54,7 +54,9 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
 
     def stop(session: Session, host: Host) -> Result:
         answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
-        data = {"was": answer["was"], "left": answer["left"]}
+        # who follows the run ends it everywhere once it has ended on one node, and may have been quicker
+        was = "running" if answer["was"] == "gone" and not over(found.parts[host.name]) else answer["was"]
+        data = {"was": was, "left": answer["left"]}
         error = None
         if answer["left"]:
             error = HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
