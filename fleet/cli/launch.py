@@ -20,7 +20,7 @@ from fleet.cli.keys import pressed
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.launchers import spelled, theirs, translate
-from fleet.cli.options import Named, Seconds, common_options, settings_of
+from fleet.cli.options import Named, Seconds, common_options, runs_dir_option, settings_of
 from fleet.cli.output import clean, fold, talk, write_json
 from fleet.cli.slips import with_options
 from fleet.engines import DEFAULT, ENGINES, suited
@@ -114,14 +114,7 @@ if TYPE_CHECKING:
 )
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    metavar="DIR",
-    show_default=True,
-    help="Where logs go.",
-)
+@runs_dir_option("Where logs go.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
 @click.argument("script", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -58,6 +59,12 @@ class Named(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return str(value) if value in self.registry.own else super().convert(value, param, ctx)
+
+
+def runs_dir_option(said: str) -> Callable[[F], F]:
+    """Decorator: the folder of runs on this machine."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("--runs-dir", type=kind, default=Path("runs"), metavar="DIR", show_default=True, help=said)
 
 
 def pairs(option: str, words: Iterable[str]) -> dict[str, str]:

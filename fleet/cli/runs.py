@@ -16,7 +16,7 @@ from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.launch import follow as follow_run
 from fleet.cli.launch_view import Lines, write_line
 from fleet.cli.layout import table
-from fleet.cli.options import Seconds, common_options, settings_of, without
+from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
 from fleet.cli.output import clean, echo, fold, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
@@ -28,14 +28,7 @@ from fleet.rules.units import counted, seconds, size_text
 if TYPE_CHECKING:
     from fleet.ops.runs.local import LocalRun
 
-RUNS_DIR = click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs"),
-    metavar="DIR",
-    show_default=True,
-    help="Where logs are, on this machine.",
-)
+RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
 
 
 @click.command("ps", cls=Verb, examples=("fleet ps", "fleet ps --all"))

@@ -10,6 +10,7 @@ RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "whee
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
+FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER = "lease", "stop", "over"
 COMMAND = "command.json"
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"

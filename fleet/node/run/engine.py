@@ -15,7 +15,6 @@ from fleet.node.base.wire import encode
 from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
 from fleet.node.python.environment import enter
 from fleet.node.run.run_folder import (
-    FINAL,
     NODE,
     boot_id,
     final_status,
@@ -30,7 +29,7 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 from fleet.protocol.environment import running
-from fleet.protocol.state import LEASE, NODE_LOG, PID, SPEC, STATUS
+from fleet.protocol.state import FINAL, LEASE, NODE_LOG, PID, SPEC, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

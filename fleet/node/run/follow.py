@@ -18,9 +18,9 @@ import time
 
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_thread
 from fleet.node.run.ending import bury
-from fleet.node.run.run_folder import FINAL, detach_run, owners, read_json, read_status, request_stop, run_folder
+from fleet.node.run.run_folder import detach_run, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
-from fleet.protocol.state import LEASE, NODE_LOG, OVER, STATUS
+from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import re
 import time
 
 from fleet.node.base.wire import send_exit, send_json, start
-from fleet.node.run.run_folder import FINAL, NODE, boot_id, lease_of, owners, read_json, read_status, runs_root
-from fleet.protocol.state import LOG_NAME, PID, SPEC
+from fleet.node.run.run_folder import NODE, boot_id, lease_of, owners, read_json, read_status, runs_root
+from fleet.protocol.state import FINAL, LOG_NAME, PID, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

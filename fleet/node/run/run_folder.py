@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 RUN_MARK = "FLEET_RUN_ID"
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
-FINAL = ("exited", "stopped", "lost")
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed)
 NODE = os.uname()[1].replace("/", "_")

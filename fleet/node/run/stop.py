@@ -11,7 +11,8 @@ import time
 
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.run.ending import Ending, bury, descendants, send_signal
-from fleet.node.run.run_folder import FINAL, NODE, owners, read_status, request_stop, run_folder, runs_root, tombstone
+from fleet.node.run.run_folder import NODE, owners, read_status, request_stop, run_folder, runs_root, tombstone
+from fleet.protocol.state import FINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ from fleet.node.run.engine import (
     temporary_folder,
 )
 from fleet.node.run.run_folder import (
-    FINAL,
     boot_id,
     final_status,
     identity,
@@ -46,7 +45,7 @@ from fleet.node.run.run_folder import (
 )
 from fleet.node.run.supervisor import Signals, Supervisor
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.state import NODE_LOG, PID
+from fleet.protocol.state import FINAL, NODE_LOG, PID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

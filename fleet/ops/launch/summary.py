@@ -13,6 +13,7 @@ from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.record import RunRecord
+from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.tracebacks import exception_of, identity, last_of
@@ -104,7 +105,7 @@ def _result(node: NodeState, run: RunRecord) -> Result:
     ends = sorted(node.ranks.values(), key=lambda e: (e.rank, e.attempt))
     ranks = {e.rank: {"status": e.status, "signal": e.signal, "attempt": e.attempt} for e in ends}
     failed = [e.exit_code for e in sorted(ends, key=lambda e: e.time) if e.failed and not run.restarts]
-    known = node.state in ("exited", "stopped", "lost")
+    known = node.state in FINAL
     status = (failed or [node.engine_code])[0] if known else None
     error = node.why
     if error is None and node.lost is not None:

@@ -15,13 +15,13 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import About, RunHere, RunsHere
+from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
 
 ASK_SECONDS = 30.0
 LATEST = "latest"
-ENDED = ("exited", "stopped", "lost")
 _NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
 
 
@@ -122,7 +122,7 @@ class FoundRun:
 
 def over(part: RunHere) -> bool:
     """Whether it has ended on that node."""
-    return part["status"].get("state") in ENDED
+    return part["status"].get("state") in FINAL
 
 
 def find(inventory: Inventory, runtime: Runtime, *, live: bool) -> tuple[list[FoundRun], tuple[Result, ...]]:
