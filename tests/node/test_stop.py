@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from tests.node.nodes import answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+from tests.node.nodes import alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 
 def start(home: Path, run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:
@@ -61,6 +63,35 @@ def test_with_supervisor_and_guardian_dead(home: Path, run: str) -> None:
     assert final(home, run)["state"] == "stopped"
 
 
+HIDDEN = (
+    "import os, signal, sys, time\n"
+    "if os.fork(): os._exit(0)\n"
+    "os.setsid()\n"
+    "if os.fork(): os._exit(0)\n"
+    "os.closerange(0, 100)\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+    "for left in range(100):\n"  # a new process every so often: the one that was seen is gone
+    "    if os.fork(): os._exit(0)\n"
+    "    time.sleep(0.2)\n"
+    "    open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+)
+
+
+def test_with_both_dead_a_daemon_that_no_process_and_no_variable_leads_to(home: Path, run: str) -> None:
+    daemon = f'env -i {sys.executable} -c "$CODE" {home}/hidden; sleep 100'
+    record = start(home, run, ranks_argv(daemon), env={"CODE": HIDDEN})
+    until((home / "hidden").exists)
+    for pid in (record["guardian"]["pid"], record["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    before = (home / "hidden").read_text()
+    until(lambda: (home / "hidden").read_text() != before)
+    assert stop(home, run, 0.2) == {"event": "stopped", "left": [], "was": "running"}
+    before = (home / "hidden").read_text()
+    time.sleep(1)
+    assert (home / "hidden").read_text() == before
+
+
 def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
     hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; exec sleep 100' & sleep 100"
     record = start(home, run, ranks_argv(hidden))
@@ -69,7 +100,7 @@ def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
     assert stop(home, run, 0.2) == {"event": "stopped", "left": [], "was": "running"}
     assert not marked(run) and final(home, run)["state"] == "stopped"
     until(lambda: not Path(f"/proc/{pid}").exists())
-    assert not Path(f"/proc/{record['pid']}").exists()
+    assert not alive(record["pid"])
 
 
 def test_what_is_no_run_id(home: Path) -> None:

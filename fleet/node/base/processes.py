@@ -29,16 +29,17 @@ def start_time(pid: int) -> "int | None":
     return int(fields[19])
 
 
-def pids_with_env(name: str, value: str) -> "list[tuple[int, int]]":
-    """[(pid, start_time)] of live processes whose environment holds NAME=VALUE, this one excepted.
+def has_env(pid: int, pair: bytes) -> bool:
+    """Whether it was exec'ed with NAME=VALUE, or inherited it: no session or parent that it moved to changes that."""
+    return pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
 
-    The environment is the one a process was exec'ed with, inherited by all its descendants, whatever
-    session or parent they moved to: the one mark of a run that survives daemonising.
-    """
+
+def pids_with_env(name: str, value: str) -> "list[tuple[int, int]]":
+    """[(pid, start_time)] of live processes whose environment holds NAME=VALUE, this one excepted."""
     wanted = ("%s=%s" % (name, value)).encode()
     found = []
     for pid in pids():
-        if pid != os.getpid() and wanted in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0"):
+        if pid != os.getpid() and has_env(pid, wanted):
             born = start_time(pid)
             if born is not None:
                 found.append((pid, born))

@@ -4,9 +4,10 @@ import os
 import signal
 import time
 
-from fleet.node.base.processes import pids, pids_with_env, read_file, start_time
+from fleet.node.base.processes import pids, read_file, start_time
 from fleet.node.run.extension_builds import Builds
-from fleet.node.run.run_folder import RANK_WRAPPER, RUN_MARK, final_status, write_final
+from fleet.node.run.marks import marked
+from fleet.node.run.run_folder import RANK_WRAPPER, final_status, write_final
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ class Ending:
     """Ends a run's processes: SIGTERM once to each, SIGKILL when the grace is over, until none is left. What they start
     in the grace, a copy of a last checkpoint for instance, has the rest of it in peace.
 
-    A process belongs to the run by its environment, or by descent from `ancestors`, which catches those that
-    cleared their environment. Call step() every 50 ms or so until it is true; `left` then holds the pids
-    that outlived SIGKILL for `hard` seconds.
+    A process belongs to the run by its marks, or by descent from `ancestors`. Call step() every 50 ms or so until it
+    is true; `left` then holds the pids that outlived SIGKILL for `hard` seconds.
     """
 
     def __init__(self, run: str, grace: float, ancestors: "Sequence[int]" = (), hard: float = 10.0) -> None:
@@ -57,7 +57,7 @@ class Ending:
         self.kill_at = min(self.kill_at, time.monotonic() + grace)
 
     def members(self) -> "dict[int, int]":
-        found = dict(pids_with_env(RUN_MARK, self.run))
+        found = marked(self.run)
         found.update(descendants(self.ancestors))
         for pid in self.ancestors:
             found.pop(pid, None)

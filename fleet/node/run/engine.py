@@ -14,6 +14,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.wire import encode
 from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
 from fleet.node.python.environment import enter
+from fleet.node.run.marks import RUN_MARK, put_limit
 from fleet.node.run.run_folder import (
     NODE,
     boot_id,
@@ -165,7 +166,7 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
             lambda found: env.get(found.group(1) or found.group(2), b""),
             encode(os.path.expanduser(value)),
         )
-    env[b"FLEET_RUN_ID"] = encode(spec["run"])
+    env[RUN_MARK.encode()] = encode(spec["run"])
     env[b"FLEET_RUN_DIR"] = encode(folder)
     return env
 
@@ -200,6 +201,7 @@ def start_engine(spec: "run.Starting", folder: str) -> int:
             os.umask(spec["umask"])
             os.chdir(cwd)
             stage = "exec"
+            put_limit(spec["run"])
             if not spec.get("activate"):
                 enter(env, spec.get("python"), cwd)
             os.execvpe(argv[0], argv, env)

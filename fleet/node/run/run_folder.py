@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-RUN_MARK = "FLEET_RUN_ID"
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed)

@@ -1,0 +1,38 @@
+"""What tells a run's processes: a variable in their environment, and a limit that the kernel keeps of each.
+
+The limit is the time that a process of a real-time class may run without a pause: a number of the run's own, of some
+70,000 years, which limits nothing. No `env -i` takes it away, whoever starts a process hands it down, and it needs no
+right and no process of ours that lives.
+"""
+
+import os
+import resource
+from hashlib import sha256
+
+from fleet.node.base.processes import has_env, pids, read_file, start_time
+
+RUN_MARK = "FLEET_RUN_ID"
+
+
+def limit_of(run: str) -> int:
+    return 1 << 61 | int.from_bytes(sha256(run.encode()).digest()[:7], "big")
+
+
+def put_limit(run: str) -> None:
+    """On this process and all that it starts; best effort: who is limited already keeps that."""
+    try:
+        resource.setrlimit(resource.RLIMIT_RTTIME, (limit_of(run),) * 2)
+    except (OSError, ValueError, AttributeError):
+        pass
+
+
+def marked(run: str) -> "dict[int, int]":
+    """{pid: start_time} of the live processes that carry one mark or the other, this one excepted."""
+    pair, limit = ("%s=%s" % (RUN_MARK, run)).encode(), b"%d" % limit_of(run)
+    found = {}
+    for pid in pids():
+        if pid != os.getpid() and (limit in read_file("/proc/%d/limits" % pid) or has_env(pid, pair)):
+            born = start_time(pid)
+            if born is not None:
+                found[pid] = born
+    return found
