@@ -24,6 +24,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
     mine: list[int] = []
     if failure:
         talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
+        if failure["kernel"]:
+            talk(clean(f"    kernel of {failure['kernel']['host']}: {failure['kernel']['line']}"))
         trace = failure["traceback"]
         if view.tracebacks.was_shown(trace):
             trace = f"{exception_of(trace)}\n(its traceback stands above)"

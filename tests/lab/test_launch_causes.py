@@ -116,6 +116,30 @@ def test_a_rank_that_left_early_is_named(launch: Launch, ready: VirtualLab, tmp_
     assert f"rank 0 on {ready.names[0]} had ended with exit code 0" in first["hint"]
 
 
+# a rank that puts itself into a cgroup of 64 MiB, whichever kind of them this kernel has, and asks for more
+OUT_OF_MEMORY = """
+test $RANK = 2 || exec sleep 60
+mkdir -p /root/cgroup && mount -t cgroup -o memory none /root/cgroup || mount -t cgroup2 none /root/cgroup
+mkdir -p /root/cgroup/fleet-oom && cd /root/cgroup/fleet-oom
+echo 67108864 > memory.limit_in_bytes || echo 67108864 > memory.max
+echo $$ > cgroup.procs
+exec python3 -c "rows = b'1' * (1 << 30)"
+"""
+
+
+def test_the_kernels_word_for_a_rank_that_had_no_memory(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    victim = ready.names[1]
+    try:
+        done = launch("sh", "-c", OUT_OF_MEMORY)
+        first = summary(tmp_path)["first_failure"]
+    finally:
+        ready.sh(victim, "rmdir /root/cgroup/fleet-oom; umount /root/cgroup")
+    assert (done.returncode, first["rank"]) == (137, 2), first
+    assert "out of memory: the kernel killed python3, the limit of its cgroup was reached" in first["message"]
+    assert first["kernel"]["host"] == victim and "Killed process" in first["kernel"]["line"], first
+    assert f"kernel of {victim}: {first['kernel']['line']}" in done.stderr
+
+
 def test_a_host_key_that_changed_meanwhile(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     victim = ready.names[2]
     ready.sh(victim, "mkdir -p /root/keys && cp -p /etc/ssh/ssh_host_* /root/keys")

@@ -6,8 +6,10 @@ import time
 
 from fleet.node.base.processes import pids, read_file, start_time
 from fleet.node.run.extension_builds import Builds
+from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.marks import marked
-from fleet.node.run.run_folder import RANK_WRAPPER, final_status, write_final
+from fleet.node.run.run_folder import RANK_WRAPPER, final_status, read_json, write_final
+from fleet.protocol.state import PID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,10 +110,15 @@ def bury(
     ancestors: "Sequence[int]" = (),
     state: str = "lost",
     cause: str = "supervisor",
+    kernel: "KernelLog | None" = None,
 ) -> "dict[str, Any]":
-    """End what a dead supervisor left behind and say so in status.json; returns that status."""
+    """End what a dead supervisor left behind and say so in status.json; returns that status. kernel: what was kept of
+    its log since the run's beginning."""
     began = time.time()
     status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
     Builds(folder).finish()
+    if cause != "asked":
+        ticks = read_json(os.path.join(folder, PID)).get("start") or 0
+        status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)
     write_final(folder, status)
     return status

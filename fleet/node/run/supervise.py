@@ -32,6 +32,7 @@ from fleet.node.run.engine import (
     start_engine,
     temporary_folder,
 )
+from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.run_folder import (
     boot_id,
     final_status,
@@ -68,7 +69,9 @@ def detach(keep: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def supervise(spec: "run.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int) -> None:
+def supervise(
+    spec: "run.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int, kernel: KernelLog
+) -> None:
     """The supervisor's life: publish the folder, start the engine, answer, keep it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-supervise")
@@ -86,7 +89,9 @@ def supervise(spec: "run.Starting", temporary: str, guardian: "dict[str, int | N
             write_final(folder, final_status("stopped", why.message, []))
         os.write(writer, json.dumps(failed(why)).encode())
         return
-    supervisor = Supervisor(spec, folder, engine, signals, beginning)  # its clock runs before anybody knows of it
+    supervisor = Supervisor(
+        spec, folder, engine, signals, beginning, kernel
+    )  # its clock runs before anybody knows of it
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
     os.close(writer)
     try:
@@ -102,12 +107,12 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
     detach(writer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-guardian")
-    guardian = identity(os.getpid())
+    guardian, kernel = identity(os.getpid()), KernelLog()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            supervise(spec, temporary, guardian, writer)
+            supervise(spec, temporary, guardian, writer, kernel)
             status = 0
         finally:
             os._exit(status)
@@ -119,7 +124,7 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
     ours = status != 0 and folder and read_json(os.path.join(folder, PID)).get("pid") == child
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
-        bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()])
+        bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
     try:
         prune_runs(KEPT_RUNS - 1)  # beside this one
     except OSError:

@@ -13,6 +13,7 @@ from fleet.node.run.engine import (
     engine_env,
 )
 from fleet.node.run.extension_builds import Builds, build_root
+from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.run_folder import (
     RANK_WRAPPER,
     final_status,
@@ -54,10 +55,16 @@ class Supervisor:
     """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
 
     def __init__(
-        self, spec: "run.Starting", folder: str, engine: int, signals: "Signals", beginning: "Beginning"
+        self,
+        spec: "run.Starting",
+        folder: str,
+        engine: int,
+        signals: "Signals",
+        beginning: "Beginning",
+        kernel: "KernelLog",
     ) -> None:
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
-        self.beginning = beginning
+        self.beginning, self.kernel = beginning, kernel
         self.ended: int | None = None
         self.ending: Ending | None = None
         self.began: float | None = None
@@ -168,6 +175,8 @@ class Supervisor:
             status["engine_status"] = 0  # as its ranks ended
         elif self.ended is not None:
             status["signal"] = os.WTERMSIG(self.ended)
+        if status["engine_status"] != 0 or self.reason is not None:
+            status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
         disk = os.statvfs(self.folder)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < 65536:
             status["disk_full"] = True

@@ -11,6 +11,7 @@ from fleet.model import Report, Result
 from fleet.ops.launch.failure import hint as plain_hint
 from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.kernel import evidence
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.state import FINAL
@@ -152,6 +153,10 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     elif ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
+    kernel = evidence(failure, gang, text if ran else "", rule is not None and rule.collateral)
+    if kernel is not None:
+        on = f"on {kernel.host}: " if kernel.host != failure.host else ""
+        said, hint = f"{said}; {on}{kernel.rule.meaning}", kernel.remedy
     return {
         "host": failure.host,
         "node_rank": failure.node_rank,
@@ -162,6 +167,7 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         "what": failure.what,
         "message": said,
         "left_early": early and {"rank": early[0].rank, "host": early[0].host, "seconds": round(early[1], 3)},
+        "kernel": kernel and {"host": kernel.host, "line": kernel.line},
         "traceback": trace,
         "tail": None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
         "hint": hint,

@@ -32,7 +32,11 @@ class RankEnded(_Rank, total=False):
     begins: tuple[int, int] | None
 
 
-# status.json. builds: locks that a rank waits for in vain. began: when this node began to end its part.
+# a line of the kernel's log. time: about when, on the node's clock. rank: whose process it names
+KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole | None})
+
+# status.json. kernel: lines since the run's beginning that may say why it ended. builds: locks that a rank waits for in
+# vain. began: when this node began to end its part.
 RunState = TypedDict(
     "RunState",
     {
@@ -44,6 +48,7 @@ RunState = TypedDict(
         "left": list[int] | None,
         "disk_full": bool | None,
         "builds": list[str],
+        "kernel": list[KernelLine],
         "began": Time | None,
         "time": Time,
     },

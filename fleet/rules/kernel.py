@@ -1,0 +1,140 @@
+"""What a line of the kernel's log means for a run: a table, first match wins. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+MEMORY = "fewer data loader workers, a smaller batch, or fewer ranks a node (--nproc-per-node)"
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """pattern: searched in the line. meaning: a clause; \\1 is the pattern's first group. remedy: {host} is filled in.
+
+    signals, words: what it explains, a rank that died of one of these, or whose last words match. sudden: it ends a
+    process at once, and explains nothing that ends much later. broken: the host is not fit for another run as it is.
+    """
+
+    pattern: str
+    meaning: str
+    remedy: str
+    signals: tuple[int, ...] = ()
+    words: str = r"(?!)"
+    sudden: bool = False
+    broken: bool = False
+
+
+SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV = 7, 8, 4, 9, 11
+_LOST_A_CHILD = r"[Kk]illed|exited unexpectedly|BrokenProcessPool|EOFError|terminated abruptly"
+_GPU = r"CUDA|NCCL|cuDNN|CUBLAS|HIP|collective|[Ww]atchdog|Xid"
+_DISK = r"I/O error|Input/output|Errno 5\b|Read-only file system|Stale file|Bus error|Structure needs cleaning"
+# NVIDIA's numbers of errors that an application causes, or that only follow from another one
+_OF_A_PROGRAM = r"(?:13|31|43|45|68|69)\b"
+
+KERNEL = (
+    KernelRule(
+        r"cgroup out of memory: Killed process \d+ \(([^)]*)\)",
+        r"out of memory: the kernel killed \1, the limit of its cgroup was reached",
+        f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}",
+        signals=(SIGKILL,),
+        words=_LOST_A_CHILD,
+        sudden=True,
+    ),
+    KernelRule(
+        r"Killed process \d+[^(]*\(([^)]*)\)",
+        r"out of memory: the kernel killed \1",
+        f"{MEMORY}; 'fleet exec -w {{host}} -- free -h' shows what is left there",
+        signals=(SIGKILL,),
+        words=_LOST_A_CHILD,
+        sudden=True,
+    ),
+    KernelRule(
+        r"oom_kill \d+ in memory.events",
+        "out of memory: the kernel killed a process, the limit of its cgroup was reached",
+        f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}",
+        signals=(SIGKILL,),
+        words=_LOST_A_CHILD,
+        sudden=True,
+    ),
+    KernelRule(
+        r"NVRM: .*(?:Xid.*: 79\b|fallen off the bus|GPU is lost)",
+        "a GPU has fallen off the bus (Xid 79)",
+        "mostly power, heat or the slot: only a reboot of {host} brings it back; 'fleet check' tells whether it did",
+        words=_GPU,
+        broken=True,
+    ),
+    KernelRule(
+        r"NVRM: Xid \(([^)]*)\): ((?:48|63|64|92|94|95|140)\b)",
+        r"the GPU at \1 has memory errors (Xid \2)",
+        "reset it, replace it if they return; 'fleet exec -w {host} -- nvidia-smi -q -d ECC' counts them",
+        words=_GPU,
+        broken=True,
+    ),
+    KernelRule(
+        rf"NVRM: Xid \(([^)]*)\): ((?!{_OF_A_PROGRAM})\d+)",
+        r"the GPU at \1 failed (Xid \2)",
+        "reset it (nvidia-smi -r) or reboot {host}; NVIDIA's list of Xid errors tells what the number means",
+        words=_GPU,
+        broken=True,
+    ),
+    KernelRule(
+        r"NVRM: Xid \(([^)]*)\): (\d+)",
+        r"a program made an error on the GPU at \1 (Xid \2)",
+        "mostly an illegal access in a kernel: --env CUDA_LAUNCH_BLOCKING=1 has the traceback point at it",
+        words=_GPU,
+    ),
+    KernelRule(
+        r"nvidia-nvswitch.*SXid",
+        "the NVSwitch failed (SXid)",
+        "restart nvidia-fabricmanager on {host}, or reboot it",
+        words=_GPU,
+        broken=True,
+    ),
+    KernelRule(
+        r"amdgpu .*(reset|timeout|uncorrect\w*)",
+        r"an AMD GPU failed (\1)",
+        "reset it (rocm-smi) or reboot {host}",
+        words=_GPU,
+        broken=True,
+    ),
+    KernelRule(
+        r"[Hh]ardware [Ee]rror(?!.*\b[Cc]orrected)|Uncorrect",
+        "the hardware reports an error that cannot be corrected",
+        "memory or processor of {host}: see its machine check log (ras-mc-ctl, mcelog)",
+        signals=(SIGBUS, SIGKILL, SIGSEGV),
+        words=r"Bus error",
+        broken=True,
+    ),
+    KernelRule(
+        r"(?:segfault at|general protection|traps: ).*? in ([^\s\[]+)",
+        r"a crash in native code, in \1",
+        "--env PYTHONFAULTHANDLER=1 shows where in the script; is that library the same on all hosts ('fleet check')?",
+        signals=(SIGSEGV, SIGBUS, SIGILL, SIGFPE),
+        words=_LOST_A_CHILD,
+        sudden=True,
+    ),
+    KernelRule(
+        r"I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|[Rr]emounting filesystem read-only",
+        "a disk there fails",
+        "'fleet exec -w {host} -- dmesg' tells which; replace it before the next run",
+        signals=(SIGBUS,),
+        words=_DISK,
+        broken=True,
+    ),
+    KernelRule(
+        r"nfs: server (\S+) not responding",
+        r"the file server \1 did not answer",
+        "look at that server, or at the link of {host} to it",
+        words=_DISK + r"|Errno 110|timed out",
+    ),
+)
+
+
+def rule_of(text: str) -> KernelRule | None:
+    """The first that matches, its meaning filled in."""
+    for rule in KERNEL:
+        found = re.search(rule.pattern, text)
+        if found:
+            return replace(rule, meaning=found.expand(rule.meaning))
+    return None

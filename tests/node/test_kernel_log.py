@@ -1,0 +1,80 @@
+"""The kernel's log on a node: only what it said since the run began, and whose process that names."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fleet.node.run import kernel_log
+from fleet.node.run.kernel_log import MAX_LENGTH, MAX_LINES, KernelLog
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run's folder: rank 3 failed at time 100."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank3.json").write_text(json.dumps({"rank": 3, "pid": 4242, "status": None, "signal": 9, "time": 100.0}))
+    return run
+
+
+def dmesg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A machine without /dev/kmsg, on which dmesg prints that."""
+    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
+    (tmp_path / "dmesg").write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+    (tmp_path / "dmesg").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+
+@pytest.mark.skipif(not os.access(kernel_log.KMSG, os.W_OK), reason="the kernel's log is not ours to write")
+def test_the_kernels_own_log(folder: Path) -> None:
+    def say(text: str) -> None:
+        with open(kernel_log.KMSG, "wb", buffering=0) as log:
+            log.write(f"<6>fleet's tests: {text}\n".encode())
+
+    say("Out of memory: Killed process 4242 (before)")
+    log = KernelLog()
+    say("nothing of interest")
+    say("Out of memory: Killed process 4242 (python3)")
+    say("I/O error " + "x" * 500)
+    began = time.time()
+    memory, disk = (line for line in log.told(str(folder), None) if "fleet's tests" in line["text"])
+    assert memory["text"].endswith("Killed process 4242 (python3)") and memory["rank"] == 3
+    assert abs(memory["time"] - began) < 5 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
+
+
+def test_where_only_dmesg_tells(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    before = f"[{now - 100 - now * 1e-3:12.6f}] Out of memory: Killed process 4242 (before)"
+    said = [f"[{now + n:12.6f}] Out of memory: Killed process {4240 + n} (python3)" for n in range(9)]
+    dmesg(tmp_path, monkeypatch, "\n".join([before, "no such line", *said]))
+    told = KernelLog().told(str(folder), None)
+    assert [line["text"].split()[5] for line in told] == [str(4240 + n) for n in range(9)][-MAX_LINES:]
+    dmesg(tmp_path, monkeypatch, "\n".join([before, said[2]]))
+    (line,) = KernelLog().told(str(folder), began=200.0)
+    assert line["rank"] == 3 and abs(line["time"] - time.time()) < 5
+
+
+def test_no_program_is_started_for_ranks_that_ended_as_they_were_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dmesg(tmp_path, monkeypatch, f"[{time.monotonic():.6f}] Out of memory: Killed process 1 (x)")
+    assert len(KernelLog().told(str(folder), None)) == 1
+    assert KernelLog().told(str(folder), began=99.0) == []
+
+
+def test_a_container_is_told_by_its_cgroup(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dmesg(tmp_path, monkeypatch, "")
+    log = KernelLog()
+    monkeypatch.setattr(kernel_log, "oom_kills", lambda: log.kills + 2)
+    assert [line["text"] for line in log.told(str(folder), None)] == ["oom_kill 2 in memory.events of the cgroup"]
+
+
+def test_a_machine_that_tells_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
+    monkeypatch.setattr(kernel_log, "READERS", (["false"], [str(tmp_path / "none")]))
+    assert KernelLog().told(str(folder), None) == []
