@@ -80,6 +80,7 @@ def accuracy(model: nn.Module, data: TensorDataset, rank: int, world: int) -> tu
     right = (model(images[rank::world]).argmax(dim=1) == labels[rank::world]).sum()
     if dist.is_initialized():
         dist.all_reduce(right)
+        dist.barrier()  # while `right` is alive: gloo's thread needs the interpreter to free it, which may be ending
     return int(right.item()), len(data)
 
 
