@@ -125,11 +125,26 @@ class Verbs(ABC, Generic[R, C, L]):
 
         return self._do(sync.plan(self._fleet.inventory, Path(source), to, force), sync.run)
 
-    def sync_data(self, *data: str, limit: str | None = None, via: Literal["chain", "rsync"] = "chain") -> R:
-        """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second."""
+    def sync_data(
+        self,
+        *data: str,
+        limit: str | None = None,
+        via: Literal["chain", "rsync"] = "chain",
+        from_host: str | None = None,
+    ) -> R:
+        """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
+        from_host: the host that has PATH, instead of this machine; all others get it."""
+        from fleet.inventory import select
         from fleet.ops import broadcast
 
-        return self._do(broadcast.plan(self._fleet.inventory, data, limit=limit, via=via), broadcast.run)
+        origin = None
+        if from_host is not None:
+            having = select(self._fleet.everyone, from_host, None).hosts
+            if len(having) > 1:
+                raise UsageError(f"--from {from_host!r} is {len(having)} hosts", hint="name the one that has the data")
+            origin = having[0]
+        plan = broadcast.plan(self._fleet.inventory, data, limit=limit, via=via, origin=origin)
+        return self._do(plan, broadcast.run)
 
     def sync_wheels(self, source: str | os.PathLike[str], *, refresh: bool = False, import_timeout: float = 120.0) -> R:
         """Install wheels (a folder, one wheel, a requirements file) into every host's Python, offline, all or none.

@@ -50,11 +50,12 @@ def show(report: Report) -> None:
         "fleet sync",
         "fleet sync src --to '~/work/src'",
         "fleet sync --data /data/imagenet:/data/",
+        "fleet sync --data checkpoints/last.pt --from gpu1",
         "fleet sync --wheels requirements.txt",
     ),
     sections={
         "Code": ["to", "force"],
-        "Data": ["data", "limit", "via"],
+        "Data": ["data", "from_host", "limit", "via"],
         "Wheels": ["wheels", "refresh", "import_timeout"],
         "The inventory's sync: section": ["yes"],
     },
@@ -75,7 +76,14 @@ def show(report: Report) -> None:
     shell_complete=completed("file"),
     help="Instead of code: data or a model, by pipelined broadcast; repeatable.",
 )
-@click.option("--limit", metavar="RATE", help="With --data: what may leave this machine, 100MB or 200mbit a second.")
+@click.option(
+    "--from",
+    "from_host",
+    metavar="HOST",
+    shell_complete=completed("nodeset"),
+    help="With --data: PATH is that host's; all others get it, past this machine.",
+)
+@click.option("--limit", metavar="RATE", help="With --data: what may leave its source, 100MB or 200mbit a second.")
 @click.option(
     "--via",
     type=click.Choice(["chain", "rsync"]),
@@ -103,6 +111,7 @@ def sync(
     force: bool,
     yes: bool,
     data: tuple[str, ...],
+    from_host: str | None,
     limit: str | None,
     via: Literal["chain", "rsync"],
     wheels: Path | None,
@@ -117,7 +126,8 @@ def sync(
 
     --data PATH:DEST/ puts PATH inside DEST, PATH:DEST makes DEST that file or that folder's contents; PATH alone
     goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
-    take as long as one. Interrupted and run again, it sends what is missing. It never deletes.
+    take as long as one. Interrupted and run again, it sends what is missing. It never deletes. With --from HOST, PATH
+    is that host's, below its workdir when it is relative, and no byte of it comes here.
 
     Without any of these, what the inventory's `sync:` section names is carried: code, data, wheels, in that order. It
     asks before it first sends what lies outside the inventory's folder.
@@ -128,8 +138,8 @@ def sync(
         )
     if wheels is not None and (src is not None or to is not None):
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
-    if not data and (limit is not None or via != "chain"):
-        raise UsageError("--limit and --via have a meaning with --data only")
+    if not data and (limit is not None or via != "chain" or from_host is not None):
+        raise UsageError("--limit, --via and --from have a meaning with --data only")
     if force and (data or wheels is not None):
         raise UsageError("--force is for code: data and wheels delete nothing")
     if src == "":  # a variable that is not set, rather than the current folder
@@ -153,7 +163,7 @@ def sync(
         plan = of.sync(source, dest, force=force)
         parts.append(Part("code", plan, partial(ProgressLine, "sending", quiet=quiet), show, (source,)))
     if section.data:
-        plan = of.sync_data(*section.data, limit=limit, via=via)
+        plan = of.sync_data(*section.data, limit=limit, via=via, from_host=from_host)
         sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
         parts.append(Part("data", plan, partial(DataLine, "receiving", quiet=quiet), show_data, sources))
     if section.wheels is not None:

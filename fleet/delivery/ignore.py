@@ -19,9 +19,9 @@ class Ignore:
     def __init__(self, levels: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
         self._levels = levels
 
-    def enter(self, folder: Path, prefix: str) -> Ignore:
+    def enter(self, folder: str, prefix: str) -> Ignore:
         """The rules inside `folder`, whose paths start with `prefix` ("" or "a/b/")."""
-        patterns = [pattern for name in IGNORE_FILES for pattern in _patterns(folder / name)]
+        patterns = [pattern for name in IGNORE_FILES for pattern in _patterns(Path(folder, name))]
         if not patterns:
             return self
         return Ignore(((prefix, GitIgnoreSpec(patterns)), *self._levels))
@@ -36,19 +36,6 @@ class Ignore:
         return False
 
 
-class _Nothing(Ignore):
-    """No rules at all, however deep."""
-
-    def enter(self, folder: Path, prefix: str) -> Ignore:
-        return self
-
-    def drops(self, path: str, folder: bool) -> bool:
-        return False
-
-
-NOTHING = _Nothing()
-
-
 def outer_rules(root: Path) -> tuple[Ignore, str]:
     """Rules of the enclosing git checkout's folders above root, and root's path inside the checkout."""
     chain = [root, *root.parents]
@@ -57,7 +44,7 @@ def outer_rules(root: Path) -> tuple[Ignore, str]:
         return Ignore(), ""
     ignore = Ignore()
     for folder in reversed(chain[1 : chain.index(top) + 1]):
-        ignore = ignore.enter(folder, "" if folder == top else f"{folder.relative_to(top)}/")
+        ignore = ignore.enter(str(folder), "" if folder == top else f"{folder.relative_to(top)}/")
     return ignore, f"{root.relative_to(top)}/"
 
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-from fleet.delivery import tree
 from fleet.delivery.tree import Tree, hard_links, read, reading, with_payload
+from fleet.protocol.messages import chain
 
-# target number, then as in tree.Entry
+# target number, then as in chain.Entry
 Entry = tuple[int, str, str, int, int, int, str]
 
 
@@ -31,7 +31,7 @@ class Manifest:
     def of(cls, trees: Sequence[Tree]) -> Manifest:
         entries: list[Entry] = []
         for number, one in enumerate(trees):
-            own: list[tree.Entry] = [] if one.mode is None else [("", "d", one.mode, 0, 0, "")]
+            own: list[chain.Entry] = [] if one.mode is None else [("", "d", one.mode, 0, 0, "")]
             entries += [(number, *entry) for entry in (*own, *one.entries)]
         files = [entry for entry in entries if entry[2] == "f"]
         holes = {i: trees[f[0]].allocated[f[1]] for i, f in enumerate(files) if f[1] in trees[f[0]].allocated}

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,16 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fleet.delivery.ignore import NOTHING, Ignore, outer_rules
+from fleet.delivery.ignore import Ignore, outer_rules
 from fleet.errors import HostFailed, UsageError
-from fleet.protocol.state import STATE_FOLDERS
+from fleet.node.base.errors import Refused
+from fleet.node.delivery.tree import Walk
+from fleet.protocol.messages.chain import Entry
 
-# what fleet itself keeps beside destinations: locks and parts of this machine, should it be a node, too
 AGAIN = "run the sync again; nothing was switched in"
-
-# path (bytes as surrogateescape text, relative; "" is the source itself), kind "f" | "d" | "l", mode, size, mtime_ns,
-# link target
-Entry = tuple[str, str, int, int, int, str]
 
 
 @dataclass(frozen=True)
@@ -111,23 +107,20 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
         raise UsageError(f"the source {root} does not exist", hint=hint)
     if not root.is_dir():
         raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
-    rules, prefix = (NOTHING, "") if whole else outer_rules(root)
+    rules, prefix = (None, "") if whole else outer_rules(root)
     with reading(root, ", or list it in .fleetignore", "list them in .fleetignore"):
         return read(root, rules, prefix)
 
 
-def read(root: Path, rules: Ignore = NOTHING, prefix: str = "") -> Tree:
+def read(root: Path, rules: Ignore | None = None, prefix: str = "") -> Tree:
     """What is there, less what `rules` drop; prefix: root's path for them. Raises OSError, and UsageError for what is
     neither file nor folder."""
-    walk, info = _Walk(root), root.stat()
-    mode = None
-    if stat.S_ISDIR(info.st_mode):
-        entries, mode = tuple(walk.below("", rules, prefix)), _folder_mode(info)
-    elif stat.S_ISREG(info.st_mode):
-        entries = (walk.file("", os.fspath(root), info),)
-    else:
-        raise UsageError(f"{root} is neither a file nor a folder", hint="name one of these")
-    return Tree(root, entries, tuple(walk.skipped), mode, walk.allocated, tuple(walk.linked))
+    walk = Walk(os.fspath(root), rules, prefix)
+    try:
+        entries = tuple(walk.entries())
+    except Refused as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked))
 
 
 @contextlib.contextmanager
@@ -151,56 +144,3 @@ def reading(root: Path, beside: str, deep: str) -> Iterator[None]:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}", hint=hint) from error
     except RecursionError as error:
         raise UsageError(f"the folders in {root} are nested too deeply", hint=deep) from error
-
-
-class _Walk:
-    """One reading of a source, and what is found out by the way."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = os.fspath(root)
-        self.skipped: list[str] = []
-        self.allocated: dict[str, int] = {}
-        self.linked: list[tuple[int, int]] = []
-
-    def below(self, inside: str, rules: Ignore, prefix: str) -> Iterator[Entry]:
-        """Entries below root/inside, folders before what they hold, sorted by name."""
-        folder = os.path.join(self._root, inside).rstrip("/") or "/"
-        rules = rules.enter(Path(folder), prefix)
-        with os.scandir(folder) as found:
-            children = sorted(found, key=lambda entry: entry.name)
-        for child in children:
-            is_folder = child.is_dir(follow_symlinks=False)
-            if is_folder and child.name.endswith(STATE_FOLDERS) or rules.drops(prefix + child.name, is_folder):
-                continue
-            path = travelling(inside + child.name)
-            info = child.stat(follow_symlinks=False)
-            if is_folder:
-                yield (path, "d", _folder_mode(info), 0, 0, "")
-                yield from self.below(f"{inside}{child.name}/", rules, f"{prefix}{child.name}/")
-            elif child.is_symlink():
-                yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
-            elif child.is_file(follow_symlinks=False):
-                yield self.file(path, child.path, info)
-            else:
-                self.skipped.append(path)
-
-    def file(self, path: str, full: str, info: os.stat_result) -> Entry:
-        if not os.access(full, os.R_OK):
-            raise PermissionError(errno.EACCES, "Permission denied", full)
-        if info.st_nlink > 1:
-            self.linked.append((info.st_dev, info.st_ino))
-        if info.st_blocks * 512 < info.st_size:
-            self.allocated[path] = info.st_blocks * 512
-        return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
-
-
-def _folder_mode(info: os.stat_result) -> int:
-    """What a folder gets on the nodes. What all their users may write would not be safe to sync into again; here
-    such folders come from file systems without modes, and careless umasks."""
-    mode = stat.S_IMODE(info.st_mode)
-    return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
-
-
-def travelling(name: str) -> str:
-    """A name in the head's file system encoding, as UTF-8 with surrogateescape."""
-    return os.fsencode(name).decode("utf-8", "surrogateescape")

@@ -82,6 +82,26 @@ def test_the_data_leaves_the_head_once(fast: VirtualLab, big: Path, digest: str)
     assert "nothing to send" in done.stdout
 
 
+def test_a_nodes_file_goes_to_the_others_past_the_head(fast: VirtualLab) -> None:
+    source = fast.names[1]
+    fast.sh(source, "mkdir -p /root/work && head -c 30000000 /dev/urandom > /root/work/last.pt")
+    before = head_link(fast)
+    done = fast.fleet("-i", "lab", "--json", "sync", "--data", "last.pt", "--from", source)
+    assert done.returncode == 0, done.stderr
+    assert head_link(fast) - before < 3_000_000, "the programs and the conversations"
+    assert json.loads(done.stdout)["sent"] == 30_000_000, "it left its source once"
+    assert len({fast.sh(name, "sha256sum /root/work/last.pt") for name in fast.names}) == 1
+    assert source not in json.loads(done.stdout)["hosts"]
+
+
+def head_link(lab: VirtualLab) -> int:
+    """Bytes that went over the head's own link to the lab, in and out."""
+    words = ["ip", "-json", "route", "get", lab.address(lab.names[0])]
+    (route,) = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+    counts = Path("/sys/class/net", route["dev"], "statistics")
+    return sum(int((counts / f"{way}_bytes").read_text()) for way in ("rx", "tx"))
+
+
 def test_a_killed_node_costs_the_others_under_three_seconds(fast: VirtualLab, big: Path, digest: str) -> None:
     victim = fast.names[1]
     process = start(fast, big, "--json")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fleet.delivery.chain.member import Member, Outbox
-from fleet.delivery.chain.order import SOURCE
+from fleet.delivery.chain.order import HERE, SOURCE
 from fleet.delivery.chain.said import SAID
 from fleet.delivery.chain.source import Source
 from fleet.delivery.chain.steering import Serve, Steering
@@ -26,7 +26,8 @@ CHANGED = "changed in the source while it was read"
 
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
-    serve, every, limit: see steering.Steering. locked: told of each host that holds its lock, or has none to take.
+    serve, every, limit, named: see steering.Steering. locked: told of each host that holds its lock, or has none
+    to take.
 
     All methods may be called from any thread.
     """
@@ -42,6 +43,7 @@ class Coordinator:
         star: Callable[[Member], None] | None = None,
         every: float = 0.2,
         limit: int | None = None,
+        named: str = HERE,
         locked: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.members = {member.host.name: member for member in members}
@@ -51,7 +53,7 @@ class Coordinator:
         for member in members:
             member.work = manifest.size
         self._view, self._serve, self.star, self.locked = emit, serve, star, locked
-        self._pace = every, limit
+        self._pace = every, limit, named
         self._lock = threading.RLock()
         self.steering: Steering | None = None
         self._staged = 0
@@ -59,7 +61,7 @@ class Coordinator:
 
     @property
     def sent(self) -> int:
-        """Bytes that left this machine."""
+        """Bytes that left the source."""
         return self._staged + self.source.sent
 
     @property

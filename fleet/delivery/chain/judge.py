@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from fleet.delivery.chain.order import SOURCE, Chain, Hop
+from fleet.delivery.chain.order import HERE, SOURCE, Chain, Hop
 
 SILENCE_SECONDS = 2.0  # of a node that takes no bytes either
 SILENCE_LIMIT = 8.0  # also of one that takes bytes: its link may be too full for its words
@@ -58,10 +58,11 @@ class Verdict:
 
 
 class Judge:
-    """every: seconds between the words of a hop. tried: let nobody else be first for a trial."""
+    """every: seconds between the words of a hop. tried: let nobody else be first for a trial. named: the source, in
+    words."""
 
-    def __init__(self, chain: Chain, every: float = 0.2, tried: bool = False) -> None:
-        self._chain = chain
+    def __init__(self, chain: Chain, every: float = 0.2, tried: bool = False, named: str = HERE) -> None:
+        self._chain, self._source = chain, named
         self._silence = max(SILENCE_SECONDS, 4 * every)
         self._tried = tried
         self._first: tuple[str, float] | None = None  # what another host reached straight from the source
@@ -69,6 +70,9 @@ class Judge:
         self._faults: dict[tuple[str, str], None] = {}  # (sender, receiver) between whom something was wrong
         self._complaints: set[tuple[str, int]] = set()
         self._doubts: list[tuple[float, str, int, int]] = []
+
+    def _named(self, sender: str) -> str:
+        return f"host {sender}" if sender else self._source
 
     # -- whose fault it is ---------------------------------------------------------------------------------
     def broke(self, sender: str, epoch: int, kind: str, why: str) -> list[Verdict]:
@@ -85,9 +89,9 @@ class Judge:
             return []
         if kind == "unreachable":
             senders = dict.fromkeys([source for source, receiver in self._faults if receiver == hop.name] + [sender])
-            return self._fault(sender, hop, f"{' and '.join(map(_named, senders))} cannot reach it: {why}", kind)
+            return self._fault(sender, hop, f"{' and '.join(map(self._named, senders))} cannot reach it: {why}", kind)
         if kind == "lost":
-            return self._fault(sender, hop, f"the link from {_named(sender)} broke again and again: {why}", kind)
+            return self._fault(sender, hop, f"the link from {self._named(sender)} broke again and again: {why}", kind)
         return self._fault(sender, hop, f"it does not keep to fleet's protocol: {why}", kind)
 
     def corrupt(self, name: str, epoch: int, file: int) -> None:
@@ -120,7 +124,7 @@ class Judge:
         receivers = {receiver for one, receiver in self._faults if one == sender}
         blamed = self._chain.hops.get(sender)
         if blamed is None and kind == "unreachable" and len(receivers) > UNREACHED:
-            reason = f"this machine cannot reach it, nor any other: {reason.partition(': ')[2]}"
+            reason = f"{self._source} cannot reach it, nor any other: {reason.partition(': ')[2]}"
             return [Verdict(name, "out", reason, kind) for name, one in self._chain.hops.items() if not one.done]
         if blamed is not None and len(receivers) > 1 and self._chain.to_end(blamed):
             return [Verdict(sender, "last", WAY_OUT[kind], kind)]
@@ -210,7 +214,3 @@ class Judge:
         self._tried, self._first = True, (first.name, rate)
         self._chain.to_end(first)
         return [Verdict(first.name, "last", "another host is first for a while", "trial")]
-
-
-def _named(sender: str) -> str:
-    return f"host {sender}" if sender else "this machine"

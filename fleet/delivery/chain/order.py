@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SOURCE = ""  # no host has this name
+HERE = "this machine"
 RATE_SECONDS = 4.0
 SAMPLE_SECONDS = 0.05
 LEAST_BYTES, LEAST_FILES = 1 << 16, 5  # a trickle is no progress

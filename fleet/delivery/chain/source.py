@@ -1,124 +1,161 @@
-"""This machine as the one that has everything: reads its files as one stream, knows their digests, sends."""
+"""Whoever has everything, as the head sees it: this machine, or a node (node/delivery/chain/first)."""
 
 from __future__ import annotations
 
-import bisect
-import os
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fleet.delivery.chain.judge import DEATH_SECONDS
+from fleet.delivery.chain.member import Member, Outbox
+from fleet.delivery.chain.order import HERE
+from fleet.delivery.chain.tunnel import ways
 from fleet.delivery.manifest import Manifest
-from fleet.delivery.rsync import local
-from fleet.node.base.files import file_digest
+from fleet.delivery.tree import Tree
+from fleet.errors import FleetError, HostFailed, Interrupted, ProtocolError, Reason, UsageError
+from fleet.node.base.wire import in_parts
 from fleet.node.delivery.chain.link import link_token
-from fleet.node.delivery.chain.send import Limit, Sender
-from fleet.protocol.messages.chain import Link
+from fleet.node.delivery.chain.source import Source as Reader
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.chain import FirstMessage, FirstSpec, Link
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import Program
 
-if TYPE_CHECKING:
-    from fleet.node.delivery.chain.send import Way
+EVERY_SECONDS = 0.2
+SILENCE_SECONDS = DEATH_SECONDS
+MAX_ENTRIES = 1_000_000
+ASKED_AT_ONCE = 5000
 
-AHEAD_BYTES = 1 << 30  # what sending has just read is still in memory
-BATCH_FILES, BATCH_SECONDS = 500, 0.2
+
+class Source(Protocol):
+    """name: in words. The rest is as in node.delivery.chain.source.Source."""
+
+    name: str
+    digests: dict[int, str]
+    changed: set[int]
+    on_news: Callable[[dict[int, str], set[int]], None]
+    on_link: Callable[[Link], None]
+
+    @property
+    def sent(self) -> int: ...
+
+    def ask(self, files: Iterable[int]) -> set[int]: ...
+
+    def serve(self, member: Member, epoch: int, session: Session | None) -> None:
+        """Send to a member, as that link; session: the head's with it."""
+
+    def end(self) -> None: ...
 
 
-class Source:
-    """roots: where each target's files lie. digests: file number -> sha256. changed: files that nobody can have.
+class Here(Reader):
+    """This machine. roots: of each target."""
 
-    on_news: told of digests and changed files; on_link: of links that broke. Both are called in threads of their own.
-    """
+    name = HERE
 
     def __init__(self, manifest: Manifest, roots: Sequence[Path], tls: dict[str, str], limit: int | None) -> None:
-        self._manifest, self._roots, self._tls = manifest, roots, tls
-        self._limit = Limit(limit) if limit else None
-        self.total, self.count = manifest.size, len(manifest.files)
+        super().__init__(manifest.files, [bytes(root.resolve()) for root in roots], tls, limit)
+
+    def serve(self, member: Member, epoch: int, session: Session | None) -> None:
+        self.send_to(member.host.name, epoch, link_token(member.token, epoch), ways(member, session))
+
+
+class There:
+    """A node: `read` what it has, then `follow` it. failed: called when it does not go on."""
+
+    def __init__(
+        self,
+        session: Session,
+        paths: list[str],
+        tls: dict[str, str],
+        limit: int | None,
+        patience: float,
+        cancel: Cancel,
+    ) -> None:
+        self.name = f"host {session.host.name}"
         self.digests: dict[int, str] = {}
         self.changed: set[int] = set()
         self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
         self.on_link: Callable[[Link], None] = lambda message: None
-        self._senders: dict[str, Sender] = {}
+        self.sent = 0
+        self._host, self._paths, self._count = session.host, paths, 0
         self._asked: set[int] = set()
-        self._todo: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="digests", daemon=True).start()
+        spec: FirstSpec = {"paths": paths, "tls": tls, "limit": limit, "every": EVERY_SECONDS, "patience": patience}
+        self._program = Program(session, "delivery.chain.first", spec)
+        self._outbox = Outbox(self._program)
+        self._frames = self._program.frames(silence=SILENCE_SECONDS, cancel=cancel)
+        self._ended = False
 
-    # -- sending -------------------------------------------------------------------------------------------
-    @property
-    def sent(self) -> int:
-        return sum(sender.sent for sender in list(self._senders.values()))
+    def _said(self) -> FirstMessage:
+        for frame in self._frames:
+            if frame.kind == MESSAGE:
+                said = frame.decode(FirstMessage)
+                if said["event"] == "failed":
+                    raise UsageError(Reason.of_node(said["message"]), host=self._host.name, hint=said["hint"])
+                return said
+        raise HostFailed("it ended early", host=self._host.name, kind="protocol")
 
-    def send_to(self, name: str, epoch: int, secret: str, ways: list[Way]) -> None:
-        """Serve a host, beside the others."""
-        if name not in self._senders:
-            self._senders[name] = Sender(self, self._tls, lambda message: self.on_link(message), self._limit)
-        self._senders[name].connect_to(epoch, link_token(secret, epoch), ways)
+    def read(self) -> Manifest:
+        """What it has of each path. FleetError."""
+        trees = [self._tree(path) for path in self._paths]
+        self._count = sum(len(tree.by_path) for tree in trees)
+        return Manifest.of(trees)
 
-    def end(self) -> None:
-        self._todo.put(None)
-        for sender in self._senders.values():
-            sender.epoch = -1
+    def _tree(self, path: str) -> Tree:
+        entries, allocated = [], dict[str, int]()
+        while True:
+            said = self._said()
+            if said["event"] != "tree" or (said["more"] and not said["entries"]):
+                raise ProtocolError("a list of files was to come", self._host.name)
+            entries += said["entries"]
+            allocated |= said["allocated"]
+            if len(entries) > MAX_ENTRIES:
+                raise HostFailed(f"more than {MAX_ENTRIES} files", host=self._host.name, hint="pack them: tar")
+            if not said["more"]:
+                return Tree(
+                    Path(path), tuple(entries), tuple(said["skipped"]), said["mode"], allocated, tuple(said["linked"])
+                )
 
-    def take(self, position: int, end: int, cancelled: Callable[[], bool]) -> bytes:
-        """Bytes of the stream, for a Sender. A stream cannot skip: what cannot be read goes out as zeros."""
-        parts = []
-        while position < end:
-            index = bisect.bisect_right(self._manifest.starts, position) - 1
-            offset = position - self._manifest.starts[index]
-            size = min(end - position, self._manifest.files[index][4] - offset)
-            parts.append(self._read(index, offset, size))
-            position += size
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def follow(self, failed: Callable[[FleetError], None]) -> None:
+        """Take what it says, in a thread, until the end."""
 
-    def _read(self, index: int, offset: int, size: int) -> bytes:
-        data = b""
-        try:
-            with open(self._path(index), "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, offset)
-                same = self._is_same(index, os.fstat(file.fileno()))
-        except OSError:
-            same = False
-        if not same or len(data) < size:
-            self._has_changed(index)
-        return data + bytes(size - len(data))
+        def run() -> None:
+            try:
+                while not self._ended:
+                    self._take(self._said())
+            except FleetError as error:
+                if not self._ended and not isinstance(error, Interrupted):
+                    why = f"{self.name}, which has the files, is gone: {error.message}"
+                    failed(HostFailed(why, hint=error.hint, kind="lost"))
 
-    def _path(self, index: int) -> str:
-        number, path, *_ = self._manifest.files[index]
-        return os.path.join(self._roots[number], local(path)) if path else os.fspath(self._roots[number])
+        threading.Thread(target=run, name=self.name, daemon=True).start()
 
-    def _is_same(self, index: int, info: os.stat_result) -> bool:
-        return (info.st_size, info.st_mtime_ns) == self._manifest.files[index][4:6]
+    def _take(self, said: FirstMessage) -> None:
+        if said["event"] == "link":
+            self.on_link(said)
+        elif said["event"] == "sent":
+            self.sent = said["bytes"]
+        elif said["event"] == "news":
+            digests, changed = dict(said["digests"]), set(said["changed"])
+            if any(index >= self._count for index in digests.keys() | changed):
+                raise ProtocolError("a file that is not in its list", self._host.name)
+            self.digests |= digests
+            self.changed |= changed
+            self.on_news(digests, changed)
 
-    def _has_changed(self, index: int) -> None:
-        if index not in self.changed:
-            self.changed.add(index)
-            self.on_news({}, {index})
-
-    # -- digests -------------------------------------------------------------------------------------------
     def ask(self, files: Iterable[int]) -> set[int]:
-        """Have these digests worked out; those that are not known yet."""
         missing = set(files) - self.digests.keys() - self.changed
-        for index in sorted(missing - self._asked):
-            self._asked.add(index)
-            self._todo.put(index)
+        for part in in_parts(sorted(missing - self._asked), ASKED_AT_ONCE):
+            self._outbox.put({"op": "ask", "files": part})
+        self._asked |= missing
         return missing
 
-    def _work(self) -> None:
-        fresh, then = dict[int, str](), time.monotonic()
-        while (index := self._todo.get()) is not None:
-            begin = self._manifest.starts[index]
-            while any(s.at is not None and begin > s.at + AHEAD_BYTES for s in list(self._senders.values())):
-                time.sleep(0.1)
-            try:
-                digest = file_digest(self._path(index))
-                if self._is_same(index, os.stat(self._path(index))):
-                    fresh[index] = digest
-                else:
-                    self._has_changed(index)
-            except OSError:
-                self._has_changed(index)
-            if self._todo.empty() or len(fresh) >= BATCH_FILES or time.monotonic() - then > BATCH_SECONDS:
-                self.digests.update(fresh)
-                self.on_news(fresh, set())
-                fresh, then = {}, time.monotonic()
+    def serve(self, member: Member, epoch: int, session: Session | None) -> None:
+        token = link_token(member.token, epoch)
+        where = {"name": member.host.name, "addresses": member.addresses}
+        self._outbox.put({"op": "next", "epoch": epoch, "token": token, **where})
+
+    def end(self) -> None:
+        self._ended = True
+        self._outbox.put({"op": "end"})
+        self._outbox.close()

@@ -12,8 +12,8 @@ from pathlib import Path
 from fleet.delivery import rsync
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
-from fleet.delivery.tree import travelling
 from fleet.events import Progress
+from fleet.node.delivery.tree import travelling
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 

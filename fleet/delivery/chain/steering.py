@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fleet.delivery.chain.judge import HINTS, Judge, Verdict
 from fleet.delivery.chain.member import Member
-from fleet.delivery.chain.order import SOURCE, Chain
+from fleet.delivery.chain.order import HERE, SOURCE, Chain
 from fleet.errors import ConnectError, FleetError, HostFailed
 from fleet.events import Emit, Notice, Progress
 from fleet.node.delivery.chain.link import link_token
@@ -22,7 +22,7 @@ class Steering:
     one that is given up. every: seconds between their words. limit: of the source, bytes a second.
 
     cuts: what the loss of a host cost the one behind it, {"host": who went, "behind": who lost, "lost_seconds"}. The
-    caller holds its lock.
+    caller holds its lock. named: the source, in words.
     """
 
     def __init__(
@@ -33,12 +33,13 @@ class Steering:
         fail: Callable[[Member, FleetError], None],
         every: float,
         limit: int | None,
+        named: str = HERE,
     ) -> None:
         self.chain = Chain([(member.host.name, member.need["bytes"]) for member in lacking], time.monotonic(), limit)
-        self.judge = Judge(self.chain, every, limit is not None)
+        self.judge = Judge(self.chain, every, limit is not None, named)
         self.cuts: list[dict[str, str | float]] = []
         self._members = {member.host.name: member for member in lacking}
-        self._emit, self._serve, self._fail = emit, serve, fail
+        self._emit, self._serve, self._fail, self._named = emit, serve, fail, named
         self._lost: dict[str, tuple[str, float, int]] = {}
         self._give()
 
@@ -81,7 +82,7 @@ class Steering:
                 self._emit(Progress(name, "away", member.received, member.need["bytes"]))
                 self._emit(Notice("warning", f"{verdict.reason}: the others go on without it", name))
             elif verdict.action == "direct":
-                self._emit(Notice("info", f"gets its files from this machine from here on: {verdict.reason}", name))
+                self._emit(Notice("info", f"gets its files from {self._named} from here on: {verdict.reason}", name))
             elif verdict.action == "last" and verdict.kind != "trial":
                 self._emit(Notice("warning", f"goes to the end of the chain: {verdict.reason}", name))
             self._give(None if verdict.kind == "trial" else name)

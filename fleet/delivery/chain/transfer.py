@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,8 @@ from fleet import fanout
 from fleet.delivery.chain.certificate import make_certificate
 from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
 from fleet.delivery.chain.member import Member, converse
-from fleet.delivery.chain.source import Source
+from fleet.delivery.chain.source import Here, Source, There
 from fleet.delivery.chain.star import send
-from fleet.delivery.chain.tunnel import ways
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
 from fleet.each import failed, with_shared
@@ -34,7 +34,8 @@ FDS_PER_HOST = 2
 
 @dataclass(frozen=True)
 class Item:
-    """One PATH:DEST. source: an absolute path on the head. dests: host name -> path there ("~" is the node's)."""
+    """One PATH:DEST. source: an absolute path on the head, or where the origin has it. dests: host name -> path there
+    ("~" is the node's)."""
 
     source: Path
     dests: Mapping[str, str]
@@ -42,18 +43,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """limit: bytes a second that leave the head, None for no limit. via: "chain", or "rsync": a star."""
+    """limit: bytes a second that leave the source, None for no limit. via: "chain", or "rsync": a star. origin: the
+    host that has the files; None: this machine."""
 
     hosts: tuple[Host, ...]
     items: tuple[Item, ...]
     limit: int | None = None
     via: Literal["chain", "rsync"] = "chain"
+    origin: Host | None = None
 
 
 def run(plan: Broadcast, runtime: Runtime) -> Report:
     """Bring the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
 
-    Report.data: {"sources", "files", "size", "sent": bytes that left this machine, "cuts"}. Hosts that cannot be
+    Report.data: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be
     reached are left out; a host that refuses (no room, no right) keeps everything from being sent.
     """
     if plan.via == "rsync" and shutil.which("rsync") is None:
@@ -74,23 +77,47 @@ def _joined(reports: list[Report]) -> Report:
             **{key: sum(r.data.get(key, 0) for r in of_host) for key in ("files", "bytes")},
         }
         results.append(Result(first.host, first.ok, first.exit_status, error=first.error, data=data))
-    data = {key: [one for report in reports for one in report.data[key]] for key in ("sources", "cuts", "skipped")}
-    data |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent", "hard_links")}
+    told = dict(reports[0].data)
+    told |= {key: [one for report in reports for one in report.data[key]] for key in ("sources", "cuts", "skipped")}
+    told |= {key: sum(report.data[key] for report in reports) for key in ("files", "size", "sent", "hard_links")}
     final = tuple(results)
-    return Report("sync", final, exit_code_of(final), data)
+    return Report("sync", final, exit_code_of(final), told)
 
 
 def _run(plan: Broadcast, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {', '.join(str(item.source) for item in plan.items)}", ()))
-    manifest = scan([item.source for item in plan.items])
+    tls = make_certificate()
+    with _opened(plan, runtime, tls) as (manifest, source):
+        return _sent(plan, runtime, tls, manifest, source)
+
+
+@contextlib.contextmanager
+def _opened(plan: Broadcast, runtime: Runtime, tls: dict[str, str]) -> Iterator[tuple[Manifest, Here | There]]:
+    """What is to be sent, and who has it."""
+    sources = [item.source for item in plan.items]
+    if plan.origin is None:
+        manifest = scan(sources)
+        yield manifest, Here(manifest, sources, tls, plan.limit)
+        return
+    session = runtime.transport.connect(plan.origin, runtime.cancel)
+    try:
+        source = There(session, list(map(str, sources)), tls, plan.limit, PATIENCE_SECONDS, runtime.cancel)
+        yield source.read(), source
+    finally:
+        session.close()
+
+
+def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Manifest, source: Here | There) -> Report:
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(plan.hosts), len(plan.hosts), FDS_PER_HOST)
     members = [
         Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24)) for host in plan.hosts
     ]
     runtime.emit(Round("", tuple(host.name for host in plan.hosts)))
-    transfer = _Transfer(plan, manifest, members, runtime)
+    transfer = _Transfer(plan, manifest, members, runtime, tls, source)
     coordinator = transfer.coordinator
+    if isinstance(source, There):
+        source.follow(coordinator.abort)
     threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
     results: dict[str, Result] = {}
     try:
@@ -110,6 +137,7 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
         "cuts": coordinator.cuts,
         "skipped": list(manifest.skipped),
         "hard_links": manifest.hard_links,
+        **({"from": plan.origin.name} if plan.origin else {}),
     }
     return Report("sync", final, exit_code_of(final), data)
 
@@ -117,13 +145,20 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
 class _Transfer:
     """What the threads of one broadcast share."""
 
-    def __init__(self, plan: Broadcast, manifest: Manifest, members: list[Member], runtime: Runtime) -> None:
+    def __init__(
+        self,
+        plan: Broadcast,
+        manifest: Manifest,
+        members: list[Member],
+        runtime: Runtime,
+        tls: dict[str, str],
+        source: Source,
+    ) -> None:
         self._plan, self._manifest, self._runtime = plan, manifest, runtime
         self._sessions: dict[str, Session] = {}
         self._lock_order = LockOrder(plan.hosts if len(members) > 1 else (), runtime.cancel)
-        self._tls, self._claim = make_certificate(), claim()
+        self._tls, self._source, self._claim = tls, source, claim()
         self._every = max(0.2, len(members) / 160)
-        self._source = Source(manifest, [item.source.resolve() for item in plan.items], self._tls, plan.limit)
         self.coordinator = Coordinator(
             members,
             manifest,
@@ -133,14 +168,15 @@ class _Transfer:
             star=self.star if plan.via == "rsync" else None,
             every=self._every,
             limit=plan.limit,
+            named=source.name,
             locked=self._lock_order.leave,
         )
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
-        self._kinds = ["d" if item.source.is_dir() else "f" for item in plan.items]
+        folders = {entry[0] for entry in manifest.entries if entry[1:3] == ("", "d")}
+        self._kinds = ["d" if number in folders else "f" for number in range(len(plan.items))]
 
     def _serve(self, member: Member, epoch: int) -> None:
-        name = member.host.name
-        self._source.send_to(name, epoch, member.token, ways(member, self._sessions.get(name)))
+        self._source.serve(member, epoch, self._sessions.get(member.host.name))
 
     def member(self, member: Member) -> Result:
         """One host, from connecting to its result."""

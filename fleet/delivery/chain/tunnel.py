@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fleet.delivery.chain.member import Member
 from fleet.errors import FleetError
-from fleet.node.delivery.chain.send import DIAL_SECONDS
+from fleet.node.delivery.chain.send import way
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Channel, Session
 from fleet.transport.frames import NOISE_LIMIT
@@ -24,10 +24,7 @@ POLL_SECONDS = 0.5
 
 def ways(member: Member, session: Session | None) -> list[Way]:
     """Where this machine can dial a member, best first."""
-    direct: list[Way] = [
-        (f"{address}:{port}", partial(socket.create_connection, (address, port), DIAL_SECONDS))
-        for address, port in member.addresses
-    ]
+    direct = [way(address, port) for address, port in member.addresses]
     if session is None:
         return direct
     tunnel: Way = ("over its SSH connection", partial(_through, session, member))

@@ -24,14 +24,20 @@ class BroadcastPlan(Broadcast):
 
     def describe(self) -> dict[str, Any]:
         data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]
-        return {"data": data, "limit": self.limit, "via": self.via}
+        origin = {"from": self.origin.name} if self.origin else {}
+        return {"data": data, "limit": self.limit, "via": self.via, **origin}
 
     def lines(self) -> Iterator[Line]:
-        manifest = scan([item.source for item in self.items])
+        rest = "would be sent as far as a host does not have it:"
+        manifest = None if self.origin else scan([item.source for item in self.items])
         for number, item in enumerate(self.items):
-            files = Files([(entry[1] or item.source.name, entry[4]) for entry in manifest.files if entry[0] == number])
-            yield f"data: {item.source}, {files}; would be sent as far as a host does not have it:"
-            yield files
+            if manifest is None:
+                yield f"data: {item.source} of host {self.origin and self.origin.name}; {rest}"
+            else:
+                own = [entry for entry in manifest.files if entry[0] == number]
+                files = Files([(entry[1] or item.source.name, entry[4]) for entry in own])
+                yield f"data: {item.source}, {files}; {rest}"
+                yield files
             yield PerHost({name: [f"to {dest}"] for name, dest in item.dests.items()})
         limit = f", at most {size_text(self.limit)}/s" if self.limit else ""
         by = "a chain of the hosts" if self.via == "chain" else "rsync, from here to each"
@@ -39,20 +45,30 @@ class BroadcastPlan(Broadcast):
 
 
 def plan(
-    inventory: Inventory, data: Sequence[str], *, limit: str | None = None, via: Literal["chain", "rsync"] = "chain"
+    inventory: Inventory,
+    data: Sequence[str],
+    *,
+    limit: str | None = None,
+    via: Literal["chain", "rsync"] = "chain",
+    origin: Host | None = None,
 ) -> BroadcastPlan:
     """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
     to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to tell a
-    colon in PATH from the one before DEST. UsageError for what makes no sense."""
+    colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir when it is relative; all
+    others are to get it. UsageError for what makes no sense."""
+    hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
+    if origin is not None and via == "rsync":
+        raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
+    if not hosts:
+        raise UsageError(
+            f"host {inventory.names[0]} has it, no other is selected", hint="say whom to send it: -w HOSTS"
+        )
     items = []
     for text in data:
-        path, dest = _split(text)
-        try:
-            source = Path(path).expanduser().absolute()
-        except RuntimeError as error:
-            raise UsageError(f"--data {path!r}: there is no such user", hint="'~/...' is your own home") from error
-        items.append(Item(source, {host.name: _dest(host, path, source, dest) for host in inventory.hosts}))
-    for host in inventory.hosts:
+        path, dest = _split(text, here=origin is None)
+        source = _source(path, origin)
+        items.append(Item(source, {host.name: _dest(host, path, source, dest) for host in hosts}))
+    for host in hosts:
         seen: dict[str, Path] = {}
         for item in items:
             to = item.dests[host.name]
@@ -63,12 +79,21 @@ def plan(
                     hint="end DEST with '/' to put them inside it",
                 )
             seen[to] = item.source
-    return BroadcastPlan(inventory.hosts, tuple(items), None if limit is None else parse_rate(limit), via)
+    return BroadcastPlan(hosts, tuple(items), None if limit is None else parse_rate(limit), via, origin)
 
 
-def _split(text: str) -> tuple[str, str | None]:
+def _source(path: str, origin: Host | None) -> Path:
+    if origin is not None:
+        return Path(_dest(origin, path, Path(path if path[0] == "~" else Path(path).absolute()), None))
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"--data {path!r}: there is no such user", hint="'~/...' is your own home") from error
+
+
+def _split(text: str, here: bool) -> tuple[str, str | None]:
     path, colon, dest = text.rpartition(":")
-    if not colon or _exists(text):
+    if not colon or here and _exists(text):
         path, dest_or_none = text, None
     else:
         dest_or_none = dest
@@ -86,7 +111,7 @@ def _exists(text: str) -> bool:
 
 def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
     if dest is None:
-        if Path(path).expanduser().is_absolute() or host.workdir is None:
+        if path[0] in "/~" or host.workdir is None:
             return str(source)
         if ".." in Path(path).parts:
             raise UsageError(f"--data {path!r} leads out of the workdir", hint="say where it goes: --data PATH:DEST")

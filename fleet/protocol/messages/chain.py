@@ -5,7 +5,7 @@ Files are numbers: of the manifest's regular files, from 0.
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Matching
+from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Matching, Path, Sha256, Within
 
 Ranges = list[tuple[Count, Count]]  # from, to
 FileNumber = Annotated[str, Matching("[0-9]{1,18}")]
@@ -50,6 +50,26 @@ class Refused(Failed, total=False):
     kind: Literal["sync", "mixed"]
 
 
+# -- what the first sender says, where that is a node ---------------------------------------------------------------
+Mode = Annotated[int, lambda mode: 0 <= mode <= 0o7777]
+# path (bytes as surrogateescape text, relative; "" is the source itself), kind, mode, size, mtime_ns, link target
+Entry = tuple[Within | Literal[""], Literal["f", "d", "l"], Mode, Count, int, Path | Literal[""]]
+# more: another message goes on with it. skipped, linked: as Walk has them, in the last one
+Tree = TypedDict(
+    "Tree",
+    {
+        "event": Literal["tree"],
+        "entries": list[Entry],
+        "allocated": dict[Within | Literal[""], Count],
+        "skipped": list[Within],
+        "linked": list[tuple[int, int]],
+        "mode": Mode | None,
+        "more": bool,
+    },
+)
+News = TypedDict("News", {"event": Literal["news"], "digests": list[tuple[Count, Sha256]], "changed": list[Count]})
+Sent = TypedDict("Sent", {"event": Literal["sent"], "bytes": Count})
+FirstMessage = Tree | News | Sent | Link | Failed
 MemberMessage = Hello | Shared | Lacks | Need | At | Link | Corrupt | Done | Refused
 
 
@@ -64,3 +84,13 @@ class MemberSpec(Delivery):
     token: str
     listen: str
     targets: list[tuple[str, str]]
+
+
+class FirstSpec(TypedDict):
+    """paths: what it is to give. tls, every, patience: as of a member. limit: bytes a second."""
+
+    paths: list[str]
+    tls: dict[str, str]
+    limit: int | None
+    every: float
+    patience: float

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Count, Failed, Path, Sha256
+from fleet.protocol.messages.values import Count, Failed, Path, Sha256, Within
 
 # relative to what was asked for, "" where that is one file. link: where it leads to
 Entry = TypedDict(
     "Entry",
     {
-        "path": Annotated[Path, lambda path: not {"", ".", ".."} & set(path.split("/"))] | Literal[""],
+        "path": Within | Literal[""],
         "kind": Literal["file", "folder", "link"],
         "size": Count,
         "mode": Annotated[int, lambda mode: 0 <= mode <= 0o777],

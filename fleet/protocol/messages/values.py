@@ -17,6 +17,8 @@ class Matching:
 # bytes that are no UTF-8 come as \udc80 to \udcff
 Path = Annotated[str, Matching("[^\0\ud800-\udc7f\udd00-\udfff]+")]
 AbsolutePath = Annotated[str, Matching("/[^\0\ud800-\udc7f\udd00-\udfff]*")]
+# of a folder, and not out of it
+Within = Annotated[Path, lambda path: not {"", ".", ".."} & set(path.split("/"))]
 Count = Annotated[int, lambda number: 0 <= number < 1 << 62]
 Sha256 = Annotated[str, Matching("[0-9a-f]{64}")]
 # what a program says in the end that could not do its work

@@ -23,17 +23,15 @@ Conversation (J frames out, control lines in):
 "mixed"}.
 """
 
-import socket
 import ssl
 import time
-from functools import partial
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.add import begin, finish, take_stock
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.receive import Receiver
-from fleet.node.delivery.chain.send import DIAL_SECONDS, Sender
+from fleet.node.delivery.chain.send import Sender, way
 from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
@@ -42,7 +40,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from fleet.node.delivery.chain.send import Way
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.MemberMessage], None]" = send_json
@@ -92,10 +89,6 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
     while True:
         time.sleep(every)
         tell()
-
-
-def way(address: str, port: int) -> "Way":
-    return "%s:%s" % (address, port), partial(socket.create_connection, (address, port), DIAL_SECONDS)
 
 
 def run(spec: "chain.MemberSpec") -> None:

@@ -1,8 +1,10 @@
 """The sending end of a link: dials whom the head names, sends what it asks for. The head itself sends so, too."""
 
 import errno
+import socket
 import threading
 import time
+from functools import partial
 
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, reason_of, tls_context
@@ -10,7 +12,6 @@ from fleet.node.delivery.store import Stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Callable, Protocol
 
     from fleet.protocol.messages import chain
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 DIAL_SECONDS = 3.0
 ASKS = 5  # how often a successor may need everything anew
+
+
+def way(address: str, port: int) -> "Way":
+    return "%s:%s" % (address, port), partial(socket.create_connection, (address, port), DIAL_SECONDS)
 
 
 class Sender:

@@ -1,0 +1,98 @@
+"""A node as the first sender of a chain: tells what it has, then serves whom the head names.
+
+Conversation (J frames out, control lines in):
+    spec {"paths": [path], "tls": {"cert", "key"}, "limit": bytes a second or null, "every": s, "patience": s}
+    -> {"event": "tree", "entries", "allocated", "skipped", "linked", "mode", "more"}    of each path one or more
+    <- {"op": "ask", "files": [file]}
+    -> {"event": "news", "digests": [[file, sha256]], "changed": [file]}
+    <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more to send to, beside others
+    -> {"event": "link", "epoch", "kind", "why"}    sending failed
+    -> {"event": "sent", "bytes"}    every so often
+    <- {"op": "end"}
+"""
+
+import os
+import ssl
+import time
+
+from fleet.node.base.errors import Refused, failed
+from fleet.node.base.wire import encode, in_parts, send_exit, send_json, start
+from fleet.node.delivery.chain.conversation import worker
+from fleet.node.delivery.chain.send import way
+from fleet.node.delivery.chain.source import Source
+from fleet.node.delivery.head import Head
+from fleet.node.delivery.tree import Walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from fleet.protocol.messages import chain
+
+say: "Callable[[chain.FirstMessage], None]" = send_json
+MOST_TOLD = 10000
+
+
+def tell_tree(path: str) -> "list[Any]":
+    """What there is, told to the head; its regular files."""
+    walk = Walk(path)
+    try:
+        entries = list(walk.entries())
+    except FileNotFoundError as error:
+        if error.filename == path:
+            raise Refused(
+                "%s does not exist there" % path, "--data takes a path of the host that --from names"
+            ) from None
+        raise
+    parts = in_parts(entries)
+    for number, part in enumerate(parts, 1):
+        last = number == len(parts)
+        say(
+            {
+                "event": "tree",
+                "entries": part,
+                "allocated": {entry[0]: walk.allocated[entry[0]] for entry in part if entry[0] in walk.allocated},
+                "skipped": walk.skipped[:MOST_TOLD] if last else [],
+                "linked": walk.linked[:MOST_TOLD] if last else [],
+                "mode": walk.mode,
+                "more": not last,
+            }
+        )
+    return [entry for entry in entries if entry[1] == "f"]
+
+
+def run(spec: "chain.FirstSpec") -> None:
+    if not ssl.HAS_TLSv1_3:
+        raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "fetch it with 'fleet get', sync it on")
+    roots = [os.path.expanduser(os.fsdecode(encode(path))) for path in spec["paths"]]
+    files = [(number,) + tuple(entry) for number, root in enumerate(roots) for entry in tell_tree(root)]
+    source = Source(files, [os.fsencode(os.path.realpath(root)) for root in roots], spec["tls"], spec["limit"])
+
+    def news(digests: "dict[int, str]", changed: "set[int]") -> None:
+        say({"event": "news", "digests": sorted(digests.items()), "changed": sorted(changed)})
+
+    def report() -> None:
+        while True:
+            say({"event": "sent", "bytes": source.sent})
+            time.sleep(spec["every"])
+
+    source.on_news, source.on_link = news, say
+    worker(report)
+    for message in Head(spec["patience"]).lines():
+        op = message.get("op")
+        if op == "ask":
+            source.ask(message["files"])
+        elif op == "next":
+            ways = [way(*address) for address in message["addresses"]]
+            source.send_to(message["name"], message["epoch"], message["token"], ways)
+        elif op == "end":
+            break
+
+
+def main() -> None:
+    spec = start()
+    try:
+        run(spec)
+    except (Refused, OSError) as error:
+        send_json(failed(error))
+    send_exit(0)

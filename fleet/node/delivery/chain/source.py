@@ -1,0 +1,130 @@
+"""The machine that has everything, head or node: reads its files as one stream, knows their digests, sends."""
+
+import bisect
+import os
+import queue
+import time
+
+from fleet.node.base.files import file_digest
+from fleet.node.base.wire import encode, start_thread
+from fleet.node.delivery.chain.send import Limit, Sender
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Sequence
+
+    from fleet.node.delivery.chain.send import Way
+    from fleet.protocol.messages.chain import Link
+
+AHEAD_BYTES = 1 << 30  # what sending has just read is still in memory
+BATCH_FILES, BATCH_SECONDS = 500, 0.2
+
+
+class Source:
+    """files: the manifest's. roots: where each target's files lie. digests: file number -> sha256. changed: files that
+    nobody can have.
+
+    on_news: told of digests and changed files; on_link: of links that broke. Both are called in threads of their own.
+    """
+
+    def __init__(
+        self, files: "Sequence[Any]", roots: "Sequence[bytes]", tls: "dict[str, str]", limit: "int | None"
+    ) -> None:
+        self.files, self.roots, self.tls = files, roots, tls
+        self.limit = Limit(limit) if limit else None
+        self.starts: list[int] = []
+        self.total, self.count = 0, len(files)
+        for entry in files:
+            self.starts.append(self.total)
+            self.total += entry[4]
+        self.digests: dict[int, str] = {}
+        self.changed: set[int] = set()
+        self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
+        self.on_link: Callable[[Link], None] = lambda message: None
+        self.senders: dict[str, Sender] = {}
+        self.asked: set[int] = set()
+        self.todo: queue.Queue[int | None] = queue.Queue()
+        start_thread(self.work)
+
+    # -- sending -------------------------------------------------------------------------------------------
+    @property
+    def sent(self) -> int:
+        return sum(sender.sent for sender in list(self.senders.values()))
+
+    def send_to(self, name: str, epoch: int, token: str, ways: "list[Way]") -> None:
+        """Serve a host, beside the others."""
+        if name not in self.senders:
+            self.senders[name] = Sender(self, self.tls, lambda message: self.on_link(message), self.limit)
+        self.senders[name].connect_to(epoch, token, ways)
+
+    def end(self) -> None:
+        self.todo.put(None)
+        for sender in self.senders.values():
+            sender.epoch = -1
+
+    def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
+        """Bytes of the stream, for a Sender. A stream cannot skip: what cannot be read goes out as zeros."""
+        parts = []
+        while position < end:
+            index = bisect.bisect_right(self.starts, position) - 1
+            offset = position - self.starts[index]
+            size = min(end - position, self.files[index][4] - offset)
+            parts.append(self.read(index, offset, size))
+            position += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read(self, index: int, offset: int, size: int) -> bytes:
+        data = b""
+        try:
+            with open(self.path(index), "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), size, offset)
+                same = self.is_same(index, os.fstat(file.fileno()))
+        except OSError:
+            same = False
+        if not same or len(data) < size:
+            self.has_changed(index)
+        return data + bytes(size - len(data))
+
+    def path(self, index: int) -> bytes:
+        number, path, *_ = self.files[index]
+        return os.path.join(self.roots[number], encode(path)) if path else self.roots[number]
+
+    def is_same(self, index: int, info: "os.stat_result") -> bool:
+        return (info.st_size, info.st_mtime_ns) == tuple(self.files[index][4:6])
+
+    def has_changed(self, index: int) -> None:
+        if index not in self.changed:
+            self.changed.add(index)
+            self.on_news({}, {index})
+
+    # -- digests -------------------------------------------------------------------------------------------
+    def ask(self, files: "Iterable[int]") -> "set[int]":
+        """Have these digests worked out; those that are not known yet."""
+        missing = set(files) - self.digests.keys() - self.changed
+        for index in sorted(missing - self.asked):
+            self.asked.add(index)
+            self.todo.put(index)
+        return missing
+
+    def work(self) -> None:
+        fresh: dict[int, str] = {}
+        then = time.monotonic()
+        while True:
+            index = self.todo.get()
+            if index is None:
+                return
+            begin = self.starts[index]
+            while any(s.at is not None and begin > s.at + AHEAD_BYTES for s in list(self.senders.values())):
+                time.sleep(0.1)
+            try:
+                digest = file_digest(self.path(index))
+                if self.is_same(index, os.stat(self.path(index))):
+                    fresh[index] = digest
+                else:
+                    self.has_changed(index)
+            except OSError:
+                self.has_changed(index)
+            if self.todo.empty() or len(fresh) >= BATCH_FILES or time.monotonic() - then > BATCH_SECONDS:
+                self.digests.update(fresh)
+                self.on_news(fresh, set())
+                fresh, then = {}, time.monotonic()

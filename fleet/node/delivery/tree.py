@@ -1,0 +1,97 @@
+"""What a source of files consists of, on whichever machine it lies."""
+
+import errno
+import os
+import stat
+
+from fleet.node.base.errors import Refused
+from fleet.node.base.wire import decode
+from fleet.protocol.state import STATE_FOLDERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, Protocol
+
+    from fleet.protocol.messages.chain import Entry
+
+    class Rules(Protocol):
+        """What is left out of a folder; prefix: its path for the rules."""
+
+        def enter(self, folder: str, prefix: str) -> "Rules": ...
+
+        def drops(self, path: str, folder: bool) -> bool: ...
+
+
+class Walk:
+    """One reading of a file, or of a folder with all in it that `rules` do not drop, and what is found out by the way.
+
+    mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
+    a file with holes takes. linked: (device, inode) of each file that has other names.
+    """
+
+    def __init__(self, root: str, rules: "Rules | None" = None, prefix: str = "") -> None:
+        self.root, self.rules, self.prefix = root, rules, prefix
+        self.mode: int | None = None
+        self.skipped: list[str] = []
+        self.allocated: dict[str, int] = {}
+        self.linked: list[tuple[int, int]] = []
+
+    def entries(self) -> "Iterator[Entry]":
+        """Raises OSError, and Refused for what is neither file nor folder."""
+        info = os.stat(self.root)
+        if stat.S_ISDIR(info.st_mode):
+            self.mode = folder_mode(info)
+            yield from self.below("", self.rules, self.prefix)
+        elif stat.S_ISREG(info.st_mode):
+            yield self.file("", self.root, info)
+        else:
+            raise Refused("%s is neither a file nor a folder" % self.root, "name one of these")
+
+    def below(self, inside: str, rules: "Rules | None", prefix: str) -> "Iterator[Entry]":
+        """Entries below root/inside, folders before what they hold, sorted by name."""
+        folder = os.path.join(self.root, inside).rstrip("/") or "/"
+        rules = rules and rules.enter(folder, prefix)
+        with os.scandir(folder) as found:
+            children = sorted(found, key=lambda entry: entry.name)
+        for child in children:
+            is_folder = child.is_dir(follow_symlinks=False)
+            # what fleet itself keeps beside destinations: this machine may be a node, too
+            if (
+                is_folder
+                and child.name.endswith(STATE_FOLDERS)
+                or rules
+                and rules.drops(prefix + child.name, is_folder)
+            ):
+                continue
+            path = travelling(inside + child.name)
+            info = child.stat(follow_symlinks=False)
+            if is_folder:
+                yield (path, "d", folder_mode(info), 0, 0, "")
+                yield from self.below(inside + child.name + "/", rules, prefix + child.name + "/")
+            elif child.is_symlink():
+                yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
+            elif child.is_file(follow_symlinks=False):
+                yield self.file(path, child.path, info)
+            else:
+                self.skipped.append(path)
+
+    def file(self, path: str, full: str, info: "os.stat_result") -> "Entry":
+        if not os.access(full, os.R_OK):
+            raise PermissionError(errno.EACCES, "Permission denied", full)
+        if info.st_nlink > 1:
+            self.linked.append((info.st_dev, info.st_ino))
+        if info.st_blocks * 512 < info.st_size:
+            self.allocated[path] = info.st_blocks * 512
+        return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
+
+
+def folder_mode(info: "os.stat_result") -> int:
+    """What a folder gets on the nodes. What all their users may write would not be safe to sync into again; here
+    such folders come from file systems without modes, and careless umasks."""
+    mode = stat.S_IMODE(info.st_mode)
+    return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
+
+
+def travelling(name: str) -> str:
+    """A name in the file system's encoding, as UTF-8 with surrogateescape."""
+    return decode(os.fsencode(name))

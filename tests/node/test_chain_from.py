@@ -1,0 +1,134 @@
+"""`fleet sync --data PATH --from HOST` on this machine: a node as the chain's first sender, only ssh left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import UsageError
+from fleet.events import Event
+from fleet.model import Report
+from fleet.ops import broadcast
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.chain import FirstMessage
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel
+from fleet.transport.local import LocalTransport
+from tests.node.nodes import until
+from tests.node.test_chain import MB, Fleet
+from tests.node.test_code_sync import snapshot
+
+pytestmark = pytest.mark.usefixtures("own_home")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    (tmp_path / "n2").mkdir()
+    return Fleet(tmp_path, 3)
+
+
+@pytest.fixture
+def big(fleet: Fleet) -> Path:
+    path = fleet.folder / "n2/model.bin"
+    path.write_bytes(os.urandom(20 * MB + 12345))
+    return path
+
+
+def send(
+    fleet: Fleet, what: str, cancel: Cancel | None = None, seen: Callable[[Event], object] = id, **options: Any
+) -> Report:
+    plan = broadcast.plan(fleet.inventory, [what], origin=fleet.inventory.host("n2"), **options)
+    return broadcast.run(plan, Runtime(LocalTransport(), emit=seen, cancel=cancel or Cancel()))
+
+
+def test_a_folder_of_one_node_comes_to_the_others_as_it_is(fleet: Fleet) -> None:
+    source = fleet.folder / "n2/set"
+    (source / "a" / "b").mkdir(parents=True)
+    (source / "empty").mkdir(mode=0o711)
+    (source / "run.sh").write_text("#!/bin/sh\n")
+    (source / "run.sh").chmod(0o751)
+    (source / "a" / "b" / "space 'n\" $(id)\nnewline*").write_bytes(b"odd")
+    os.symlink("../run.sh", source / "a/link")
+    with (source / "holes").open("wb") as file:
+        file.truncate(5 * MB)
+    os.mkfifo(source / "pipe")
+    (source / ".x.fleet-data").mkdir()
+    report = send(fleet, "set")
+    assert report.exit_code == 0, report.results
+    assert [result.host for result in report.results] == ["n1", "n3"]
+    assert report.data["from"] == "n2" and report.data["skipped"] == [str(source / "pipe")]
+    os.unlink(source / "pipe")
+    (source / ".x.fleet-data").rmdir()
+    for name in ("n1", "n3"):
+        assert snapshot(fleet.folder / name / "set") == snapshot(source)
+    assert not any(result.data["files"] for result in send(fleet, "set").results)
+
+
+def test_what_cannot_be_had_from_it(fleet: Fleet, big: Path) -> None:
+    with pytest.raises(UsageError, match="n2/nothing does not exist there") as raised:
+        send(fleet, "nothing")
+    assert raised.value.host == "n2"
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        send(fleet, "/dev/null")
+    with pytest.raises(UsageError, match="not --from a host"):
+        send(fleet, "x", via="rsync")
+    fleet.inventory = type(fleet.inventory)(fleet.inventory.hosts[1:2])
+    with pytest.raises(UsageError, match="no other is selected"):
+        send(fleet, "x")
+
+
+def test_a_file_that_changes_there_never_gets_its_name(fleet: Fleet, big: Path) -> None:
+    def append(event: Event) -> None:
+        if getattr(event, "done", 0) > 4 * MB:
+            with big.open("ab") as file:
+                file.write(b"x")
+
+    report = send(fleet, big.name, seen=append, limit="8MB")
+    errors = [result.error and result.error.message for result in report.results]
+    assert all(error and "changed in the source while it was read" in error for error in errors), errors
+    assert not (fleet.folder / "n1" / big.name).exists()
+
+
+def test_nothing_is_left_there_of_an_interrupted_one(fleet: Fleet, big: Path) -> None:
+    cancel = Cancel()
+
+    def stop(event: Event) -> None:
+        if getattr(event, "done", 0) > 4 * MB:
+            cancel.set()
+
+    report = send(fleet, big.name, cancel, stop, limit="8MB")
+    assert report.exit_code == 130
+    until(lambda: not [pid for pid in os.listdir("/proc") if pid.isdigit() and first(pid)])
+    report = send(fleet, big.name)
+    assert report.exit_code == 0 and all(result.data["bytes"] < big.stat().st_size for result in report.results)
+
+
+def first(pid: str) -> bool:
+    """Whether that is a child of this process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"entries": [["../x", "f", 0o644, 1, 1, ""]]},
+        {"entries": [["/x", "f", 0o644, 1, 1, ""]]},
+        {"entries": [["x", "f", 0o100644, 1, 1, ""]]},
+        {"entries": [["x", "f", 0o644, -1, 1, ""]]},
+        {"entries": [["x", "b", 0o644, 1, 1, ""]]},
+        {"skipped": ["a\0"]},
+    ],
+)
+def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None:
+    message: dict[str, Any] = {"event": "tree", "entries": [], "allocated": {}, "skipped": [], "linked": []}
+    message |= {"mode": 0o755, "more": False}
+    decode(FirstMessage, message)
+    with pytest.raises(Misfit):
+        decode(FirstMessage, {**message, **changes})
