@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fleet.cli.hints import as_typed
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, fold, hint_line, talk, write_failures
@@ -58,3 +59,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
         f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
     )
+    if report.data["next"]:
+        talk("next:")
+    for step in report.data["next"]:  # whole lines, to be copied
+        talk(f"  {clean(as_typed(step))}", wrap=False)

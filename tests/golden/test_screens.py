@@ -293,6 +293,7 @@ def launch_from_its_first_words() -> None:
                 "seconds": 61.23,
                 "incomplete_logs": [],
                 "tracebacks": [{"ranks": [*range(16, 24)], "hosts": ["gpu03"], "exception": why, "log": "rank17.err"}],
+                "next": ["fleet logs train-20261121-200244-065c --rank 17 --err --tail 100"],
                 "first_failure": {
                     "host": "gpu03",
                     "rank": 17,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.kernel import evidence
 from fleet.ops.launch.logs import NodeLogs
+from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
@@ -47,6 +48,7 @@ def summarise(
     elif incomplete or any(node.status.get("left") for node in gang.nodes.values()):
         code = EXIT_HOST_FAILED
     results = tuple(_result(gang.nodes[host.name], run) for host in run.hosts)
+    first = describe(failure, run, logs, gang, tail) if failure else None
     if code == EXIT_OK and not all(result.ok for result in results):
         code = EXIT_HOST_FAILED
     return Report(
@@ -59,7 +61,8 @@ def summarise(
             "seconds": round(seconds, 3),
             "logs": str(run.logs),
             "stopped": gang.reason,
-            "first_failure": describe(failure, run, logs, gang, tail) if failure else None,
+            "first_failure": first,
+            "next": next_steps(first, run, _words(run, tail)) if first else [],
             "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
             "incomplete_logs": incomplete,
         },
@@ -82,6 +85,11 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
         return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"])
 
     return tail
+
+
+def _words(run: RunRecord, tail: Tail) -> Iterator[str]:
+    """What the first rank of each node wrote last: where scripts tell of their checkpoints."""
+    return (tail(node.host.name, node.ranks[0], stream) for node in run.nodes for stream in ("out", "err"))
 
 
 def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
@@ -135,7 +143,8 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     else:
         name = f"rank{failure.rank}.err"
         text = tail(failure.host, failure.rank)
-        text = text if text.strip() else tail(failure.host, failure.rank, "out")
+        if not text.strip() and (text := tail(failure.host, failure.rank, "out")):
+            name = f"rank{failure.rank}.out"
     # of a line that a progress bar rewrote, its last state
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     text = "\n".join(lines)

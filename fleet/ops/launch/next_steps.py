@@ -1,0 +1,41 @@
+"""What to type after a run has failed: commands to copy, the most fitting first. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fleet.ops.launch.record import RunRecord
+
+TAIL = 100
+RUNS_DIR = Path("runs")  # where logs are unless --runs-dir says otherwise
+# a script that tells of its checkpoint
+_SAVED = re.compile(
+    r"(?:sav(?:ed|ing)|wrote|writ(?:ing|ten)|checkpoint\w*|snapshot)\b.{0,99}?\w\.(?:pt|pth|bin|ckpt|safetensors|npz)\b|"
+    r"(?:sav(?:ed|ing)|wrote|writing|written)\b.{0,60}?checkpoint|Saving model checkpoint to",
+    re.IGNORECASE,
+)
+
+
+def next_steps(failure: dict[str, Any], run: RunRecord, said: Iterable[str]) -> list[str]:
+    """failure: as summary.describe() has it. said: last words of ranks."""
+    steps = []
+    if failure["what"] == "link":
+        return [_line(run, "attach", run.run_id)]
+    if failure["rank"] is not None and failure["what"] in ("rank", "vanished"):
+        stream = ["--err"] * failure["log"].endswith(".err")
+        steps.append(_line(run, "logs", run.run_id, "--rank", str(failure["rank"]), *stream, "--tail", str(TAIL)))
+    elif failure["what"] == "engine":
+        steps.append(_line(run, "logs", run.run_id, "--host", failure["host"], "--tail", str(TAIL)))
+    if any(_SAVED.search(text) for text in said):
+        steps.append(shlex.join(["fleet", "get", run.run_id]))
+    return steps
+
+
+def _line(run: RunRecord, verb: str, *words: str) -> str:
+    """Of a verb that reads the run's folder here."""
+    usual = run.logs.parent.absolute() == RUNS_DIR.absolute()
+    return shlex.join(["fleet", verb, *words, *([] if usual else ["--runs-dir", str(run.logs.parent)])])

@@ -1,0 +1,59 @@
+"""What to type after a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.model import Host, Inventory, Job
+from fleet.ops.launch.next_steps import next_steps
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import plan
+from tests.command_lines import accept
+
+RUN = "t-20261122-060000-0a1b"
+
+
+def steps(*said: str, runs_dir: str = "runs", **failure: Any) -> list[str]:
+    hosts = Inventory((Host("gpu1", "10.0.0.1"), Host("gpu2", "10.0.0.2")))
+    record = plan(hosts, Job("t.py"), LaunchOptions(runs_dir=Path(runs_dir)), RUN).record(0.0)
+    usual = {"host": "gpu2", "rank": 1, "what": "rank", "log": "rank1.err"}
+    found = next_steps({**usual, **failure}, record, said)
+    for line in found:
+        accept(line)
+    return found
+
+
+def test_the_log_of_the_rank_that_failed() -> None:
+    assert steps() == [f"fleet logs {RUN} --rank 1 --err --tail 100"]
+    assert steps(log="rank1.out") == [f"fleet logs {RUN} --rank 1 --tail 100"]
+    assert steps(what="engine", rank=None) == [f"fleet logs {RUN} --host gpu2 --tail 100"]
+
+
+def test_a_folder_of_runs_that_is_not_the_usual_one() -> None:
+    assert steps(runs_dir="my runs") == [f"fleet logs {RUN} --rank 1 --err --tail 100 --runs-dir 'my runs'"]
+
+
+def test_a_run_that_goes_on_without_this_machine_is_taken_up() -> None:
+    assert steps(what="link", rank=None) == [f"fleet attach {RUN}"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Epoch 3 | Training snapshot saved at snapshot.pt",
+        "Saving model checkpoint to out/checkpoint-500",
+        "=> saved ckpt/last.ckpt (step 100)",
+        "[Rank 0] Saving model checkpoint: /w/global_step10/mp_rank_00_model_states.pt",
+        "Saved checkpoint at step 9",
+    ],
+)
+def test_what_a_script_saved_is_fetched(said: str) -> None:
+    assert steps("loss 3\n" + said + "\nloss 2")[-1] == f"fleet get {RUN}"
+
+
+@pytest.mark.parametrize("said", ["loading snapshot from x", "saved time: 3 s", "no checkpoint found, from scratch"])
+def test_nothing_is_fetched_that_was_not_saved(said: str) -> None:
+    assert len(steps(said)) == 1
