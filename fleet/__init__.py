@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fleet.api import open as open
+    from fleet.api import reopen as reopen
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`open`, imported when it is asked for: all else of fleet is imported by way of this module."""
-    if name == "open":
-        from fleet.api import open
+    """`open` and its like, imported when they are asked for: all else of fleet is imported by way of this module."""
+    if name in ("open", "reopen"):
+        from fleet import api
 
-        return open
+        return getattr(api, name)
     raise AttributeError(f"module 'fleet' has no attribute '{name}'")

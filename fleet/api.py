@@ -17,6 +17,7 @@ raises. Nothing is printed.
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import threading
@@ -76,6 +77,27 @@ def open(
     return Fleet(inventory, inventory, transport, fanout, connect_timeout, emit, ask)
 
 
+def reopen(
+    run: str = "latest",
+    *,
+    runs_dir: str | os.PathLike[str] = "runs",
+    env: Mapping[str, str] | None = None,
+    fanout: int = 64,
+    connect_timeout: float = 10.0,
+    emit: Emit = silent,
+) -> Fleet:
+    """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
+
+    env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing."""
+    from fleet.inventory import select
+    from fleet.ops.runs import again
+
+    recorded = again.recorded(run, Path(runs_dir))
+    everyone = recorded.everyone(env or {})
+    inventory = select(everyone, recorded.selection, None)
+    return Fleet(inventory, everyone, recorded.transport, fanout, connect_timeout, emit)
+
+
 def refuse_command(argv: Sequence[str], shell: str | None) -> None:
     """UsageError where this is nothing that `exec` could run."""
     if isinstance(argv, str):
@@ -84,6 +106,13 @@ def refuse_command(argv: Sequence[str], shell: str | None) -> None:
         raise UsageError("give either a command behind '--' or --shell LINE", hint="fleet exec -- nvidia-smi -L")
     if argv and not argv[0]:
         raise UsageError("the command is empty", hint="fleet exec -- nvidia-smi -L")
+
+
+def asked_for(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a method's arguments those that are not its defaults: what makes the same call once more."""
+    known = inspect.signature(method).parameters
+    own = {name: given[name] for name in known if name not in ("self", "options", "runs_dir", "repeats")}
+    return {**{name: value for name, value in own.items() if value != known[name].default}, **given["options"]}
 
 
 class Verbs(ABC, Generic[R, C, L]):
@@ -291,18 +320,23 @@ class Verbs(ABC, Generic[R, C, L]):
         runs_dir: str | os.PathLike[str] = "runs",
         preflight: bool = True,
         detach: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+        repeats: str | None = None,
         **options: Any,
     ) -> L:
         """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
         "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one. engine: None is torchrun, or for
         a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
         program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
-        once it runs it goes on without this program, and `attach` follows it.
+        once it runs it goes on without this program, and `attach` follows it. folder: what `sync` mirrors, and the
+        workdir of hosts that have none; None: the current one. repeats: see `again`.
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
+        asked = asked_for(Verbs.launch, locals())
         from fleet.ops import launch
 
+        here = Path.cwd() if folder is None else Path(folder).absolute()
         count, counted = launch.parse_nproc(nproc_per_node)
         if module and no_python:
             raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
@@ -335,13 +369,27 @@ class Verbs(ABC, Generic[R, C, L]):
             preflight,
             sync,
             Path(runs_dir),
-            str(Path.cwd()),
+            str(here),
             force,
             detach,
+            asked={**asked, "folder": str(here)},
+            typed=self._fleet.typed,
+            repeats=repeats,
         )
-        job = engine_of(job.engine).prepare(job, Path.cwd())
+        job = engine_of(job.engine).prepare(job, here)
         run_id = launch.new_run_id(script, name or (script if module else None))
         return self._begin(launch.plan(self._fleet.inventory, job, how, run_id), launch.run)
+
+    def again(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> L:
+        """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same
+        script with the same options. changed: options of `launch` that are others now; `env` is added to. Differences
+        of the code's commit and of the nodes' versions are told by warnings.
+
+        UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
+        from fleet.ops.runs import again
+
+        recorded = again.recorded(run, Path(runs_dir))
+        return self.launch(**recorded.asked(changed), runs_dir=runs_dir, repeats=recorded.run)
 
     def attach(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> L:
         """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
@@ -392,7 +440,8 @@ class Verbs(ABC, Generic[R, C, L]):
 
 @dataclass(frozen=True)
 class Fleet(Verbs[Report, "Checked", "Run"]):
-    """Hosts and how they are reached. inventory: those selected, of `everyone`. See `open`."""
+    """Hosts and how they are reached. inventory: those selected, of `everyone`. See `open`. typed: the command line
+    that this comes from."""
 
     inventory: Inventory
     everyone: Inventory
@@ -401,6 +450,7 @@ class Fleet(Verbs[Report, "Checked", "Run"]):
     connect_timeout: float = 10.0
     emit: Emit = silent
     ask: Callable[[str], bool | None] = lambda question: None
+    typed: tuple[str, ...] = ()
 
     @property
     def _fleet(self) -> Fleet:

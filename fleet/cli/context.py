@@ -18,7 +18,7 @@ import click
 
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
-from fleet.cli.options import settings_of
+from fleet.cli.options import TYPED, settings_of
 from fleet.cli.output import clean, clean_lines, talk, write_failures, write_json
 from fleet.errors import EXIT_INTERRUPTED, UsageError
 from fleet.events import Emit, silent
@@ -47,6 +47,11 @@ def load_everyone() -> Inventory:
     everyone = meta["fleet.inventory"]
     assert isinstance(everyone, Inventory)
     return everyone
+
+
+def use_inventory(everyone: Inventory) -> None:
+    """Instead of one that is read."""
+    click.get_current_context().find_root().meta["fleet.inventory"] = everyone
 
 
 def load_inventory() -> Inventory:
@@ -88,7 +93,8 @@ def the_fleet(emit: Emit = silent) -> CliFleet:
     """The hosts that -i, -w and -x name, and how they are reached."""
     said = settings_of()
     inventory = load_inventory()
-    return CliFleet(inventory, load_everyone(), said.transport, said.fanout, said.connect_timeout, emit, ask)
+    typed = click.get_current_context().find_root().meta.get(TYPED, ())
+    return CliFleet(inventory, load_everyone(), said.transport, said.fanout, said.connect_timeout, emit, ask, typed)
 
 
 def leave_if_stuck() -> None:

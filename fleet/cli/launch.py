@@ -13,6 +13,7 @@ import click
 
 from fleet.api import Fleet, Planned
 from fleet.cli import plans, terminal
+from fleet.cli.again import again_options, changed, earlier, script_or_run
 from fleet.cli.command import completed
 from fleet.cli.context import detailed, handling, load_inventory, the_fleet
 from fleet.cli.engine_options import OWN, Launch, engine_options, sections, take
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         "Environment": ["env", "env_expand", "env_file"],
         "While it runs": ["detach", "lease", "grace", "node_timeout", "no_preflight"],
         "Name and logs": ["name", "runs_dir"],
+        "Once more": ["from_", "again"],
     },
 )
 @click.option(
@@ -116,30 +118,42 @@ if TYPE_CHECKING:
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
 @runs_dir_option("Where logs go.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
-@click.argument("script", shell_complete=completed("file"))
+@again_options
+@click.argument("script", required=False, callback=script_or_run, metavar="SCRIPT", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @engine_options
 @theirs
 @common_options
-def launch(script: str, args: tuple[str, ...], **given: Any) -> int:
+def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: str | None, **given: Any) -> int:
     """Start SCRIPT as ranks on all hosts, follow it, and collect every rank's logs in runs/RUN/HOST/.
 
     Everything behind SCRIPT is the script's own. Exit: the first failing rank's code, 128+n for signal n.
+
+    --from and --again take SCRIPT and all options from an earlier run (its id, a unique prefix, its name, 'latest');
+    those given now win.
     """
+    run = earlier(again, from_, given)
+    if run is not None and script is None:
+        script, args = run.command
+    assert script is not None
     if given["force"] and not given["sync"]:
         raise UsageError("--force has a meaning with --sync only", hint="fleet launch --sync --force " + script)
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
     settings = settings_of()
-    nnodes = given["nnodes"]
+    nnodes = given["nnodes"] or (run and run.nnodes(inventory))
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
     if not (settings.dry_run or settings.json or settings.quiet):
         # before anything is asked, or even imported, that takes its time
-        talk(clean(f"launching {script} on {where(hosts)}{_suited(script, given)}"))
+        once_more = f", as run {run.run}" if run else _suited(script, given)
+        talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:
-        plan = the_fleet().plan.launch(script, args, **_told(given))
+        told = _told({**given, "nnodes": nnodes})
+        if run is not None:
+            told = {**run.asked(changed(told)), "repeats": run.run, "runs_dir": given["runs_dir"]}
+        plan = the_fleet().plan.launch(**{**told, "script": script, "args": args})
     except UsageError as error:
         error.hint = with_options(error.hint, click.get_current_context())
         raise

@@ -18,7 +18,7 @@ import click
 from fleet import __version__
 from fleet.cli import hints
 from fleet.cli.command import SETTINGS, VerbGroup
-from fleet.cli.options import common_options, settings_of
+from fleet.cli.options import TYPED, common_options, settings_of
 from fleet.cli.verbs import VERB_GROUPS, VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
 
@@ -117,6 +117,7 @@ def _run(argv: Sequence[str], obj: Any) -> int:
     try:
         with cli.make_context("fleet", list(argv), obj=obj) as ctx:
             hints.remember(settings_of(ctx))
+            ctx.meta[TYPED] = ("fleet", *argv)
             begun = time.monotonic()
             code = cli.invoke(ctx)
             if settings_of(ctx).verbose and not settings_of(ctx).json:

@@ -77,7 +77,7 @@ def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-_KEY = "fleet.settings"
+_KEY, TYPED = "fleet.settings", "fleet.typed"  # in the root context's `meta`; the latter: the words of the command line
 
 
 def settings_of(ctx: click.Context | None = None) -> Settings:

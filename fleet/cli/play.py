@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -23,6 +22,7 @@ from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import select
+from fleet.inventory.secret import SECRET
 from fleet.model import Inventory
 from fleet.playbook import Param, Step, load, starting_at
 from fleet.playbook import play as run_steps
@@ -30,7 +30,6 @@ from fleet.tasks.named import NamedTasks
 
 # told once for the whole playbook, or per step by its own key ("on")
 ENV_OPTIONS = ("--env", "--env-expand")
-_SECRET = re.compile("token|secret|passw|credential|key|auth", re.IGNORECASE)
 _OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 
@@ -132,7 +131,7 @@ def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
     for word in vars_:
         name, _, value = word.partition("=")
         filled = [each for each in masks if value and value in each]
-        secret = any(_SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
+        secret = any(SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
         out.append(f"{name}=***" if secret else word)
     return out
 

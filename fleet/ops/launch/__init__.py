@@ -14,6 +14,7 @@ from fleet.model import Report
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
+from fleet.ops.launch.origin import Origin
 from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.start import Sessions, start_all, step
@@ -62,13 +63,13 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
     if draft.options.sync:
         with step(runtime, "sync", hosts):
             sync_code(draft, runtime)
-    sessions, folder = Sessions(runtime), None
+    sessions, folder, origin = Sessions(runtime), None, None
     try:
         with step(runtime, "preflight", hosts):
             plan = preflight(draft, sessions)
         folder = RunFolder.create(runs_dir, run_id)
         record = plan.record(time.time())
-        folder.write_json("run.json", {**plan.describe(), "started": record.started, "owner": record.owner})
+        origin = Origin(plan, record, folder, runtime)
         runtime.emit(
             Notice(
                 "info",
@@ -94,6 +95,8 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         return Run(record, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime).follow()
     finally:
         sessions.close()
+        if origin is not None:
+            origin.wait()
         if folder is not None:
             folder.release()
 

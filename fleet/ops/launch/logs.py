@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from fleet.errors import FleetError, ProtocolError, UsageError
@@ -34,6 +35,15 @@ def stream_of(name: str) -> tuple[int | None, str]:
 def private(path: str, flags: int) -> int:
     """An opener: what arguments and logs tell is the user's own business."""
     return os.open(path, flags, 0o600)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class NodeLogs:
@@ -161,7 +171,7 @@ class RunFolder:
                 os.close(fd)
                 return False
             os.ftruncate(fd, 0)
-            os.write(fd, json.dumps({"pid": os.getpid(), "helper": helper}).encode())
+            os.write(fd, json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode())
             self._held = fd
             return True
 
@@ -171,12 +181,8 @@ class RunFolder:
             self._held = None
 
     def holder(self) -> dict[str, Any]:
-        """Who holds it: {"pid", "helper"}, {} where that cannot be told."""
-        try:
-            found = json.loads((self.path / ".lock").read_text())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        """Who holds it: {"pid", "helper", "machine"}, {} where that cannot be told."""
+        return read_object(self.path / ".lock")
 
     def node(self, host: str) -> NodeLogs:
         return NodeLogs(self.path / host)

@@ -6,8 +6,9 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from fleet.engines.env_file import check_name, read_env_file
 from fleet.errors import UsageError
@@ -24,6 +25,9 @@ class LaunchOptions:
     as lost. preflight: False starts in spite of findings. force: with sync, also over what another folder
     delivered. detach: leave the run to itself once it runs. runs_dir: where runs/RUN is made. cwd: the head's
     folder, the workdir of hosts that have none.
+
+    For run.json: asked: what fleet.api's launch() was given. typed: the command line that it comes from. repeats: the
+    run that this one is to be another of.
     """
 
     nnodes: int | None = None
@@ -37,6 +41,9 @@ class LaunchOptions:
     cwd: str = "."
     force: bool = False
     detach: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    typed: tuple[str, ...] = ()
+    repeats: str | None = None
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:

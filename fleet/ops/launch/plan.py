@@ -25,7 +25,7 @@ PORTS = range(15000, 29500)  # below every system's ephemeral range, and not tor
 @dataclass(frozen=True)
 class Known:
     """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master. code: state
-    folder and digest of what a sync delivered there."""
+    folder and digest of what a sync delivered there. seen: facts that are kept in run.json."""
 
     python: str | None = None
     gpus: int = 0
@@ -33,6 +33,7 @@ class Known:
     address: str | None = None
     interface: str | None = None
     code: tuple[str, str] | None = None
+    seen: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,11 @@ from fleet.rules.rule import Finding
 from fleet.rules.units import counted
 from fleet.transport.base import Cancel, Transport
 
+# what a run may depend on
+KEPT = frozenset(
+    ("hostname", "user", "os", "kernel", "arch", "glibc", "driver", "cuda_toolkit", "nccl_library", "cpu", "memory")
+    + ("python", "packages", "torch", "deepspeed", "gpus", "script")
+)
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one says it has
 
 
@@ -120,6 +125,7 @@ def known_of(facts: Facts) -> Known:
         address=network.get("address"),
         interface=network.get("interface"),
         code=(code["state"], code["digest"]) if code and code["digest"] else None,
+        seen={name: value for name, value in facts.items() if name in KEPT and value not in (None, {}, [])},
     )
 
 

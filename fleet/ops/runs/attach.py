@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from fleet.errors import UsageError
@@ -68,11 +69,16 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
     if folder.held:
         return folder
     who = folder.holder()
-    if who.get("helper"):
+    machine = who.get("machine", gethostname())  # a home folder may be several machines'
+    if who.get("helper") and machine == gethostname():
         os.kill(int(who["pid"]), signal.SIGTERM)
         if folder.hold(HANDOVER_SECONDS):
             return folder
     raise UsageError(
-        f"process {who.get('pid', '?')} of this machine follows {found.run_id} already",
+        f"process {who.get('pid', '?')} of {_shown(machine)} follows {found.run_id} already",
         hint=f"fleet logs -f {found.run_id}",
     )
+
+
+def _shown(machine: str) -> str:
+    return "this machine" if machine == gethostname() else str(machine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import UsageError
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.logs import RunFolder, read_object
 
 DAY = 86400.0
 
@@ -35,8 +34,21 @@ class LocalRun:
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
     """Newest first."""
-    found = [_read(path.parent) for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
-    return sorted(found, key=lambda run: run.started, reverse=True)
+    return sorted(map(_read, _folders(runs_dir)), key=lambda run: run.started, reverse=True)
+
+
+def names(runs_dir: Path) -> list[str]:
+    """Newest first."""
+    return [folder.name for folder in sorted(_folders(runs_dir), key=_started, reverse=True)]
+
+
+def _folders(runs_dir: Path) -> list[Path]:
+    return [path.parent for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
+
+
+def _started(folder: Path) -> float:
+    started = read_object(folder / "run.json").get("started")
+    return started if isinstance(started, float) else (folder / "events.jsonl").stat().st_mtime
 
 
 def prunable(runs: list[LocalRun], keep: int, days: float) -> list[LocalRun]:
@@ -59,8 +71,7 @@ def prune(run: LocalRun) -> None:
 
 
 def _read(path: Path) -> LocalRun:
-    plan, summary = _object(path / "run.json"), _object(path / "summary.json")
-    started = plan.get("started")
+    plan, summary = read_object(path / "run.json"), read_object(path / "summary.json")
     code = summary.get("exit_code")
     folder = RunFolder(path)
     free = folder.hold()
@@ -79,17 +90,9 @@ def _read(path: Path) -> LocalRun:
     return LocalRun(
         path.name,
         state,
-        started if isinstance(started, float) else (path / "events.jsonl").stat().st_mtime,
+        _started(path),
         sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir()),
         code if isinstance(code, int) else None,
         plan.get("engine"),
         str(path),
     )
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

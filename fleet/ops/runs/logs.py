@@ -18,7 +18,7 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import LOG, RunFolder, stream_of
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing
-from fleet.ops.runs.local import local_runs
+from fleet.ops.runs.local import names
 from fleet.runtime import Runtime
 
 POLL_SECONDS = 0.1
@@ -135,9 +135,8 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 
 def _named(plan: LogsPlan, runtime: Runtime) -> tuple[str, FoundRun | None]:
     """The run, and what its nodes know of it; None where all of it is here, or nothing is known there any more."""
-    local = [each.run for each in local_runs(plan.runs_dir)]
     try:
-        run_id = choose(plan.word, local)
+        run_id = choose(plan.word, names(plan.runs_dir))
     except FleetError:
         run_id = ""
     if run_id and is_whole(plan.runs_dir / run_id / "summary.json"):

@@ -1,0 +1,108 @@
+"""run.json: what started a run, and all that is needed to start it once more. ops/runs/again.py reads it."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fleet
+from fleet.errors import FleetError
+from fleet.events import Notice
+from fleet.inventory.secret import kept_of, masked
+from fleet.model import Host, Inventory
+from fleet.ops.launch.code import SECONDS, look
+from fleet.ops.launch.differences import differences
+from fleet.ops.launch.logs import RunFolder, private, read_object
+from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.record import RunRecord, host_as_json
+from fleet.runtime import Runtime
+from fleet.transport.base import Transport
+
+RUN, DIFF = "run.json", "code.diff"
+VARIABLES = ("env", "env_expand")
+
+
+class Origin:
+    """Writes it at once, and once more with what git says, which is asked while the nodes start. Emits what is not as
+    it was in the run that this one repeats."""
+
+    def __init__(self, plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime) -> None:
+        self._document = document(plan, record, runtime.transport)
+        self._folder, self._runtime = folder, runtime
+        repeats = plan.options.repeats
+        self._before = read_object(plan.options.runs_dir / repeats / RUN) if repeats else {}
+        folder.write_json(RUN, self._document)
+        self._thread = threading.Thread(target=self._add_code, name="fleet-code", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until all of it is written; git has its own deadline."""
+        self._thread.join(2 * SECONDS)
+
+    def _add_code(self) -> None:
+        code, diff = look(self._document["fleet"]["folder"])
+        self._document["code"] = {**code.as_json(), "diff": DIFF if diff else None}
+        try:
+            if diff:
+                with open(self._folder.path / DIFF, "wb", opener=private) as file:
+                    file.write(diff)
+            self._folder.write_json(RUN, self._document)
+        except (OSError, FleetError) as error:
+            self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
+        for said in differences(self._before, self._document):
+            record = self._folder.event("differs", message=said, run=self._document["repeats"])
+            self._runtime.emit(Notice("warning", said, data=record))
+
+
+def document(plan: Plan, record: RunRecord, transport: Transport) -> dict[str, Any]:
+    """Of variables that may be secret the names only, with null."""
+    options = plan.options
+    asked = {name: kept_of(value) if name in VARIABLES else value for name, value in options.asked.items()}
+    return {
+        **plan.describe(),
+        "started": record.started,
+        "owner": record.owner,
+        "repeats": options.repeats,
+        "fleet": {
+            "version": fleet.__version__,
+            "python": platform.python_version(),
+            "argv": masked(options.typed),
+            "folder": options.cwd,
+            "transport": transport.name,
+        },
+        "launch": asked,
+        "inventory": _inventory(plan.inventory, plan.hosts, transport),
+        "facts": {name: dict(known.seen) for name, known in plan.facts.items()},
+        "code": None,
+    }
+
+
+def _inventory(inventory: Inventory, used: tuple[Host, ...], transport: Transport) -> dict[str, Any]:
+    """selected: the hosts that were to choose from, as -w has it; None: all."""
+    source = Path(inventory.source)
+    whole = not inventory.unselected and all(host.devices is None for host in inventory.hosts)
+    return {
+        "source": str(source.absolute()) if source.exists() else None,
+        "selected": None if whole else ",".join(map(_word, inventory.hosts)),
+        "used": ",".join(map(_word, used)),
+        "env": kept_of(inventory.env),
+        "hosts": [_host(host) for host in inventory.hosts],
+        "gateways": [_host(hop) for hop in _gateways(inventory, transport)],
+    }
+
+
+def _gateways(inventory: Inventory, transport: Transport) -> list[Host]:
+    names = set(inventory.names)
+    hops = {hop.name: hop for host in inventory.hosts for hop in transport.route(host)}
+    return [hop for name, hop in hops.items() if name not in names]
+
+
+def _word(host: Host) -> str:
+    return host.name if host.devices is None else f"{host.name}:{','.join(map(str, host.devices))}"
+
+
+def _host(host: Host) -> Mapping[str, Any]:
+    return {**host_as_json(host), "devices": None, "env": kept_of(host.env)}
