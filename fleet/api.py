@@ -94,7 +94,7 @@ def reopen(
 
     recorded = again.recorded(run, Path(runs_dir))
     everyone = recorded.everyone(env or {})
-    inventory = select(everyone, recorded.selection, None)
+    inventory = select(everyone, recorded.selected, None)
     return Fleet(inventory, everyone, recorded.transport, fanout, connect_timeout, emit)
 
 

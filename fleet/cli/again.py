@@ -57,7 +57,7 @@ def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> R
         from fleet.ops.launch import read_env
 
         use_inventory(run.everyone(read_env(given["env_file"], given["env"], (), os.environ)[0]))
-        settings.hosts = settings.hosts or run.selection
+        settings.hosts = settings.hosts or run.selected
     elif settings.inventory is None and run.source and "FLEET_INVENTORY" not in os.environ:
         settings.inventory = run.source
     settings.hosts = settings.hosts or run.narrowed

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         "fleet launch --engine deepspeed train.py --deepspeed_config ds.json",
         "fleet launch -m my_package.train --lr 1e-4",
         "fleet launch sft.sh",
+        "fleet launch --again latest -x gpu04",
     ),
     sections={
         "What runs": [

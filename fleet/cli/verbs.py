@@ -40,7 +40,9 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
             "fleet.cli.sync:sync", "Code, data or wheels to every host.", ("sync", "sync_data", "sync_wheels")
         ),
         "launch": Verb(
-            "fleet.cli.launch:launch", "Start a distributed run, follow it, collect every rank's logs.", ("launch",)
+            "fleet.cli.launch:launch",
+            "Start a distributed run, follow it, collect every rank's logs.",
+            ("launch", "again"),
         ),
         "ps": Verb("fleet.cli.runs:ps", "Show the runs on the hosts, whoever started them.", ("ps",), step=False),
         "logs": Verb("fleet.cli.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),

@@ -10,7 +10,8 @@ SECRET = re.compile("token(?!iz)|secret|passw|passphrase|credential|key|auth(?!o
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"
 )
-_LOGIN = re.compile(r"://[^/\s]*@")
+# a login in an address, and how well-known keys begin
+_GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)")
 _WORD = re.compile("[A-Za-z0-9]+")
 MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a word of both letters and digits may be a password
 OPTIONS = ("--env", "--env-expand", "--var")
@@ -18,7 +19,7 @@ OPTIONS = ("--env", "--env-expand", "--var")
 
 def kept(name: str, value: str) -> str | None:
     """The value, where it is a setting, a number, a path or plain words; None for all that may be a secret."""
-    if SECRET.search(name) or _LOGIN.search(value) or not value.isprintable() or len(value) > MAX_VALUE:
+    if SECRET.search(name) or _GIVEN_AWAY.search(value) or not value.isprintable() or len(value) > MAX_VALUE:
         return None
     if _SETTINGS.match(name) or _is_number(value):
         return value

@@ -48,6 +48,7 @@ def _of_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 def versions(facts: Mapping[str, Any]) -> dict[str, str]:
     """Of what a run's ranks use, by name."""
     found = {"python": (facts.get("python") or {}).get("version"), **(facts.get("packages") or {})}
+    found |= {name: (facts.get(name) or {}).get("version") for name in ("torch", "deepspeed")}
     found["script, by its sha256,"] = ((facts.get("script") or {}).get("sha256") or "")[:SHORT]
     found |= {name: facts.get(name) for name in ("driver", "cuda_toolkit", "nccl_library")}
     return {name: str(version) for name, version in found.items() if version}

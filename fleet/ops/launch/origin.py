@@ -74,30 +74,23 @@ def document(plan: Plan, record: RunRecord, transport: Transport) -> dict[str, A
             "transport": transport.name,
         },
         "launch": asked,
-        "inventory": _inventory(plan.inventory, plan.hosts, transport),
+        "inventory": _inventory(plan.inventory, plan.hosts),
         "facts": {name: dict(known.seen) for name, known in plan.facts.items()},
         "code": None,
     }
 
 
-def _inventory(inventory: Inventory, used: tuple[Host, ...], transport: Transport) -> dict[str, Any]:
-    """selected: the hosts that were to choose from, as -w has it; None: all."""
+def _inventory(inventory: Inventory, used: tuple[Host, ...]) -> dict[str, Any]:
+    """hosts: all, also those not selected, which may be gateways to others. selected, used: as -w has them."""
     source = Path(inventory.source)
-    whole = not inventory.unselected and all(host.devices is None for host in inventory.hosts)
     return {
         "source": str(source.absolute()) if source.exists() else None,
-        "selected": None if whole else ",".join(map(_word, inventory.hosts)),
+        "whole": not inventory.unselected and all(host.devices is None for host in inventory.hosts),
+        "selected": ",".join(map(_word, inventory.hosts)),
         "used": ",".join(map(_word, used)),
         "env": kept_of(inventory.env),
-        "hosts": [_host(host) for host in inventory.hosts],
-        "gateways": [_host(hop) for hop in _gateways(inventory, transport)],
+        "hosts": [_host(host) for host in (*inventory.hosts, *inventory.unselected)],
     }
-
-
-def _gateways(inventory: Inventory, transport: Transport) -> list[Host]:
-    names = set(inventory.names)
-    hops = {hop.name: hop for host in inventory.hosts for hop in transport.route(host)}
-    return [hop for name, hop in hops.items() if name not in names]
 
 
 def _word(host: Host) -> str:

@@ -33,15 +33,14 @@ class Recorded:
         return found
 
     @property
-    def selection(self) -> str:
+    def selected(self) -> str:
         """The hosts that were to choose from, as -w has it."""
-        return str(self.document["inventory"]["selected"] or ",".join(host["name"] for host in self._hosts))
+        return str(self.document["inventory"]["selected"])
 
     @property
     def narrowed(self) -> str | None:
         """The same, None where it was the whole inventory."""
-        found: str | None = self.document["inventory"]["selected"]
-        return found
+        return None if self.document["inventory"]["whole"] else self.selected
 
     @property
     def command(self) -> tuple[str, tuple[str, ...]]:
@@ -51,28 +50,22 @@ class Recorded:
 
     def nnodes(self, inventory: Inventory) -> str | None:
         """How many nodes it was to have, and no more than there are now: hosts were left out on purpose."""
-        asked = str(self.document["launch"].get("nnodes", ""))
+        asked = str(self.document["launch"].get("nnodes") or "")
         return str(min(int(asked), len(inventory.hosts))) if asked.isdecimal() else asked or None
 
-    @property
-    def _hosts(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.document["inventory"]["hosts"]
-        return found
-
     def everyone(self, env: Mapping[str, str]) -> Inventory:
-        """Its hosts as they were described, and the gateways to them. env: values that were not kept. UsageError."""
+        """The inventory as it was. env: values of its variables that were not kept. UsageError where one is missing."""
         stored = self.document["inventory"]
-        hosts = [*stored["hosts"], *stored["gateways"]]
-        withheld = {
-            name for part in (stored, *hosts) for name, value in part["env"].items() if value is None
-        } - env.keys()
-        self._refuse(withheld, "variables of its inventory")
+        chosen = {word.partition(":")[0] for word in self.selected.split(",")}
+        needed = [stored["env"], *(host["env"] for host in stored["hosts"] if host["name"] in chosen)]
+        self._refuse({name for each in needed for name, value in each.items() if value is None} - env.keys())
 
-        def filled(part: Mapping[str, Any]) -> dict[str, str]:
-            return {name: env[name] if value is None else value for name, value in part["env"].items()}
+        def filled(kept: Mapping[str, str | None]) -> dict[str, str]:
+            values = {name: env.get(name) if value is None else value for name, value in kept.items()}
+            return {name: value for name, value in values.items() if value is not None}
 
-        made = tuple(Host(**{**each, "env": filled(each)}) for each in hosts)
-        return Inventory(made, env=filled(stored), source=stored["source"] or self.run)
+        hosts = tuple(Host(**{**host, "env": filled(host["env"])}) for host in stored["hosts"])
+        return Inventory(hosts, env=filled(stored["env"]), source=stored["source"] or self.run)
 
     def asked(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         """What fleet.api's launch() was given, and what is others now. UsageError."""
@@ -81,15 +74,15 @@ class Recorded:
         for name, other in (VARIABLES, VARIABLES[::-1]):
             for given in changed.get(name) or {}:  # a variable is either literal or expanded
                 variables[other].pop(given, None)
-        self._refuse({k for each in variables.values() for k, value in each.items() if value is None}, "variables")
+        self._refuse({name for each in variables.values() for name, value in each.items() if value is None})
         return {**then, **changed, **variables}
 
-    def _refuse(self, withheld: set[str], whose: str) -> None:
+    def _refuse(self, withheld: set[str]) -> None:
         if withheld:
             given = " ".join(f"--env {name}" for name in sorted(withheld))
             raise UsageError(
-                f"run {self.run}: values of {whose} that may be secret are not kept: {', '.join(sorted(withheld))}",
-                hint=f"give them again, as they are set here: {given}",
+                f"run {self.run}: what may be secret is not kept, so give it again: {', '.join(sorted(withheld))}",
+                hint=f"add {given}, which takes the value from your environment, or NAME=VALUE",
             )
 
 
@@ -99,7 +92,7 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
         run = choose(word, names(runs_dir))
     except UsageError as error:
         hint = error.hint if "begin so" in error.message else "'fleet runs' lists those of this folder; see --runs-dir"
-        raise UsageError(f"{error.message} in {runs_dir}", hint=hint) from None
+        raise UsageError(f"{runs_dir}: {error.message}", hint=hint) from None
     path = runs_dir / run / RUN
     document = read_object(path)
     if not all(isinstance(document.get(part), dict) for part in ("launch", "inventory", "fleet")):

@@ -1,0 +1,244 @@
+"""run.json says what started a run, `launch --again` and `--from` start it once more. Hosts are this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fleet
+from fleet.cli.main import run
+from fleet.errors import UsageError
+from fleet.events import Notice
+from fleet.inventory.secret import kept, masked
+from fleet.ops.launch import code
+from fleet.ops.launch.differences import differences
+from fleet.ops.runs.again import recorded
+
+HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0.0.1}\n  b:\n  c:\n"
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *(("X", value) for value in ("8", "1e-4", "-0.5", "true", "fast", "my-project", "~/data/imagenet", "bf16", "")),
+        ("NCCL_SOCKET_IFNAME", "=eth0,enp193s0f1"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+    ],
+)
+def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
+    assert kept(name, value) == value
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *((name, "8") for name in ("HF_TOKEN", "api_key", "MY_SECRET", "DB_PASSWORD", "Auth", "AWS_CREDENTIALS")),
+        *(("X", value) for value in ("hunter3", "hf_AbCdEf", "a" * 21, "6fc3a1bde2", "two\nlines", "x" * 500, "ключ")),
+        ("WANDB_BASE_URL", "https://me:pw@host/"),
+        ("X", "postgres://me@host/db"),
+    ],
+)
+def test_what_may_be_one_is_not(name: str, value: str) -> None:
+    assert kept(name, value) is None
+    assert masked(["fleet", "launch", "--env", f"{name}={value}", f"--env-expand={name}={value}", "x.py"]) == [
+        *("fleet", "launch", "--env", f"{name}=***", f"--env-expand={name}=***", "x.py")
+    ]
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ("-c", "user.name=me", "-c", "user.email=me@x", "-c", "init.defaultBranch=main")
+    return subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_git_says(tmp_path: Path) -> None:
+    assert code.look(str(tmp_path))[0].why == "not a git repository (or any of the parent directories): .git"
+    git(tmp_path, "init")
+    (tmp_path / "train.py").write_text("one\n")
+    git(tmp_path, "add", ".")
+    assert code.look(str(tmp_path)) == (code.Code(str(tmp_path), None, "main", True, 0), b""), "no commit yet"
+    git(tmp_path, "commit", "-m", "x")
+    head = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert code.look(str(tmp_path)) == (code.Code(str(tmp_path), head, "main", False, 0), b"")
+    (tmp_path / "train.py").write_text("two\n")
+    (tmp_path / ".env").write_text("SECRET=hunter2\n")
+    (tmp_path / "sub").mkdir()
+    for folder in (tmp_path, tmp_path / "sub"):
+        found, diff = code.look(str(folder))
+        assert (found.commit, found.dirty, found.untracked) == (head, True, 1)
+        assert b"-one\n+two\n" in diff and b"hunter2" not in diff
+    git(tmp_path, "checkout", "--", "train.py")
+    subprocess.run(["git", "apply"], input=diff, cwd=tmp_path, check=True)
+    assert (tmp_path / "train.py").read_text() == "two\n", "it is a diff that can be applied"
+
+
+def test_git_runs_nothing_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init")
+    (tmp_path / "train.py").write_text("one\n")
+    (tmp_path / ".gitattributes").write_text("*.py diff=odd\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "x")
+    (tmp_path / "train.py").write_text("two\n")
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/$0.ran {tmp_path}/ran\ncat\n")
+    trap.chmod(0o755)
+    for hook in ("post-index-change", "fsmonitor-watchman"):
+        (tmp_path / ".git/hooks").mkdir(exist_ok=True)
+        (tmp_path / ".git/hooks" / hook).symlink_to(trap)
+    for key in ("core.fsmonitor", "diff.external", "core.pager", "diff.odd.command", "diff.odd.textconv"):
+        git(tmp_path, "config", key, str(trap))
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
+    index = (tmp_path / ".git/index").stat().st_mtime_ns
+    found, diff = code.look(str(tmp_path))
+    assert found.dirty and b"+two" in diff and not (tmp_path / "ran").exists()
+    assert (tmp_path / ".git/index").stat().st_mtime_ns == index
+
+
+def test_git_that_hangs_or_tells_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "git"
+    fake.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    begun = time.monotonic()
+    found, diff = code.look(str(tmp_path), seconds=0.3)
+    assert found.why == "git status took more than 5 s" and not diff and time.monotonic() - begun < 20
+    fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    assert code.look(str(tmp_path))[0].why == "git status tells more than 4 MiB"
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert code.look(str(tmp_path))[0].why == "git: No such file or directory"
+
+
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The run.json of a run on one of three hosts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(HOSTS % tmp_path)
+    (tmp_path / "show.sh").write_text('echo "$MODE $HF_TOKEN $OF_ALL $*"\n')
+    words = ["--env", "MODE=fast", "--env", "HF_TOKEN=hunter2", "--grace", "2", "show.sh", "--lr", "1"]
+    assert run(["--transport", "local", "-w", "a", "launch", *words]) == 0
+    return document("latest")
+
+
+def document(word: str) -> dict[str, Any]:
+    return dict(recorded(word, Path("runs")).document)
+
+
+def lines() -> list[str]:
+    """What the ranks of the last run wrote."""
+    return [path.read_text().strip() for path in sorted((Path("runs") / document("latest")["run"]).glob("*/rank*.out"))]
+
+
+def test_what_started_a_run(first: dict[str, Any]) -> None:
+    path = Path("runs") / first["run"] / "run.json"
+    assert path.stat().st_mode & 0o777 == 0o600 and "hunter2" not in path.read_text()
+    assert first["fleet"]["argv"][:6] == ["fleet", "--transport", "local", "-w", "a", "launch"]
+    assert (first["fleet"]["folder"], first["fleet"]["transport"]) == (str(Path.cwd()), "local")
+    assert first["launch"]["env"] == {"MODE": "fast", "HF_TOKEN": None}
+    assert (first["launch"]["script"], first["launch"]["args"]) == ("show.sh", ["--lr", "1"])
+    assert first["inventory"]["selected"] == "a" and len(first["inventory"]["hosts"]) == 3
+    assert first["facts"]["a"]["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert first["code"]["folder"] == str(Path.cwd())
+
+
+def test_again(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["launch", "--again", "latest"]) == 2
+    said = capfd.readouterr().err
+    assert f"run {first['run']}: what may be secret is not kept, so give it again: HF_TOKEN" in said
+    assert run(["launch", "--again", "show", "--env", "HF_TOKEN=x"]) == 0
+    assert lines() == ["fast x 1 --lr 1"]
+    assert document("latest")["repeats"] == first["run"] and document("latest")["grace"] == 2.0
+    Path("fleet.yaml").write_text(HOSTS.replace("OF_ALL: 1", "OF_ALL: 2") % Path.cwd())
+    words = ["--again", "latest", "--env", "HF_TOKEN=y", "--env", "MODE=slow", "--grace", "3", "./show.sh"]
+    assert run(["launch", *words]) == 0, (
+        "the same host of what the inventory says now, with another mode, and no arguments"
+    )
+    assert lines() == ["slow y 2"] and document("latest")["grace"] == 3.0
+
+
+def test_from(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    Path("fleet.yaml").write_text("hosts: [other]\n")
+    Path("show.sh").write_text('echo "now $MODE $HF_TOKEN $OF_ALL $*"\n')
+    assert run(["launch", "--from", "latest", "--env", "HF_TOKEN=x"]) == 0
+    assert lines() == ["now fast x 1 --lr 1"]
+    assert "warning: a: script, by its sha256, is" in capfd.readouterr().err
+    assert run(["launch", "--again", document("latest")["run"], "--env", "HF_TOKEN=x"]) == 121, "a is gone there"
+
+
+WHICH: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({}, ["--again", "latest"], ["a"]),
+    ({}, ["--from", "latest", "-w", "a,c"], ["a", "c"]),
+    ({"selected": "c,b"}, ["--from", "latest"], ["b", "c"]),
+    ({"whole": True}, ["--again", "latest", "-x", "b"], ["a", "c"]),
+    ({"whole": True, "nnodes": "3"}, ["--again", "latest", "-x", "b"], ["a", "c"]),
+    ({"whole": True, "nnodes": "3"}, ["--again", "latest", "--nnodes", "1"], ["a"]),
+]
+
+
+def test_on_which_hosts(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    for asked, words, hosts in WHICH:
+        changed = {**first, "inventory": {**first["inventory"], **asked}}
+        changed["launch"] = {**first["launch"], "nnodes": asked.get("nnodes")}
+        (Path("runs") / first["run"] / "run.json").write_text(json.dumps(changed))
+        capfd.readouterr()
+        assert run(["--dry-run", "--json", "launch", *words, "--env", "HF_TOKEN=x"]) == 0
+        assert list(json.loads(capfd.readouterr().out)["hosts"]) == hosts, words
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--again", "x", "--from", "y"], "exclude each other"),
+        (["--again", "nope"], "runs: no run nope: no run is known"),
+        (["--from", "old"], "run.json was written by an older fleet"),
+        (["--from", "odd"], "run.json is not there: it was not started from here"),
+        ([], "Missing argument 'SCRIPT'"),
+    ],
+)
+def test_what_cannot_be_repeated(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "odd") if "nope" not in words else ():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "events.jsonl").touch()
+    if "nope" not in words:
+        (tmp_path / "runs/old/run.json").write_text('{"run": "old", "engine": "torchrun"}')
+    assert run(["launch", *words]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_playbooks_step_and_a_program_are_repeated_too(first: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        "- vars: {mode: x}\n- launch: {script: show.sh, args: [two], env: {MODE: '${mode}', A_KEY: k}}\n  on: a\n"
+    )
+    assert run(["--transport", "local", "play", "p.yaml", "--var", "mode=slow"]) == 0
+    assert document("latest")["fleet"]["argv"][-6:-1] == ["--env", "MODE=slow", "--env", "A_KEY=***", "show.sh"]
+    with pytest.raises(UsageError, match="A_KEY"):
+        fleet.reopen().again()
+    with fleet.reopen().again(env={"A_KEY": "z"}, grace=1) as once_more:
+        events = list(once_more)
+    assert once_more.report.ok and lines() == ["slow  1 two"]
+    assert not [event for event in events if isinstance(event, Notice) and event.level == "warning"]
+
+
+def test_differences() -> None:
+    def of(commit: str | None = "a" * 40, sha: str | None = None, torch: str = "2.1", **more: Any) -> dict[str, Any]:
+        facts = {host: {"torch": {"version": torch}, "packages": more} for host in ("n1", "n2")}
+        return {"code": {"commit": commit, "sha256": sha, "folder": "/w"}, "facts": facts, "fleet": {"version": "1"}}
+
+    assert list(differences({}, of())) == [] == list(differences(of(), of()))
+    assert list(differences(of(), of("b" * 40))) == [f"the code in /w is at commit {'b' * 12}, and was at {'a' * 12}"]
+    assert list(differences(of(), of(sha="x"))) == ["the code in /w is at the same commit, with other changes"]
+    assert list(differences(of(torch="2.0"), of())) == ["n[1-2]: torch is 2.1, and was 2.0"]
+    assert list(differences(of(a="1"), of())) == ["n[1-2]: a is not there, and was 1"]
+
+
+def test_the_document_is_json_all_through(first: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(first)) == first
