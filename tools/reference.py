@@ -18,6 +18,7 @@ from fleet.cli.launchers import REFUSED, SAME
 from fleet.cli.main import cli
 from fleet.cli.verbs import VERB_GROUPS
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+from fleet.ops.launch import kinds
 from fleet.protocol import files
 from fleet.rules.table import RULES
 
@@ -125,12 +126,22 @@ def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
     return lambda: table(("path", "holds"), *((f"`{paths.replace(', ', '`, `')}`", holds) for paths, holds in rows))
 
 
+def events() -> str:
+    """Of a run."""
+    where = {"both": kinds.BOTH, "`--json` alone": kinds.STREAM, "`events.jsonl` alone": kinds.FILE}
+    return table(
+        ("event", "in", "when, and with what"),
+        *((f"`{kind}`", place, what) for place, told in where.items() for kind, what in told.items()),
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "common options": common_options,
     "host keys": host_keys,
     "error kinds": error_kinds,
     "rules": rules,
+    "events": events,
     "same options": same_options,
     "refused options": refused_options,
     "files on a node": files_on(files.FOLDERS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,10 +203,15 @@ def _suited(script: str, given: dict[str, Any]) -> str:
 
 def follow(plan: Planned, *, leave: bool = False) -> int:
     """Do it, and show it; the key d lets it go on by itself. leave: so does Ctrl-C."""
+    from fleet.ops.launch.origin import first_event
+
     settings = settings_of()
     view = LaunchView(
         [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
     )
+
+    if settings.json:
+        write_json({"event": "version", "time": round(time.time(), 3), **first_event()})
 
     def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
         view(Notice("info", text))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.events import undocumented
 from tests.lab.virtual_lab import LabFactory, VirtualLab
 from tests.pages import BLOCKS
 from tests.wheelmaker import make_wheel
@@ -74,4 +75,5 @@ def test_the_document_is_as_shown(command: str, own_lab: VirtualLab, folder: Pat
     done = own_lab.fleet(*inventory, *words, cwd=folder, stdin=pasted, timeout=250)
     shown = json.loads(SHOWN[command])
     assert done.returncode == shown.get("exit_code", 0), done.stderr
-    assert unlike(shown, json.loads(done.stdout.splitlines()[-1])) == []
+    *events, document = map(json.loads, done.stdout.splitlines())
+    assert unlike(shown, document) == [] and undocumented(events) == []

@@ -20,6 +20,7 @@ from fleet.inventory.secret import kept, masked
 from fleet.ops.launch import code
 from fleet.ops.launch.differences import differences
 from fleet.ops.runs.again import recorded
+from tests.events import undocumented
 
 HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0.0.1}\n  b:\n  c:\n"
 
@@ -226,6 +227,16 @@ def test_a_playbooks_step_and_a_program_are_repeated_too(first: dict[str, Any], 
         events = list(once_more)
     assert once_more.report.ok and lines() == ["slow  1 two"]
     assert not [event for event in events if isinstance(event, Notice) and event.level == "warning"]
+
+
+def test_events_are_as_documented(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    assert run(["--json", "launch", "--again", "latest", "--env", "HF_TOKEN=x", "show.sh", "exit"]) == 0
+    said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    kept = [json.loads(line) for line in (Path("runs") / document("latest")["run"] / "events.jsonl").open()]
+    for events in (said, kept):
+        assert (events[0]["event"], events[0]["version"], events[-1]["event"]) == ("version", 1, "summary")
+        assert undocumented(events) == []
 
 
 def test_differences() -> None:

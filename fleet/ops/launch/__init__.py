@@ -14,7 +14,7 @@ from fleet.model import Report
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
-from fleet.ops.launch.origin import Origin
+from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.start import Sessions, start_all, step
@@ -68,6 +68,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         with step(runtime, "preflight", hosts):
             plan = preflight(draft, sessions)
         folder = RunFolder.create(runs_dir, run_id)
+        folder.event("version", **first_event())
         record = plan.record(time.time())
         origin = Origin(plan, record, folder, runtime)
         runtime.emit(

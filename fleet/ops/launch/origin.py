@@ -15,6 +15,7 @@ from fleet.inventory.secret import kept_of, masked
 from fleet.model import Host, Inventory
 from fleet.ops.launch.code import SECONDS, look
 from fleet.ops.launch.differences import differences
+from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import RunFolder, private, read_object
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord, host_as_json
@@ -23,6 +24,11 @@ from fleet.transport.base import Transport
 
 RUN, DIFF = "run.json", "code.diff"
 VARIABLES = ("env", "env_expand")
+
+
+def first_event() -> dict[str, Any]:
+    """What the first event tells."""
+    return {"version": VERSION, "fleet": fleet.__version__}
 
 
 class Origin:

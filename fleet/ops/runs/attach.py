@@ -13,6 +13,7 @@ from typing import Any
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report
+from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.plans import Line
@@ -54,7 +55,13 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
             Notice(
                 "info",
                 f"run {record.run_id}: {found.state}, {size}, logs in {record.logs}",
-                data=folder.event("attached", world_size=record.world_size, logs=str(record.logs), state=found.state),
+                data=folder.event(
+                    "attached",
+                    version=VERSION,
+                    world_size=record.world_size,
+                    logs=str(record.logs),
+                    state=found.state,
+                ),
             )
         )
         return Run(record, folder, {}, runtime).follow()

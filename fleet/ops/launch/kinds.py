@@ -1,0 +1,44 @@
+"""The events of a run, each kind once: docs/json.md is made from it, and a test holds that the code emits these alone.
+
+A new kind is a line here, words in backticks are its fields. Kinds and fields may be added while VERSION stays; what is
+taken away, or means something else, makes another VERSION.
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+# in events.jsonl, and on stdout with --json
+BOTH = {
+    "version": "the first: `version` of these events, `fleet`'s own",
+    "plan": "what is started where: as `--dry-run` shows it",
+    "differs": "something is not as it was in the `run` that this one repeats",
+    "running": "all nodes have started: `world_size`, `logs`",
+    "attached": "a head follows it that did not start it: `version`, `world_size`, `logs`, `state`",
+    "status": "a node's state changed: `state`; behind its end `reason`, `engine_status`, `signal`, `left` (pids that "
+    "would not die), `disk_full`",
+    "rank": "a rank ended: `rank`, `node_rank`, `local_rank`, `status`, `signal`, `attempt`",
+    "advice": "the run tells of a mistake that ends nothing: `id`, `remedy`",
+    "build-lock": "ranks wait for `locks` that nobody holds any more",
+    "dropped": "the connection to a node was lost: `reason`; it is tried again",
+    "resumed": "it is back",
+    "blocked": "this machine's disk takes no logs: `reason`",
+    "unblocked": "it does again",
+    "lost": "a node is given up: `kind` of the error",
+    "stop": "all nodes are being stopped: `reason`, `grace`",
+    "stubborn": "a node did not stop in time",
+    "incomplete": "a node's logs are not complete here",
+    "janitor": "a process stays behind that ends the run on a node",
+    "detached": "the run goes on by itself; process `pid` collects its logs",
+}
+STREAM = {
+    "finding": "preflight found something: the rule's `id`, `severity`, `hosts`, `message`, `hint`",
+    "step": "sync, preflight, start are through: `step`, `hosts`, `seconds`",
+    "notice": "something else worth saying: `level`, `message`, `hint`",
+    "summary": "the last line, with all that is below",
+}
+FILE = {
+    "started": "a node has started: `pid` of its supervisor, `folder` there",
+    "kept": "process `pid` follows the run from here on",
+    "cleaned": "a process that stayed behind has ended the run on a node: `complete` where its logs are, too",
+    "summary": "the run is over: `exit_code`, `first_failure`",
+}
