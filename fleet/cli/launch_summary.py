@@ -10,6 +10,7 @@ from fleet.cli.options import settings_of
 from fleet.cli.output import clean, fold, hint_line, talk, write_failures
 from fleet.cli.tracebacks import who
 from fleet.model import Report
+from fleet.rules.launch import UNDYING
 from fleet.rules.tracebacks import exception_of
 
 
@@ -48,8 +49,9 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
         write_failures(Report("launch", tuple(lost), report.exit_code))
     for result in report.results:
-        if result.data["left"]:
-            talk(f"error: host {result.host}: processes that would not die: {result.data['left']}")
+        if "undying" in result.data:
+            talk(clean(f"error: host {result.host}: {result.data['undying']}"))
+            talk(hint_line(UNDYING))
     if report.data["incomplete_logs"]:
         talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
     if report.ok and settings_of().quiet:

@@ -49,6 +49,31 @@ def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> Said:
     return Said(f"{who}: a rank that wants what is built there waits for ever, without a word", remedy)
 
 
+# -- what runs left behind --------------------------------------------------------------------------------------
+UNDYING = "what hangs in the kernel ends when the mount or the driver that it waits for answers, or with a reboot"
+
+
+def left(said: View) -> list[str]:
+    """The processes that outlived SIGKILL, of a node's last word on a run."""
+    return said.get("stuck") or [str(pid) for pid in said.get("left") or ()]
+
+
+def undying(said: View) -> str | None:
+    return f"processes that would not die: {', '.join(left(said))}" if left(said) else None
+
+
+def remains(ended: bool) -> Callable[[View], Said | None]:
+    def fact(view: View) -> Said | None:
+        found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
+        runs = ", ".join(str(each["run"]) for each in found)
+        if ended:
+            return Said(f"had lost its supervisor, and was ended now: run {runs}") if found else None
+        which = ", ".join(str(pid) for each in found for pid in each["left"])
+        return Said(f"processes of run {runs} would not die: {which}") if found else None
+
+    return fact
+
+
 # -- script, code, data ----------------------------------------------------------------------------------------
 def code(view: View) -> Said | None:
     found = view.get("code") or {}
@@ -149,6 +174,7 @@ def _way_on(found: View) -> str | None:
     return str(hint) if hint else None
 
 
+FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
 LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
 
@@ -159,6 +185,8 @@ RULES = (
     ),
     Rule("build-lock", left_locks(True), "clear", "locks of builds", "remove them", run=True),
     Rule("build-lock-unsure", left_locks(False), "clear", "locks of builds", "remove them", "warning", run=True),
+    Rule("run-forgotten", remains(True), "clear", "earlier runs", FORGOTTEN, "warning", run=True),
+    Rule("run-undying", remains(False), "clear", "earlier runs", UNDYING, "warning", run=True),
     Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
     Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data' again", run=True),
     Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),

@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.node.hanging import dead_mount
 from tests.node.nodes import alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+
+MASTER = {"address": "127.0.0.1", "port": 0, "token": "00", "is_me": True, "peers": 0}
 
 
 def start(home: Path, run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:
@@ -101,6 +104,33 @@ def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
     assert not marked(run) and final(home, run)["state"] == "stopped"
     until(lambda: not Path(f"/proc/{pid}").exists())
     assert not alive(record["pid"])
+
+
+def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(home: Path, run: str, tmp_path: Path) -> None:
+    (tmp_path / "dead").mkdir()
+    preflight = {"python": None, "activate": None, "env": {}, "workdir": None, "deadline": 1.0, "master": MASTER}
+    with dead_mount(tmp_path / "dead") as path:
+        start(home, run, ranks_argv(f"echo $$ > {home}/pid; exec cat {path}"))
+        pid = int(until(lambda: (home / "pid").exists() and (home / "pid").read_text()))
+        until(lambda: "request_wait" in Path(f"/proc/{pid}/wchan").read_text())
+        said = stop(home, run)
+        assert (said["left"], said["stuck"]) == ([pid], [f"{pid} (cat) hangs in the kernel, in request_wait_answer"])
+        assert final(home, run)["stuck"] == said["stuck"]
+        told = answer("facts.probe", preflight, home)["facts"]["remains"]
+        assert told == [{"run": run, "ended": False, "left": said["stuck"]}]
+    until(lambda: not alive(pid))
+    assert answer("facts.probe", preflight, home)["facts"]["remains"] == []
+
+
+def test_the_next_run_ends_one_that_nobody_keeps(home: Path, run: str) -> None:
+    record = start(home, run, ranks_argv("exec sleep 1000"))
+    preflight = {"python": None, "activate": None, "env": {}, "workdir": None, "deadline": 1.0, "master": MASTER}
+    assert answer("facts.probe", preflight, home)["facts"]["remains"] == []
+    for pid in (record["guardian"]["pid"], record["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    assert answer("facts.probe", {**preflight, "master": None}, home)["facts"]["remains"] == [] and marked(run)
+    assert answer("facts.probe", preflight, home)["facts"]["remains"] == [{"run": run, "ended": True, "left": []}]
+    assert not marked(run) and final(home, run)["cause"] == "supervisor"
 
 
 def test_what_is_no_run_id(home: Path) -> None:

@@ -27,6 +27,7 @@ from fleet.node.facts.workdir import Workdir
 from fleet.node.ports.listeners import describe
 from fleet.node.python.interpreters import interpreters
 from fleet.node.run.extension_builds import build_root, stale_locks
+from fleet.node.run.remains import remains
 from fleet.node.run.rendezvous import meet, network
 
 MARGIN = 0.3
@@ -109,9 +110,11 @@ def main() -> None:
 
     spec = begin(heed)
     began = time.monotonic()
+    left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
     tools = Tools(spec)
     facts = gather(steps(spec, tools, done), spec["deadline"])
     if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
         facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
+    facts["remains"] = left
     facts["seconds"] = round(time.monotonic() - began, 3)
     finish({"facts": facts})

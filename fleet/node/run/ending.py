@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Sequence
 
+LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
+
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
     """{pid: start_time} of all processes below the given pids."""

@@ -17,7 +17,7 @@ import os
 import time
 
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_thread
-from fleet.node.run.ending import bury
+from fleet.node.run.ending import LEFTOVER_GRACE, bury
 from fleet.node.run.run_folder import detach_run, owners, read_json, read_status, request_stop, run_folder
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, STATUS
@@ -121,7 +121,7 @@ class Follower:
         self.owners_checked = now
         if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
             return
-        self.status = bury(self.run, self.folder, 2.0, "the supervisor was killed")
+        self.status = bury(self.run, self.folder, LEFTOVER_GRACE, "the supervisor was killed")
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
             send_json(dict(self.status, event="status"))

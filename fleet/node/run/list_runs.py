@@ -9,8 +9,8 @@ import re
 import time
 
 from fleet.node.base.wire import send_exit, send_json, start
-from fleet.node.run.run_folder import NODE, boot_id, lease_of, owners, read_json, read_status, runs_root
-from fleet.protocol.state import FINAL, LOG_NAME, PID, SPEC
+from fleet.node.run.run_folder import NODE, lease_of, owners, read_json, read_status, runs_root, since_boot
+from fleet.protocol.state import FINAL, LOG_NAME, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def runs(prefix: str, live: bool) -> "list[run.RunHere]":
         if spec.get("node") != NODE or spec.get("run") != name:
             continue
         status, alive = read_status(folder), bool(owners(folder))
-        here = alive or read_json(os.path.join(folder, PID)).get("boot") == boot_id()
+        here = alive or since_boot(folder)
         if live and (status.get("state") in FINAL or not here):
             continue  # it has ended, or the machine's own end was its
         try:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from fleet.node.base.processes import has_env, pids, read_file, start_time
 
 RUN_MARK = "FLEET_RUN_ID"
+LOOKS = 10
 
 
 def limit_of(run: str) -> int:
@@ -28,11 +29,18 @@ def put_limit(run: str) -> None:
 
 def marked(run: str) -> "dict[int, int]":
     """{pid: start_time} of the live processes that carry one mark or the other, this one excepted."""
+    # the environment last: reading that of a process which hangs in a page fault may hang, too
     pair, limit = ("%s=%s" % (RUN_MARK, run)).encode(), b"%d" % limit_of(run)
-    found = {}
-    for pid in pids():
-        if pid != os.getpid() and (limit in read_file("/proc/%d/limits" % pid) or has_env(pid, pair)):
-            born = start_time(pid)
-            if born is not None:
-                found[pid] = born
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    for _ in range(LOOKS):
+        new = set(pids()) - seen  # at the second look what those of the first have started, and ended themselves
+        seen |= new
+        for pid in new - {os.getpid()}:
+            if limit in read_file("/proc/%d/limits" % pid) or has_env(pid, pair):
+                born = start_time(pid)
+                if born is not None:
+                    found[pid] = born
+        if not new:
+            break
     return found

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed)
+TOLD = 20  # of the processes that would not die
 NODE = os.uname()[1].replace("/", "_")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -84,7 +85,7 @@ def final_status(
 ) -> "dict[str, Any]":
     """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer."""
     now = time.time()
-    return {
+    status = {
         "state": state,
         "engine_status": None,
         "signal": None,
@@ -94,6 +95,7 @@ def final_status(
         "cause": cause,
         "began": began or now,
     }
+    return dict(status, stuck=list(map(stuck, left[:TOLD]))) if left else status
 
 
 def write_final(folder: str, status: "dict[str, Any]") -> None:
@@ -127,8 +129,23 @@ def request_stop(folder: str, grace: float, reason: str) -> None:
 
 
 # -- processes ------------------------------------------------------------------------------------------
+def stuck(pid: int) -> str:
+    """A process that would not die, in words: which function of the kernel it waits in, where that may be known."""
+    stat = read_file("/proc/%d/stat" % pid)
+    who = "%d %s" % (pid, stat[stat.find(b"(") : stat.rfind(b")") + 1].decode("utf-8", "replace"))
+    if stat[stat.rfind(b")") + 2 :][:1] != b"D":
+        return who
+    where = read_file("/proc/%d/wchan" % pid).decode("ascii", "replace").strip("0")
+    return "%s hangs in the kernel%s" % (who, where and ", in " + where)
+
+
 def boot_id() -> str:
     return read_file("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def since_boot(folder: str) -> bool:
+    """Whether anything of the run can be alive: it was started after this machine was."""
+    return read_json(os.path.join(folder, PID)).get("boot") == boot_id()
 
 
 def identity(pid: int) -> "dict[str, int | None]":

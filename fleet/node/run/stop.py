@@ -1,8 +1,8 @@
 """Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
 
-spec: {"run", "grace": s, "reason"}. Answers J {"event": "stopped", "left": [pids], "was"}: was "running";
+spec: {"run", "grace": s, "reason"}. Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running";
 "gone" (it had ended already); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a
-supervise that comes late refuse). left: pids that would not die.
+supervise that comes late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
 """
 
 import os
@@ -11,7 +11,17 @@ import time
 
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.run.ending import Ending, bury, descendants, send_signal
-from fleet.node.run.run_folder import NODE, owners, read_status, request_stop, run_folder, runs_root, tombstone
+from fleet.node.run.run_folder import (
+    NODE,
+    TOLD,
+    owners,
+    read_status,
+    request_stop,
+    run_folder,
+    runs_root,
+    stuck,
+    tombstone,
+)
 from fleet.protocol.state import FINAL
 
 TYPE_CHECKING = False
@@ -68,11 +78,11 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
         return Ending(run, grace).finish(), "gone"
     if owners(folder) and ask(folder, grace, reason):
         return read_status(folder).get("left") or [], "running"
-    stuck = owners(folder)
-    below = descendants([who["pid"] for who in stuck])
-    for who in reversed(stuck):
+    deaf = owners(folder)
+    below = descendants([who["pid"] for who in deaf])
+    for who in reversed(deaf):
         send_signal(who["pid"], who["start"], signal.SIGKILL)
-    status = bury(run, folder, 0 if stuck else grace, reason, state="stopped", cause="asked")
+    status = bury(run, folder, 0 if deaf else grace, reason, state="stopped", cause="asked")
     for pid, born in below.items():
         send_signal(pid, born, signal.SIGKILL)
     return status["left"], "running"
@@ -85,7 +95,10 @@ def answer() -> int:
     except ValueError as error:
         say({"event": "failed", "message": str(error), "hint": None})
         return 1
-    say({"event": "stopped", "left": left, "was": was})
+    said: run.Stopped = {"event": "stopped", "left": left, "was": was}
+    if left:
+        said["stuck"] = list(map(stuck, left[:TOLD]))
+    say(said)
     return 0
 
 

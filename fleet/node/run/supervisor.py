@@ -6,9 +6,8 @@ import signal
 import time
 
 from fleet.node.base.processes import read_file
-from fleet.node.run.ending import Ending, descendants
+from fleet.node.run.ending import LEFTOVER_GRACE, Ending, descendants
 from fleet.node.run.engine import (
-    LEFTOVER_GRACE,
     Beginning,
     engine_env,
 )

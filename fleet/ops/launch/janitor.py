@@ -20,6 +20,7 @@ from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import Stopped, StopSpec
+from fleet.rules.launch import left
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.program import call
 
@@ -53,7 +54,7 @@ def clean(
                 raise
             complete = fetch(host, run, session, transport, until, folder)
             return (
-                f"stopped; processes left: {answer['left'][:20] or 'none'}; its logs are "
+                f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
                 f"{'complete' if complete else 'not complete'} here"
             ), complete
         except FleetError as error:

@@ -18,6 +18,7 @@ from fleet.ops.launch.record import RunRecord
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
+from fleet.rules.launch import undying
 from fleet.rules.tracebacks import exception_of, identity, last_of
 
 Tail = Callable[..., str]
@@ -131,6 +132,7 @@ def _result(node: NodeState, run: RunRecord) -> Result:
             "ranks": ranks,
             "reason": node.status.get("reason"),
             "left": node.status.get("left") or [],
+            **({"undying": left} if (left := undying(node.status)) else {}),
         },
     )
 

@@ -19,6 +19,7 @@ from fleet.ops.launch.start import STOP_SECONDS
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import chosen, find, over
 from fleet.protocol.messages.run import Stopped, StopSpec
+from fleet.rules.launch import UNDYING, undying
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -57,9 +58,8 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         # who follows the run ends it everywhere once it has ended on one node, and may have been quicker
         was = "running" if answer["was"] == "gone" and not over(found.parts[host.name]) else answer["was"]
         data = {"was": was, "left": answer["left"]}
-        error = None
-        if answer["left"]:
-            error = HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+        left = undying(answer)
+        error = HostFailed(left, host=host.name, kind="stubborn", hint=UNDYING) if left else None
         return Result(host.name, not error, 0 if not error else None, error=error, data=data)
 
     stopped = on_each(tuple(found.hosts.values()), replace(runtime, fanout=len(found.hosts)), stop, what="stopping")

@@ -42,6 +42,8 @@ Code = TypedDict("Code", {"folder": str, "state": str, "digest": Text, "half": b
 Data = TypedDict("Data", {"folder": str, "busy": Text})
 # the lock of an extension that torch builds
 Build = TypedDict("Build", {"path": str, "sure": bool})
+# of a run that nobody keeps any more. ended: just now. left: the processes that would not die, in words
+Remains = TypedDict("Remains", {"run": str, "ended": bool, "left": list[str]})
 Facts = TypedDict(
     "Facts",
     {
@@ -84,6 +86,7 @@ Facts = TypedDict(
         "code": Code | None,
         "data": Data | None,
         "builds": list[Build],
+        "remains": list[Remains],
         "network": Way | None,
         "port": Way | None,
         "unread": Text,

@@ -12,8 +12,15 @@ Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch,
 
 # dir: of the run, on the node
 Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": str})
-# left: pids that would not die. was: "running", "gone" (it had ended), or "unknown" (it never began there)
-Stopped = TypedDict("Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
+_Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
+
+
+class Stopped(_Stopped, total=False):
+    """left: pids that would not die; stuck: in words. was: "running", "gone" (it had ended), "unknown" (never was)."""
+
+    stuck: list[str]
+
+
 # output `id` is that file's from here on; its first byte is at `offset`
 Stream = TypedDict(
     "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, Matching(LOG_NAME)], "offset": int}
@@ -46,6 +53,7 @@ RunState = TypedDict(
         "engine_status": Whole | None,
         "signal": Whole | None,
         "left": list[int] | None,
+        "stuck": list[str] | None,
         "disk_full": bool | None,
         "builds": list[str],
         "kernel": list[KernelLine],

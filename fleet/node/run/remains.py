@@ -1,0 +1,38 @@
+"""What is left of runs on this node that nobody there keeps any more: ended here, before another run begins."""
+
+import os
+
+from fleet.node.run.ending import LEFTOVER_GRACE, bury
+from fleet.node.run.marks import marked
+from fleet.node.run.run_folder import (
+    NODE,
+    TOLD,
+    owners,
+    read_json,
+    read_status,
+    runs_root,
+    since_boot,
+    stuck,
+)
+from fleet.protocol.state import FINAL, SPEC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fleet.protocol.messages.facts import Remains
+
+
+def remains() -> "list[Remains]":
+    """Ends runs whose supervisor and guardian were both killed; tells of them, and of processes that would not die."""
+    found: list[Remains] = []
+    for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
+        folder = os.path.join(runs_root(), name)
+        spec, status = read_json(os.path.join(folder, SPEC)), read_status(folder)
+        if name[0] == "." or spec.get("node") != NODE or not since_boot(folder) or owners(folder):
+            continue
+        over = status.get("state") in FINAL
+        if not over:
+            status = bury(spec["run"], folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
+        left = sorted(marked(spec["run"])) if status.get("left") else []
+        if left or not over:
+            found.append({"run": spec["run"], "ended": not over, "left": list(map(stuck, left[:TOLD]))})
+    return found
