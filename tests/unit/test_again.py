@@ -233,8 +233,8 @@ def test_events_are_as_documented(first: dict[str, Any], capfd: pytest.CaptureFi
     capfd.readouterr()
     assert run(["--json", "launch", "--again", "latest", "--env", "HF_TOKEN=x", "show.sh", "exit"]) == 0
     said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    kept = [json.loads(line) for line in (Path("runs") / document("latest")["run"] / "events.jsonl").open()]
-    for events in (said, kept):
+    path = Path("runs") / document("latest")["run"] / "events.jsonl"
+    for events in (said, [json.loads(line) for line in path.read_text().splitlines()]):
         assert (events[0]["event"], events[0]["version"], events[-1]["event"]) == ("version", 1, "summary")
         assert undocumented(events) == []
 
