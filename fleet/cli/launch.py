@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         **sections(OWN),
         "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
         "Environment": ["env", "env_expand", "env_file"],
-        "While it runs": ["detach", "lease", "grace", "node_timeout", "no_preflight"],
+        "While it runs": ["detach", "lease", "grace", "node_timeout", "share", "no_preflight"],
         "Name and logs": ["name", "runs_dir"],
         "Once more": ["from_", "again"],
     },
@@ -119,6 +119,7 @@ if TYPE_CHECKING:
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
 @runs_dir_option("Where logs go.")
+@click.option("--share", is_flag=True, help="Start also where another run is live.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
 @again_options
 @click.argument("script", required=False, callback=script_or_run, metavar="SCRIPT", shell_complete=completed("file"))

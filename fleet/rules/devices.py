@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from fleet.rules.neighbours import neighbours
 from fleet.rules.rule import Rule, View, lookup
 
 FEW = 4
@@ -43,7 +44,12 @@ def ecc_errors(view: View) -> str | None:
 def busy(view: View) -> str | None:
     devices = view["want"].devices
     others = {g.get("uuid") for g in view.get("gpus") or () if devices is not None and g["index"] not in devices}
-    found = [process for process in view.get("gpu_processes") or () if process.get("gpu") not in others]
+    known = {run["run"] for run in neighbours(view)}  # of which is told, or which may be there
+    found = [
+        process
+        for process in view.get("gpu_processes") or ()
+        if process.get("gpu") not in others and process.get("run_id") not in known
+    ]
     more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
     return ", ".join(dict.fromkeys(map(_who, found[:FEW]))) + more
 

@@ -77,7 +77,7 @@ class Ground:
         until(
             lambda: (
                 process.poll() is not None
-                or len([p for p in folder.glob("runs/*/*/rank*.out") if p.stat().st_size]) >= count
+                or len([p for p in folder.glob("runs/*-*/*/rank*.out") if p.stat().st_size]) >= count
             ),
             "ranks to write",
         )

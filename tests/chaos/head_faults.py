@@ -72,7 +72,7 @@ def deaf_terminal(ground: Ground) -> Seen:
     process = ground.start(
         *COMMON, "./ranks.py", "forever", stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
     )
-    until(lambda: list(ground.folder.glob("runs/*/*/rank7.out")), "the ranks")
+    until(lambda: list(ground.folder.glob("runs/*-*/*/rank7.out")), "the ranks")
     until(lambda: not select.select([], [terminal], [], 0)[1], "a full terminal")
     time.sleep(1)
     process.send_signal(signal.SIGINT)

@@ -8,7 +8,8 @@ healthy hosts, gpu1 to gpu3, differ. A finding is "SEVERITY RULE: MESSAGE". Besi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def said(found: Iterable[Finding]) -> list[str]:
     return [f"{finding.severity} {finding.id}: {finding.message}" for finding in found]
 
 
+@pytest.fixture(autouse=True)
+def one_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A finding may name a time."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_every_rule_speaks_as_in_its_case(rule: Any) -> None:
     path = FOLDER / f"{rule.id}.yaml"
@@ -69,4 +80,4 @@ def test_what_check_calls_an_error_launch_refuses_and_the_other_way_round() -> N
             assert path.stem in ONLY_A_RUN_HAS, path.stem
 
 
-ONLY_A_RUN_HAS = ("script-missing", "workdir-missing", "master", "way-to-master")
+ONLY_A_RUN_HAS = ("live-run", "script-missing", "workdir-missing", "master", "way-to-master")

@@ -30,7 +30,7 @@ def test_torchrun_is_found_where_python_says(ready_lab: VirtualLab, tmp_path: Pa
         words = ["--standalone", "--nproc-per-node", "2", "t.py", "--lr", "1"]
         done = ready_lab.fleet("launch", "--engine", "command", "-q", "torchrun", *words, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
-        (out,) = tmp_path.glob("runs/*/*/rank0.out")
+        (out,) = tmp_path.glob("runs/*-*/*/rank0.out")
         assert sorted(out.read_text().splitlines()) == [f"{rank} 2 /root/env/.venv ['--lr', '1']" for rank in (0, 1)]
 
         (tmp_path / "fleet.yaml").write_text((tmp_path / "fleet.yaml").read_text().replace(".venv/bin", ".vemv/bin"))

@@ -63,7 +63,7 @@ def test_what_it_writes_launches_at_the_first_try(rented: VirtualLab, tmp_path: 
     ]
     assert all(each["host_key"].startswith("SHA256:") for each in told.values())
     done = rented.fleet("launch", "--sync", "train.py", cwd=tmp_path, check=True)
-    ranks = {path.read_text() for path in tmp_path.glob("runs/*/*/rank*.out")}
+    ranks = {path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out")}
     assert ranks == {f"rank {rank} of 4 by 198.18.250.1\n" for rank in range(4)}, done.stdout
     for name in rented.names:
         rented.sh(name, "rm -r /root/work /root/.work.fleet-sync")

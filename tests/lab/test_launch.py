@@ -77,7 +77,7 @@ def background(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subp
     def run(*args: str, folder: Path = tmp_path, count: int = 8) -> subprocess.Popen[bytes]:
         process = ready.popen(*COMMON, *args, cwd=folder)
         started.append(process)
-        until(lambda: len([p for p in folder.glob("runs/*/*/rank*.out") if p.stat().st_size]) >= count)
+        until(lambda: len([p for p in folder.glob("runs/*-*/*/rank*.out") if p.stat().st_size]) >= count)
         return process
 
     yield run
@@ -95,12 +95,12 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    (path,) = folder.glob("runs/*/summary.json")
+    (path,) = folder.glob("runs/*-*/summary.json")
     return json.loads(path.read_text())
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    lines = [line for path in folder.glob("runs/*/events.jsonl") for line in path.read_text().splitlines(True)]
+    lines = [line for path in folder.glob("runs/*-*/events.jsonl") for line in path.read_text().splitlines(True)]
     return [e for e in (json.loads(line) for line in lines if line.endswith("\n")) if e["event"] == name]
 
 
@@ -120,7 +120,7 @@ def test_all_well_is_0_and_logs_are_there(launch: Launch, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "summary" and last["ok"] and last["exit_code"] == 0 and len(last["hosts"]) == 4
-    assert len(list(tmp_path.glob("runs/*/*/rank*.out"))) == 8
+    assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 8
 
 
 @pytest.mark.parametrize("how, code", [("exit", 3), ("kill", 137), ("raise", 1)])
@@ -145,7 +145,12 @@ def test_another_run_on_the_same_nodes_goes_on(
 ) -> None:
     (tmp_path / "other").mkdir()
     other = background("./s.py", "sleep", "-1", folder=tmp_path / "other")
-    assert launch("./s.py", "exit", "5").returncode == 3
+    (run,) = [path.name for path in (tmp_path / "other/runs").glob("*-*")]
+    refused = launch("./s.py", "exit", "5")
+    assert refused.returncode == 123 and f"run {run} of " in refused.stderr and "8 ranks on 4 nodes" in refused.stderr
+    assert f"'fleet -i lab stop {run}' ends it; 'fleet -i lab launch --share' starts beside it" in refused.stderr
+    assert launch("--share", "./s.py", "exit", "5").returncode == 3
+    assert (tmp_path / "runs/latest").samefile(next((tmp_path / "runs").glob("*-*")))
     assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 4
     other.send_signal(signal.SIGINT)
     assert other.wait(30) == 130
@@ -169,7 +174,7 @@ def test_arguments_and_values_arrive_byte_for_byte(launch: Launch, tmp_path: Pat
         env={"W": "of the head", "HEAD_ONLY": "leak"},
     )
     assert done.returncode == 0, done.stderr
-    for path in tmp_path.glob("runs/*/*/rank*.out"):
+    for path in tmp_path.glob("runs/*-*/*/rank*.out"):
         args, env = json.loads(path.read_text())
         assert args == odd
         assert (env["V"], env["W"], env["HEAD_ONLY"]) == (value, "of the head", "-")
@@ -190,7 +195,7 @@ def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
     for rank in range(8):
         lines = b"".join(b"rank %d line %d\rbar \xff\xfe\n" % (rank, i) for i in range(100000))
         block = lines + b"no newline at the end"
-        (out,), (err,) = tmp_path.glob(f"runs/*/*/rank{rank}.out"), tmp_path.glob(f"runs/*/*/rank{rank}.err")
+        (out,), (err,) = tmp_path.glob(f"runs/*-*/*/rank{rank}.out"), tmp_path.glob(f"runs/*-*/*/rank{rank}.err")
         assert hashlib.sha256(out.read_bytes()).digest() == hashlib.sha256(block).digest()
         assert err.read_bytes() == block[:1000]
 
@@ -206,7 +211,7 @@ def test_a_dropped_connection_costs_no_line(
         ready.sh(ready.names[1], drop)
         time.sleep(1.0)
     assert process.wait(60) == 0
-    for path in tmp_path.glob("runs/*/*/rank*.out"):
+    for path in tmp_path.glob("runs/*-*/*/rank*.out"):
         assert path.read_text() == "".join(f"tick {i}\n" for i in range(500))
     assert events(tmp_path, "dropped") and events(tmp_path, "resumed")
 
@@ -330,7 +335,7 @@ def test_a_full_disk_on_the_head_pauses_logs_and_loses_none(
         until(lambda: events(tmp_path, "blocked") or process.poll() is not None)
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
         assert process.wait(60) == 0
-        for path in tmp_path.glob("runs/*/*/rank*.out"):
+        for path in tmp_path.glob("runs/*-*/*/rank*.out"):
             assert path.read_bytes().endswith(b"line 19999\rbar \xff\xfe\nno newline at the end")
         assert events(tmp_path, "unblocked") and events(tmp_path, "summary")
         assert summary(tmp_path)["incomplete_logs"] == []

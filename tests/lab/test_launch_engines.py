@@ -134,7 +134,7 @@ def test_torchrun(ready: VirtualLab, tmp_path: Path) -> None:
     done = ready.fleet("-i", str(inventory), "launch", "train.py", *args, cwd=tmp_path, timeout=280)
     assert done.returncode == 3, done.stderr
     said = {}
-    for path in tmp_path.glob("runs/*/*/rank*.out"):
+    for path in tmp_path.glob("runs/*-*/*/rank*.out"):
         env, argv = json.loads(path.read_text())
         assert argv == args
         said[env["RANK"]] = (path.parent.name, env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"], env["WORLD_SIZE"])
@@ -165,7 +165,7 @@ def test_torchrun_restarts(ready: VirtualLab, tmp_path: Path) -> None:
     words = ("-i", str(inventory), "-w", ",".join(ready.names[:2]), "launch", "--max-restarts", "3", "again.py")
     done = ready.fleet(*words, cwd=tmp_path, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert [path.read_text() for path in tmp_path.glob("runs/*/*/rank*.out")] == ["sum 4\n"] * 2
+    assert [path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out")] == ["sum 4\n"] * 2
 
 
 def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
     done = ready.fleet("-i", str(inventory), "launch", *options, *script, cwd=tmp_path, timeout=280)
     assert done.returncode == 7, done.stderr
     for rank in range(6):
-        (path,) = tmp_path.glob(f"runs/*/*/rank{rank}.out")
+        (path,) = tmp_path.glob(f"runs/*-*/*/rank{rank}.out")
         assert f"rank {rank} of 6: ZeRO-1, 2 steps" in path.read_text()
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
@@ -196,7 +196,7 @@ def test_accelerate(ready: VirtualLab, tmp_path: Path, config: str, model: str) 
     done = ready.fleet("-i", str(inventory), "launch", *options, "train.py", "$$", cwd=tmp_path, timeout=280)
     assert done.returncode == 7, done.stderr
     for rank, local in enumerate([0, 0, 1, 0, 0, 1]):
-        (path,) = tmp_path.glob(f"runs/*/*/rank{rank}.out")
+        (path,) = tmp_path.glob(f"runs/*-*/*/rank{rank}.out")
         assert f"{model} {local} [0, 1, 2, 3, 4, 5] ['$$']" in path.read_text()
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
@@ -216,7 +216,7 @@ def test_accelerate_reads_no_default_configuration(ready: VirtualLab, tmp_path: 
     finally:
         ready.sh(ready.names[1], f"rm -r {folder}")
     assert done.returncode == 0, done.stderr
-    said = sorted(path.read_text() for path in tmp_path.glob("runs/*/*/rank*.out"))
+    said = sorted(path.read_text() for path in tmp_path.glob("runs/*-*/*/rank*.out"))
     assert said == ["no 0\n", "no 1\n", "no 2\n"]
     unread = f"{ready.names[1]}: the launcher's own configuration is not read: /root/.cache/huggingface/accelerate/"
     assert unread in done.stderr
@@ -228,9 +228,9 @@ def test_colossalai(ready: VirtualLab, tmp_path: Path) -> None:
     options = ["--engine", "colossalai", "--extra_launch_args", "tee=0,log_dir=logs"]
     done = ready.fleet("-i", str(inventory), "launch", *options, "train.py", "$$", cwd=tmp_path, timeout=280)
     assert done.returncode == 9, done.stderr
-    for path in tmp_path.glob("runs/*/*/rank*.out"):
+    for path in tmp_path.glob("runs/*-*/*/rank*.out"):
         assert "6 15.0 ['$$']" in path.read_text()
-    assert len(list(tmp_path.glob("runs/*/*/rank*.out"))) == 6
+    assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 6
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
     assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5

@@ -98,7 +98,7 @@ def test_a_signal_handler_that_a_busy_machine_holds_up(tmp_path: Path) -> None:
     )
     try:
         deadline = time.monotonic() + 60
-        while not any(p.stat().st_size for p in tmp_path.glob("runs/*/*/rank0.out")) and time.monotonic() < deadline:
+        while not any(p.stat().st_size for p in tmp_path.glob("runs/*-*/*/rank0.out")) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(1)
         process.send_signal(2)

@@ -96,7 +96,7 @@ def test_a_shell_script_is_started_once_a_node(
     assert run(["--transport", "local", "-w", "gpu1", "launch", *line.split()]) == 0
     said = capfd.readouterr()
     assert f"launching {line.split()[0]} on gpu1, as --engine command --per node\n" in said.err
-    (out,) = here.glob("runs/*/gpu1/rank0.out")
+    (out,) = here.glob("runs/*-*/gpu1/rank0.out")
     assert out.read_text() == "0 1 0 1 2 8\n"
 
 

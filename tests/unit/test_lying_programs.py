@@ -129,7 +129,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
             listener.kill()
             listener.communicate()
         head.record("launch", "launch", "--engine", "command", "--grace", "1", str(head.work / "job"))
-        recorder, (head.run,) = Recorder(), [path.name for path in (head.work / "runs").iterdir() if path.is_dir()]
+        recorder, (head.run,) = Recorder(), [path.name for path in (head.work / "runs").glob("*-*")]
         janitor.clean(HOST, head.run, 0.0, recorder, time.monotonic() + 60, logs(head))
         head.honest["stop"] = recorder.said
         head.record("ps", "ps", "--all")

@@ -2,11 +2,12 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it tell of all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing; for a
-launch also {"script": str, "program": bool, "module": bool, "modules": [names], "unread": [paths], "node_rank",
-"peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}. Control lines:
-{"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other nodes. The last J
-frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network and port, sync_state.py,
-extension_builds.py and rendezvous.py. packages: of `modules` only, where they are named.
+launch also {"run": str, "script": str, "program": bool, "module": bool, "modules": [names], "unread": [paths],
+"node_rank", "peer_addresses": [str], "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
+Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
+nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
+and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py. packages: of `modules` only, where they
+are named.
 
 Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
 in facts["timed_out"] and left behind. At the end the process group is killed, so no child outlives the probe.
@@ -27,6 +28,7 @@ from fleet.node.facts.workdir import Workdir
 from fleet.node.ports.listeners import describe
 from fleet.node.python.interpreters import interpreters
 from fleet.node.run.extension_builds import build_root, stale_locks
+from fleet.node.run.list_runs import runs
 from fleet.node.run.remains import remains
 from fleet.node.run.rendezvous import meet, network
 
@@ -60,6 +62,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
+            ("runs", lambda: {"runs": live_runs(spec)}),
         ]
     else:
         folders += [("tmp", "/tmp"), ("shm", "/dev/shm")]
@@ -97,6 +100,12 @@ def builds(tools: Tools) -> "dict[str, Any]":
     tools.activated.wait()
     stale = stale_locks(build_root(lambda name: tools.env.get(name, "")))
     return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
+
+
+def live_runs(spec: "dict[str, Any]") -> "list[dict[str, Any]]":
+    """Others than the one that is to start."""
+    found = [dict(run) for run in runs("", True) if run["run"] != spec.get("run")]
+    return [{key: run[key] for key in ("run", "about", "devices")} for run in found]
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
         "host": spec.get("host") or NODE,
         "node_rank": spec.get("node_rank") or 0,
         "ranks": spec.get("ranks") or [],
+        "devices": spec.get("devices"),
         "cwd": spec.get("cwd"),
         "about": spec.get("about"),
         "lease": lease_of(folder, spec),

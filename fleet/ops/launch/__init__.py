@@ -68,6 +68,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         with step(runtime, "preflight", hosts):
             plan = preflight(draft, sessions)
         folder = RunFolder.create(runs_dir, run_id)
+        folder.be_latest()
         folder.event("version", **first_event())
         record = plan.record(time.time())
         origin = Origin(plan, record, folder, runtime)

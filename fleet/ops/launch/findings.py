@@ -28,5 +28,6 @@ def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
     by_slots = job.nproc_per_node is None and plan.options.nproc == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
-    part = Part(node.node_rank, ranks, chosen.kind(job), met, plan.world.size > 1 and chosen.on_gpus(job))
+    on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
+    part = Part(node.node_rank, ranks, chosen.kind(job), met, on_gpus, plan.options.share)
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)

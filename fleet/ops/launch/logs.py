@@ -6,6 +6,7 @@ after a lost connection, so nothing else needs to be remembered.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any
 from fleet.errors import FleetError, ProtocolError, UsageError
 from fleet.protocol.state import LOG_NAME
 
+LATEST = "latest"  # the newest run, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 LOG = re.compile(LOG_NAME)
@@ -150,6 +152,14 @@ class RunFolder:
         folder = cls(runs_dir / run_id)
         folder.hold()
         return folder
+
+    def be_latest(self) -> None:
+        """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
+        link, new = self.path.with_name(LATEST), self.path.with_name(f".{LATEST}-{self.path.name}")
+        if link.is_symlink() or not link.exists():
+            with contextlib.suppress(OSError):
+                new.symlink_to(self.path.name)
+                new.replace(link)
 
     @property
     def held(self) -> bool:

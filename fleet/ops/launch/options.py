@@ -23,8 +23,8 @@ class LaunchOptions:
     inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per GPU, else one per core.
     lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node counts
     as lost. preflight: False starts in spite of findings. force: with sync, also over what another folder
-    delivered. detach: leave the run to itself once it runs. runs_dir: where runs/RUN is made. cwd: the head's
-    folder, the workdir of hosts that have none.
+    delivered. detach: leave the run to itself once it runs. share: also beside another live run. runs_dir: where
+    runs/RUN is made. cwd: the head's folder, the workdir of hosts that have none.
 
     For run.json: asked: what fleet.api's launch() was given. typed: the command line that it comes from. repeats: the
     run that this one is to be another of.
@@ -41,6 +41,7 @@ class LaunchOptions:
     cwd: str = "."
     force: bool = False
     detach: bool = False
+    share: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
     typed: tuple[str, ...] = ()
     repeats: str | None = None

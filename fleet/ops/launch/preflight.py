@@ -102,6 +102,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
             "is_me": node.node_rank == 0,
             "peers": len(others),
         },
+        "run": plan.run_id,
         "script": plan.job.script,
         "workdir": node.workdir,
         "python": plan.job.python or host.python,

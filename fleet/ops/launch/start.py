@@ -102,6 +102,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
         "python": plan.job.python or node.host.python,
         "activate": node.host.activate,
         "ranks": list(node.ranks),
+        "devices": None if node.host.devices is None else list(node.host.devices),
         "lease": record.lease,
         "grace": plan.options.grace,
         "node_timeout": plan.options.node_timeout,

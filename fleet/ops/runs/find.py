@@ -13,6 +13,7 @@ from fleet.each import on_each
 from fleet.errors import ConnectError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
+from fleet.ops.launch.logs import LATEST
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import About, RunHere, RunsHere
 from fleet.protocol.state import FINAL
@@ -21,7 +22,6 @@ from fleet.transport.base import Session
 from fleet.transport.program import call
 
 ASK_SECONDS = 30.0
-LATEST = "latest"
 _NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
 
 

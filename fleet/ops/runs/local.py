@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import UsageError
-from fleet.ops.launch.logs import RunFolder, read_object
+from fleet.ops.launch.logs import LATEST, RunFolder, read_object
 
 DAY = 86400.0
 
@@ -62,8 +62,11 @@ def prune(run: LocalRun) -> None:
     folder = RunFolder(Path(run.logs))
     if not folder.hold():
         raise UsageError(f"{run.run}: a process follows it just now")
+    link = folder.path.with_name(LATEST)
     try:
         shutil.rmtree(run.logs)
+        if link.is_symlink() and not link.exists():
+            link.unlink()
     except OSError as error:
         raise UsageError(f"{error.filename or run.logs}: {error.strerror}") from None
     finally:

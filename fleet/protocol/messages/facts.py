@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+from fleet.protocol.messages.run import About, RunId, Whole
+
 Text = str | None
 Number = int | None
 # who has the port that is wanted
@@ -44,6 +46,8 @@ Data = TypedDict("Data", {"folder": str, "busy": Text})
 Build = TypedDict("Build", {"path": str, "sure": bool})
 # of a run that nobody keeps any more. ended: just now. left: the processes that would not die, in words
 Remains = TypedDict("Remains", {"run": str, "ended": bool, "left": list[str]})
+# of RunHere
+LiveRun = TypedDict("LiveRun", {"run": RunId, "about": About | None, "devices": list[Whole] | None})
 Facts = TypedDict(
     "Facts",
     {
@@ -87,6 +91,7 @@ Facts = TypedDict(
         "data": Data | None,
         "builds": list[Build],
         "remains": list[Remains],
+        "runs": list[LiveRun],
         "network": Way | None,
         "port": Way | None,
         "unread": Text,

@@ -88,8 +88,9 @@ About = TypedDict(
         "restarts": bool,
     },
 )
-# a run on one node. host: what the head that started it calls this node. alive: its supervisor, or who stands in for
-# it. lease, grace, node_timeout, silent: seconds; silent: since a rank wrote its last, None: none has. last: that line.
+# a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
+# alive: its supervisor, or who stands in for it. lease, grace, node_timeout, silent: seconds; silent: since a rank
+# wrote its last, None: none has. last: that line.
 RunHere = TypedDict(
     "RunHere",
     {
@@ -97,6 +98,7 @@ RunHere = TypedDict(
         "host": str,
         "node_rank": Whole,
         "ranks": list[Whole],
+        "devices": list[Whole] | None,
         "cwd": str | None,
         "about": About | None,
         "lease": float | None,
@@ -144,6 +146,7 @@ StartSpec = TypedDict(
         "python": str | None,
         "activate": str | None,
         "ranks": list[int],
+        "devices": list[int] | None,
         "lease": float | None,
         "grace": float,
         "node_timeout": float,

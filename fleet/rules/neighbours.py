@@ -1,0 +1,48 @@
+"""Runs that live on a host already: nobody shares its GPUs with them unasked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fleet.inventory.nodeset import fold
+from fleet.rules.rule import Rule, Said, View
+from fleet.rules.units import counted
+
+
+def neighbours(view: View) -> Iterator[View]:
+    """Those that a launch would share something with: of two that were given GPUs of their own, neither does."""
+    part, mine = view["want"].part, view["want"].devices
+    for run in view.get("runs") or () if part is not None else ():
+        if mine is None or run["devices"] is None or set(mine).intersection(run["devices"]):
+            yield run
+
+
+def live(view: View) -> Said | None:
+    part, found = view["want"].part, list(neighbours(view))
+    if part is None or part.share or not found:
+        return None
+    stop = " and ".join(f"'fleet stop {run['run']}'" for run in found)
+    said = "; ".join(_said(run, view) for run in found)
+    return Said(said, f"{stop} ends it; 'fleet launch --share' starts beside it")
+
+
+def _said(run: View, view: View) -> str:
+    """ "run RUN of root@head is live since 21 Nov 22:46: 8 ranks on 4 nodes, GPUs 0-3, port 15432"."""
+    about = run["about"] or {}
+    since = time.strftime(" since %-d %b %H:%M", time.localtime(about["started"])) if about.get("started") else ""
+    owner = f" of {about['owner']}" if about.get("owner") else ""
+    parts = [f"{counted(about['world_size'], 'rank')} on {counted(about['nnodes'], 'node')}"] if about else []
+    parts += [f"GPUs {gpus}"] if (gpus := _gpus(run, view)) else []
+    parts += [f"port {about['master'].rpartition(':')[2]}"] if about else []
+    return f"run {run['run']}{owner} is live{since}{': ' * bool(parts)}{', '.join(parts)}"
+
+
+def _gpus(run: View, view: View) -> str:
+    """Those that it was given, or else computes on: "0-3"."""
+    uuids = {process["gpu"] for process in view.get("gpu_processes") or () if process.get("run_id") == run["run"]}
+    used = [gpu["index"] for gpu in view.get("gpus") or () if gpu.get("uuid") in uuids]
+    return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")
+
+
+RULES = (Rule("live-run", live, "clear", "live runs", "--share", run=True),)
