@@ -329,8 +329,9 @@ class Verbs(ABC, Generic[R, C, L]):
         "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one. engine: None is torchrun, or for
         a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
         program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
-        once it runs it goes on without this program, and `attach` follows it. share: also where another run is live. folder: what
-        `sync` mirrors, and the workdir of hosts that have none; None: the current one. repeats: see `again`.
+        once it runs it goes on without this program, and `attach` follows it. share: also where another run is live.
+        folder: what `sync` mirrors, and the workdir of hosts that have none; None: the current one. repeats: see
+        `again`.
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""

@@ -24,6 +24,7 @@ from fleet.cli.launch_view import LaunchView
 from fleet.cli.launchers import spelled, theirs, translate
 from fleet.cli.options import Named, Seconds, common_options, runs_dir_option, settings_of
 from fleet.cli.output import clean, fold, talk, write_json
+from fleet.cli.ranks import Scrolling, ranks_option
 from fleet.cli.slips import with_options
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
         **sections(OWN),
         "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
         "Environment": ["env", "env_expand", "env_file"],
-        "While it runs": ["detach", "lease", "grace", "node_timeout", "share", "no_preflight"],
+        "While it runs": ["ranks", "detach", "lease", "grace", "node_timeout", "share", "no_preflight"],
         "Name and logs": ["name", "runs_dir"],
         "Once more": ["from_", "again"],
     },
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     help="Seconds of silence after which a node is lost.",
 )
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
+@ranks_option
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
 @runs_dir_option("Where logs go.")
 @click.option("--share", is_flag=True, help="Start also where another run is live.")
@@ -146,6 +148,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     inventory = load_inventory()
     settings = settings_of()
     nnodes = given["nnodes"] or (run and run.nnodes(inventory))
+    ranks = given.pop("ranks")
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
     if not (settings.dry_run or settings.json or settings.quiet):
@@ -165,7 +168,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     if not (settings.json or settings.quiet):
         for note in plan.describe().get("notes", ()):
             talk(clean(note))
-    return follow(plan)
+    return follow(plan, ranks)
 
 
 def where(hosts: Sequence[Host]) -> str:
@@ -202,14 +205,13 @@ def _suited(script: str, given: dict[str, Any]) -> str:
     return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in words.items())}"
 
 
-def follow(plan: Planned, *, leave: bool = False) -> int:
-    """Do it, and show it; the key d lets it go on by itself. leave: so does Ctrl-C."""
+def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
+    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
     from fleet.ops.launch.origin import first_event
 
     settings = settings_of()
-    view = LaunchView(
-        [host.name for host in plan.hosts], json=settings.json, level=-1 if settings.quiet else settings.verbose
-    )
+    level = -1 if settings.quiet else settings.verbose
+    view = LaunchView([host.name for host in plan.hosts], json=settings.json, level=level, scrolls=scrolls)
 
     if settings.json:
         write_json({"event": "version", "time": round(time.time(), 3), **first_event()})

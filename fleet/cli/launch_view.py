@@ -13,13 +13,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TextIO
 
 import click
 
 from fleet.cli import terminal
-from fleet.cli.output import clean, clean_output, hint_line, talk, without_colours, write_json
+from fleet.cli.board import KEYS, Board
+from fleet.cli.lines import last_state, write_line
+from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.progress import ProgressLine
+from fleet.cli.ranks import Scrolling
 from fleet.cli.tracebacks import Tracebacks, who
 from fleet.errors import Reason
 from fleet.events import Event, Notice, Output, Round
@@ -28,44 +30,9 @@ from fleet.rules.causes import together
 BUFFER_BYTES = 32 << 20
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS = 0.1
-LINE_LIMIT = 64 << 10
+CALM_SECONDS = 0.05  # between two times that the live lines make room for others
 RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
-STEPS = ("step", "running")  # what is done so far and where the logs are is shown to everybody
-
-
-class Lines:
-    """Splits one stream of a rank into whole lines; what stands behind the last `\\r` is its live state."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-        self.live = b""
-        self.shown_at = 0.0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now. A line that a progress bar rewrote counts in its last state."""
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        if len(self.rest) > LINE_LIMIT and b"\r" not in self.rest[-LINE_LIMIT:]:
-            lines, self.rest = [*lines, self.rest], b""
-        self.rest = self.rest[-LINE_LIMIT:]
-        if b"\r" in self.rest:
-            self.live = last_state(self.rest)
-        elif lines:
-            self.live = b""
-        return [last_state(line) for line in lines]
-
-
-def last_state(line: bytes) -> bytes:
-    """What a terminal would show of a line with carriage returns in it."""
-    states = [part for part in line.split(b"\r") if part.strip()]
-    return states[-1] if states else b""
-
-
-def write_line(who: str, line: bytes, out: TextIO) -> None:
-    """A line of a rank, byte for byte where `out` is no terminal. who: what stands before it."""
-    if terminal.interactive(out):
-        line = clean_output(line.decode("utf-8", "replace"), terminal.colored(out)).encode()
-    out.buffer.write((f"[{who}] ".encode() if who else b"") + line + b"\n")
-    out.buffer.flush()
+STEPS = ("step", "running", "attached")  # what is done so far and where the logs are is shown to everybody
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
@@ -86,18 +53,19 @@ def folded(events: Iterable[Event]) -> list[Event]:
 class LaunchView:
     """An Emit. Use as a context manager; leaving it prints what is left. level: -1 quiet, 0, 1 verbose.
 
-    names: of the hosts, in node-rank order."""
+    names: of the hosts, in node-rank order. scrolls: whose lines do; of the others the last one is live."""
 
-    def __init__(self, names: Sequence[str], *, json: bool = False, level: int = 0) -> None:
+    def __init__(
+        self, names: Sequence[str], *, json: bool = False, level: int = 0, scrolls: Scrolling = Scrolling()
+    ) -> None:
         self._json, self._level = json, level
-        self._node_ranks = {name: node_rank for node_rank, name in enumerate(names)}
+        self._board = Board(names, scrolls)
         self._starting = ProgressLine("sending")
         self._queue: deque[Event] = deque()
         self._bytes = 0
         self._dropped = 0
         self._wake = threading.Condition()
         self._closing = False
-        self._lines: dict[tuple[str, int | None, str], Lines] = {}
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
         self._thread = threading.Thread(target=self._work, name="view", daemon=True)
@@ -147,6 +115,9 @@ class LaunchView:
                             return
                 self._progress()
                 sys.stdout.flush()
+                if self._live:
+                    with self._wake:
+                        self._wake.wait_for(lambda: self._closing, CALM_SECONDS)
         except (OSError, ValueError):
             # whoever read our output has gone, or its disk is full: the run goes on, its files are written
             return
@@ -155,16 +126,16 @@ class LaunchView:
         if isinstance(event, Output):
             if self._level < 0 or (event.rank is None and self._level < 1):
                 return
-            lines = self._lines.setdefault((event.host, event.rank, event.stream), Lines())
             if event.rank is not None:
                 self._starting.feed(SPOKEN)
-            whole = lines.feed(event.data)
+            whole = self._board.output(event)
             if event.stream == "stderr" and event.rank is not None and self._level == 0:
                 whole = self.tracebacks.feed((event.host, event.rank), whole, time.monotonic())
             for line in whole:
                 self._line(event.host, event.rank, event.stream, line)
         elif isinstance(event, Notice):
             self._notice(event)
+            self._board.notice(event)
             if self._live and isinstance(event.data, Mapping) and event.data.get("event") == "running":
                 self._starting.feed(RUNNING)
         else:
@@ -203,34 +174,28 @@ class LaunchView:
                 talk(hint_line(notice.hint))
 
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
-        write_line(host if rank is None else f"{host}:{rank}", line, sys.stdout if stream == "stdout" else sys.stderr)
+        out = sys.stdout if stream == "stdout" else sys.stderr
+        write_line(host if rank is None else f"{host}:{rank}", line, out, self._board.tint(host))
 
     def _flush(self) -> None:
-        for (host, rank, stream), lines in self._lines.items():
+        for host, rank, stream, lines in self._board.scrolling():
             if lines.rest:
                 self._line(host, rank, stream, last_state(lines.rest))
         sys.stdout.flush()
 
-    # -- progress bars ------------------------------------------------------------------------------------
+    # -- what is live -------------------------------------------------------------------------------------
     def _progress(self) -> None:
-        """What it waits for before the start, then a live line a node; in a pipe the bars' state now and then."""
+        """What it waits for before the start, then a line a node; in a pipe the bars' state now and then."""
         now = time.monotonic()
         if self._live:
-            live: dict[str, tuple[int | None, bytes]] = {}
-            for (host, rank, _), lines in self._lines.items():
-                if lines.live and (host not in live or (rank or 0) < (live[host][0] or 0)):
-                    live[host] = rank, lines.live
-            terminal.draw(
-                self._starting.lines(now)
-                + [
-                    f"[{host}:{live[host][0]}] {without_colours(live[host][1].decode('utf-8', 'replace'))}"
-                    for host in sorted(live, key=lambda h: self._node_ranks.get(h, 0))
-                ]
-            )
+            columns, rows = terminal.size(sys.stderr)
+            board = self._board.lines(time.time(), columns, rows, KEYS if terminal.interactive(sys.stdin) else "")
+            terminal.draw(self._starting.lines(now) + board)
             return
-        if not self._json and self._level >= 0:
-            self._starting.remind(now)
-        for (host, rank, stream), lines in self._lines.items():
-            if lines.live and now - lines.shown_at >= PIPE_PROGRESS_SECONDS and self._level >= 0:
+        if self._json or self._level < 0:
+            return
+        self._starting.remind(now)
+        for host, rank, stream, lines in self._board.scrolling():
+            if lines.live and now - lines.shown_at >= PIPE_PROGRESS_SECONDS:
                 lines.shown_at = now
                 self._line(host, rank, stream, lines.live)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from pathlib import Path
@@ -14,14 +13,14 @@ from fleet.cli import plans, terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.launch import follow as follow_run
-from fleet.cli.launch_view import Lines, write_line
 from fleet.cli.layout import table
+from fleet.cli.lines import Lines, write_line
 from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
 from fleet.cli.output import clean, echo, fold, write_json
 from fleet.cli.progress import ProgressLine
-from fleet.errors import InventoryError, UsageError
+from fleet.cli.ranks import Scrolling, ranks, ranks_option
+from fleet.errors import UsageError
 from fleet.events import Event, Output
-from fleet.inventory.nodeset import expand
 from fleet.model import Report
 from fleet.rules.units import counted, seconds, size_text
 
@@ -102,27 +101,17 @@ def show_stopped(report: Report) -> None:
 
 @click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
 @click.argument("run", default="latest")
+@ranks_option
 @RUNS_DIR
 @common_options
-def attach(run: str, runs_dir: Path) -> int:
+def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
     """Follow a run that was detached, that lost its head, or that another head started. Its logs are fetched from where
     they end here; Ctrl-C leaves it to itself again. RUN is an id, a unique prefix, a name, or 'latest'.
 
     Exit: as launch.
     """
     planned = the_fleet().plan.attach(run, runs_dir=runs_dir)
-    return plans.tell("attach", planned) if settings_of().dry_run else follow_run(planned, leave=True)
-
-
-def _ranks(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
-    if value is None:
-        return None
-    if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", value, re.ASCII):
-        raise click.BadParameter(f"{value!r}: ranks are numbers and ranges, 0,8-15")
-    try:
-        return frozenset(int(name[1:]) for name in expand(f"r[{value}]"))
-    except InventoryError as error:
-        raise click.BadParameter(error.message) from None
+    return plans.tell("attach", planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
 
 
 @click.command(
@@ -131,7 +120,7 @@ def _ranks(ctx: click.Context, param: click.Parameter, value: str | None) -> fro
 @click.argument("run", default="latest")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
 @click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
-@click.option("--rank", callback=_ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--err", is_flag=True, help="Standard errors alone.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
 @RUNS_DIR

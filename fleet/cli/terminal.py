@@ -38,10 +38,10 @@ def live(stream: Any) -> bool:
 
 def width(stream: Any) -> int | None:
     """Cells of a line; None where no terminal limits it."""
-    return _size(stream)[0] if interactive(stream) else None
+    return size(stream)[0] if interactive(stream) else None
 
 
-def _size(stream: Any) -> tuple[int, int]:
+def size(stream: Any) -> tuple[int, int]:
     """(columns, rows); $COLUMNS and $LINES win, as everywhere."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
@@ -95,7 +95,10 @@ class _Bottom:
                 self.shown = list(lines)
 
     def erasure(self) -> str:
-        up = f"\x1b[{len(self.shown) - 1}A" if len(self.shown) > 1 else ""
+        """From where the first of them begins: a terminal that was made narrower has broken them anew."""
+        columns = size(sys.stderr)[0]
+        rows = sum(max(1, -(-cells(line) // columns)) for line in self.shown)
+        up = f"\x1b[{rows - 1}A" if rows > 1 else ""
         return f"\r{up}\x1b[J" if self.shown else ""
 
 
@@ -107,7 +110,7 @@ def draw(lines: Sequence[str]) -> None:
     them are on the screen: what has scrolled off cannot be drawn over."""
     if not lines and not _bottom.shown:
         return
-    columns, rows = _size(sys.stderr)
+    columns, rows = size(sys.stderr)
     if len(lines) >= rows:
         lines = [*lines[: rows - 2], f"... and {len(lines) - rows + 2} more"]
     _bottom.draw([cut(line.expandtabs(), columns - 1) for line in lines])

@@ -11,7 +11,9 @@ import time
 import pytest
 
 from fleet.cli import launch_view
-from fleet.cli.launch_view import LaunchView, Lines, folded, last_state
+from fleet.cli import lines as of_ranks
+from fleet.cli.launch_view import LaunchView, folded
+from fleet.cli.lines import Lines, last_state
 from fleet.errors import Reason
 from fleet.events import Notice, Output
 
@@ -34,7 +36,7 @@ def test_endless_lines_do_not_eat_the_memory() -> None:
     assert sum(map(len, lines.feed(b"x" * (1 << 20)))) == 1 << 20
     for _ in range(100):
         lines.feed(b"y" * 60000 + b"\r")
-    assert len(lines.rest) <= launch_view.LINE_LIMIT
+    assert len(lines.rest) <= of_ranks.LINE_LIMIT
 
 
 def test_streams_keep_apart_and_the_rest_is_flushed(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

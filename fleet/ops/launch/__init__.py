@@ -89,7 +89,9 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
             Notice(
                 "info",
                 f"run {run_id}: {size}, logs in {logs}",
-                data=folder.event("running", world_size=plan.world.size, logs=str(logs)),
+                data=folder.event(
+                    "running", world_size=plan.world.size, first_ranks=record.first_ranks, logs=str(logs)
+                ),
             )
         )
         if plan.options.detach:

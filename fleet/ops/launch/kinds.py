@@ -12,8 +12,9 @@ BOTH = {
     "version": "the first: `version` of these events, `fleet`'s own",
     "plan": "what is started where: as `--dry-run` shows it",
     "differs": "something is not as it was in the `run` that this one repeats",
-    "running": "all nodes have started: `world_size`, `logs`",
-    "attached": "a head follows it that did not start it: `version`, `world_size`, `logs`, `state`",
+    "running": "all nodes have started: `world_size`, `first_ranks` (of each host), `logs`",
+    "attached": "a head follows it that did not start it: `version`, `world_size`, `first_ranks`, `logs`, "
+    "`state`, `started` (when)",
     "status": "a node's state changed: `state`; behind its end `reason`, `engine_status`, `signal`, `left` (pids that "
     "would not die), `disk_full`",
     "rank": "a rank ended: `rank`, `node_rank`, `local_rank`, `status`, `signal`, `attempt`",

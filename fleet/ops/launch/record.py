@@ -39,6 +39,11 @@ class RunRecord:
     def world_size(self) -> int:
         return sum(node.local_world_size for node in self.nodes)
 
+    @property
+    def first_ranks(self) -> dict[str, int]:
+        """By host name."""
+        return {node.host.name: node.first_rank for node in self.nodes}
+
     def node(self, host: str) -> Node:
         return next(node for node in self.nodes if node.host.name == host)
 

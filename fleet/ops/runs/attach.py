@@ -59,8 +59,10 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
                     "attached",
                     version=VERSION,
                     world_size=record.world_size,
+                    first_ranks=record.first_ranks,
                     logs=str(record.logs),
                     state=found.state,
+                    started=record.started,
                 ),
             )
         )

@@ -1,0 +1,137 @@
+"""What stands below a run's lines on a terminal: how the run stands, and a line for each node of what does not scroll.
+Pure, but for the terminal's colours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from fleet.cli import terminal
+from fleet.cli.lines import Lines, label
+from fleet.cli.output import without_colours
+from fleet.cli.ranks import Scrolling
+from fleet.events import Notice, Output
+
+QUIET_SECONDS = 5.0  # of silence that is worth a word
+SHARE = 3  # of a terminal's rows, one in so many is for nodes
+KEYS = "  (d leaves it to itself)"
+
+
+class Board:
+    """names: of the hosts, in node-rank order. scrolls: whose lines do."""
+
+    def __init__(self, names: Sequence[str], scrolls: Scrolling = Scrolling()) -> None:
+        self._node_ranks = {name: node_rank for node_rank, name in enumerate(names)}
+        self._scrolls = scrolls
+        self._first_ranks: Mapping[str, int] = {}
+        self._last: dict[str, tuple[int, bytes]] = {}
+        self._bar = b""  # rank 0's last one
+        self._heard: dict[str, float] = {}
+        self._world, self._began = 0, 0.0
+        self._ended = set[int]()
+        self._state = "running"
+        self._streams: dict[tuple[str, int | None, str], Lines] = {}
+
+    def tint(self, host: str) -> int:
+        """What its colour is chosen by."""
+        return self._node_ranks.setdefault(host, len(self._node_ranks))
+
+    def output(self, event: Output) -> list[bytes]:
+        """The whole lines that scroll now."""
+        lines = self._streams.setdefault((event.host, event.rank, event.stream), Lines())
+        whole = lines.feed(event.data)
+        if event.rank is None:
+            return whole
+        self._heard[event.host] = event.time
+        if event.rank == 0:
+            self._bar = lines.live or self._bar
+        if self._scrolls(event.rank, self._first_ranks.get(event.host)):
+            return whole
+        if whole and whole[-1].strip():
+            self._last[event.host] = event.rank, whole[-1]
+        return []
+
+    def scrolling(self) -> list[tuple[str, int | None, str, Lines]]:
+        """The streams that scroll: host, rank, stream, and what came of it."""
+        return [
+            (host, rank, stream, lines)
+            for (host, rank, stream), lines in self._streams.items()
+            if rank is None or self._scrolls(rank, self._first_ranks.get(host))
+        ]
+
+    def notice(self, notice: Notice) -> None:
+        """How the run stands, from what is told of it."""
+        for record in [notice.data] if isinstance(notice.data, Mapping) else notice.data:
+            match record.get("event"):
+                case "running" | "attached":
+                    self._world = record.get("world_size", 0)
+                    self._began = record.get("started") or notice.time
+                    self._first_ranks = record.get("first_ranks", {})
+                    self._ended.clear()
+                case "rank":
+                    self._ended.add(record.get("rank", 0))
+                case "stop":
+                    self._state = "stopping"
+
+    @property
+    def spoke(self) -> bool:
+        """Whether a rank has said something, or has ended."""
+        return bool(self._heard or self._ended)
+
+    def lines(self, now: float, columns: int, rows: int, keys: str = "") -> list[str]:
+        """What is to be seen at `now`, in seconds since the epoch; none before the ranks' first words. keys: what the
+        keyboard does."""
+        if not self.spoke or not self._world:
+            return []
+        nodes = self._nodes()
+        hosts = sorted(nodes, key=self.tint)
+        room = max(2, rows // SHARE)
+        shown = hosts if len(hosts) <= room else hosts[: room - 1]
+        zero = any(nodes[host][0] == 0 for host in shown)
+        status = self._status(now, b"" if zero else self._bar)
+        fits = keys if terminal.cells(status) + len(keys) < columns else ""
+        lines = [terminal.cut(status, columns - 1) + fits]
+        lines += [self._node(host, *nodes[host], columns) for host in shown]
+        if len(hosts) > len(shown):
+            lines.append(terminal.cut(self._folded(hosts[len(shown) :], now), columns - 1))
+        return lines
+
+    def _nodes(self) -> dict[str, tuple[int, bytes]]:
+        """Of each node the lowest rank at a progress bar; else what one that does not scroll has said last."""
+        live: dict[str, tuple[int, bytes]] = {}
+        for (host, rank, _), lines in self._streams.items():
+            if rank is not None and lines.live and (host not in live or rank < live[host][0]):
+                live[host] = rank, lines.live
+        return {**self._last, **live}
+
+    def _node(self, host: str, rank: int, text: bytes, columns: int) -> str:
+        who = f"{host}:{rank}"
+        said = without_colours(text.decode("utf-8", "replace"))
+        said = terminal.cut(said, max(0, columns - 1 - terminal.cells(f"[{who}] ")))
+        return f"{label(who, self.tint(host), sys.stderr)} {said}"
+
+    def _folded(self, hosts: Sequence[str], now: float) -> str:
+        more = f"... and {len(hosts)} more nodes"
+        longest = min(hosts, key=lambda host: self._heard.get(host, now))
+        silent = now - self._heard.get(longest, now)
+        return f"{more}; {longest} has been silent for {clock(silent)}" if silent >= QUIET_SECONDS else more
+
+    def _status(self, now: float, bar: bytes) -> str:
+        """ "running 1:02:03, 31 of 32 ranks up, silent for 0:12, rank 0: 45%|####"."""
+        ended = len(self._ended)
+        parts = [
+            f"{self._state} {clock(now - self._began)}",
+            f"{max(0, self._world - ended)} of {self._world} ranks up",
+        ]
+        silent = now - max(self._heard.values(), default=self._began)
+        parts += [f"silent for {clock(silent)}"] if silent >= QUIET_SECONDS else []
+        parts += [f"rank 0: {without_colours(bar.decode('utf-8', 'replace'))}"] if bar else []
+        return ", ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """ "0:07", "1:02:03", "2 d 01:02:03"."""
+    minutes, s = divmod(max(0, int(seconds)), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    return f"{days} d {h:02}:{m:02}:{s:02}" if days else f"{h}:{m:02}:{s:02}" if h else f"{m}:{s:02}"
