@@ -132,18 +132,24 @@ class Program(Conversation):
         self._channel.send_eof()
 
     def frames(
-        self, *, silence: float | None = None, deadline: float | None = None, cancel: Cancel | None = None
+        self,
+        *,
+        silence: float | None = None,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+        poll: float = POLL_SECONDS,
     ) -> Iterator[Frame]:
         """Frames as they come, up to and including X; heartbeats are swallowed.
 
         silence: seconds without any byte after which the host counts as lost. deadline: a time.monotonic()
-        value. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
+        value. poll: seconds in which all this is looked at once. Raises ConnectError (lost, no-python, protocol),
+        DeadlineError, Interrupted.
         """
         decoder = Decoder(self.host.name)
         quiet = Silence()
         pinged = time.monotonic()
         while True:
-            data = self._channel.recv(POLL_SECONDS)
+            data = self._channel.recv(poll)
             now = time.monotonic()
             if cancel is not None and cancel.is_set():
                 raise Interrupted("interrupted", host=self.host.name)

@@ -1,7 +1,8 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
-spec: {"run", "offsets": {name: bytes}, "once": bool, "passive": bool}, the last two if need be: send what is there now,
-renew nothing. Files: rank<R>.out, rank<R>.err, node.log. Sends
+spec: {"run", "offsets": {name: bytes}, "once": bool, "passive": bool, "heartbeat": s}, the last three if need be: send
+what is there now, renew nothing, how often to tell that this node lives. Files: rank<R>.out, rank<R>.err, node.log.
+Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
     J {"event": "rank", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
     J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
@@ -16,10 +17,10 @@ stdin ends this program; the run goes on under its lease.
 import os
 import time
 
-from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_thread
+from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat, start_thread
 from fleet.node.run.ending import LEFTOVER_GRACE, bury
 from fleet.node.run.run_folder import detach_run, owners, read_json, read_status, request_stop, run_folder
-from fleet.protocol.frames import OUTPUT
+from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, STATUS
 
 TYPE_CHECKING = False
@@ -147,7 +148,8 @@ def listen(folder: str, passive: bool = False) -> None:
 
 
 def follow() -> int:
-    spec: run.FollowSpec = start()
+    spec: run.FollowSpec = start(heartbeat=False)
+    start_heartbeat(spec.get("heartbeat", HEARTBEAT_SECONDS))
     try:
         folder = run_folder(spec["run"])
     except ValueError:

@@ -27,6 +27,7 @@ RETRY_SECONDS = 0.5
 FULL_RETRY_SECONDS = 2.0
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
+HEARTBEAT_MOST, POLL_SECONDS = 2.0, 1.0
 # 64 ranks that were restarted 100 times tell a third of it after a lost connection
 TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
@@ -110,7 +111,9 @@ class Follower(threading.Thread):
         self._nonsense = 0
         self._allowance = _Allowance()
         self._advice = set(ADVICE)
-        self._how: dict[str, bool] = {"once": once, "passive": passive}
+        # of a run of many nodes that says nothing, the heartbeats are all that there is to do here
+        beat = min(HEARTBEAT_MOST, self._silence / 3)
+        self._how: dict[str, Any] = {"once": once, "passive": passive, "heartbeat": beat}
 
     def stop(self, grace: float, reason: str) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
@@ -196,7 +199,8 @@ class Follower(threading.Thread):
     def _frames(self, program: Program) -> None:
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = time.monotonic()
-        for frame in program.frames(silence=self._silence, cancel=self._cancel):
+        poll = min(POLL_SECONDS, self._silence / 3)
+        for frame in program.frames(silence=self._silence, cancel=self._cancel, poll=poll):
             if self.silent_since is not None:
                 self.silent_since = None
                 self.tell("resumed")

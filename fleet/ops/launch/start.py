@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
@@ -62,6 +62,12 @@ class Sessions:
         session = self.get(host)
         del self._open[host.name]
         return session
+
+    def take_all(self, names: Iterable[str]) -> dict[str, Session]:
+        """Hand over those to these hosts that are open, and close the others."""
+        taken = {name: self._open.pop(name) for name in names if name in self._open}
+        self.close()
+        return taken
 
     def close(self) -> None:
         for session in self._open.values():

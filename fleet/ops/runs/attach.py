@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
@@ -16,6 +17,7 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.loop import Run
+from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, chosen, find, missing
 from fleet.rules.units import counted
@@ -43,7 +45,12 @@ class AttachPlan:
 
 def run(plan: AttachPlan, runtime: Runtime) -> Report:
     """The run's own end, as launch reports it. With runtime.detach set it goes on without this process."""
-    runs, asked = find(plan.inventory, runtime, live=False)
+    with closing(Sessions(runtime)) as sessions:
+        return _follow(plan, runtime, sessions)
+
+
+def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
+    runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     found = chosen(plan.word, sorted(runs, key=lambda run: not run.live), asked)
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
@@ -66,7 +73,7 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
                 ),
             )
         )
-        return Run(record, folder, {}, runtime).follow()
+        return Run(record, folder, sessions.take_all(found.hosts), runtime).follow()
     finally:
         folder.release()
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet import fanout
 from fleet.each import on_each
+from fleet.each import over as over_all
 from fleet.errors import ConnectError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
 from fleet.ops.launch.logs import LATEST
 from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.start import Sessions
 from fleet.protocol.messages.run import About, RunHere, RunsHere
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
@@ -125,15 +128,25 @@ def over(part: RunHere) -> bool:
     return part["status"].get("state") in FINAL
 
 
-def find(inventory: Inventory, runtime: Runtime, *, live: bool) -> tuple[list[FoundRun], tuple[Result, ...]]:
-    """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended."""
+def find(
+    inventory: Inventory, runtime: Runtime, *, live: bool, sessions: Sessions | None = None
+) -> tuple[list[FoundRun], tuple[Result, ...]]:
+    """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended.
+    sessions: gets the connections to hosts that know of any."""
 
     def ask(session: Session, host: Host) -> Result:
         spec = {"prefix": "", "live": live}
         answer = call(session, "run.list_runs", spec, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
+        if sessions is not None and not answer["runs"]:
+            sessions.take(host).close()
         return Result(host.name, True, 0, data={"runs": answer["runs"]})
 
-    results = on_each(inventory.hosts, runtime, ask, what="asking for runs")
+    what = "asking for runs"
+    if sessions is None:
+        results = on_each(inventory.hosts, runtime, ask, what=what)
+    else:
+        fanout.check_limits(len(inventory.hosts), len(inventory.hosts))
+        results = over_all(inventory.hosts, runtime, lambda host: ask(sessions.get(host), host), what)
     parts: dict[str, dict[str, RunHere]] = {}
     for result in results:
         for part in result.data.get("runs", ()):

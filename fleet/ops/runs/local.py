@@ -73,15 +73,20 @@ def prune(run: LocalRun) -> None:
         folder.release()
 
 
-def _read(path: Path) -> LocalRun:
-    plan, summary = read_object(path / "run.json"), read_object(path / "summary.json")
-    code = summary.get("exit_code")
+def followed(path: Path) -> bool:
+    """Whether a process of this machine writes to a run's folder."""
     folder = RunFolder(path)
     free = folder.hold()
     folder.release()
+    return not free
+
+
+def _read(path: Path) -> LocalRun:
+    plan, summary = read_object(path / "run.json"), read_object(path / "summary.json")
+    code = summary.get("exit_code")
     state = (
         "followed"
-        if not free
+        if followed(path)
         else "open"
         if code is None
         else "stopped"

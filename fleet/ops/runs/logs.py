@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import LOG, RunFolder, stream_of
+from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing
-from fleet.ops.runs.local import names
+from fleet.ops.runs.local import followed, names
 from fleet.runtime import Runtime
 
 POLL_SECONDS = 0.1
@@ -111,19 +113,24 @@ def tail_offset(path: Path, lines: int) -> int:
 
 def run(plan: LogsPlan, runtime: Runtime) -> Report:
     """Emits Output. A host's result is an error where its logs could not be brought."""
-    run_id, found = _named(plan, runtime)
+    with closing(Sessions(runtime)) as sessions:
+        return _shown(plan, runtime, sessions)
+
+
+def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
+    run_id, found = _named(plan, runtime, sessions)
     folder = RunFolder.open(plan.runs_dir, run_id)
     reader = Reader(folder.path, plan, runtime.emit)
     errors: Mapping[str, FleetError] = {}
     try:
         if found is not None and folder.held:
-            errors = _bring(found, folder, runtime, lambda: None, once=True)
+            errors = _bring(found, folder, runtime, sessions, lambda: None, once=True)
         reader.poll()
-        if plan.follow and found is not None and found.live:
-            if folder.held:
-                errors = _bring(found, folder, runtime, reader.poll, once=False)
-            else:
+        if plan.follow:
+            if not folder.held:
                 _watch(folder, runtime, reader.poll)
+            elif found is not None and found.live:
+                errors = _bring(found, folder, runtime, sessions, reader.poll, once=False)
             reader.poll()
     finally:
         folder.release()
@@ -133,15 +140,17 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
     return Report("logs", results, code, {"run": run_id, "logs": str(folder.path)})
 
 
-def _named(plan: LogsPlan, runtime: Runtime) -> tuple[str, FoundRun | None]:
-    """The run, and what its nodes know of it; None where all of it is here, or nothing is known there any more."""
+def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
+    """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
+    nothing is known there any more."""
     try:
         run_id = choose(plan.word, names(plan.runs_dir))
     except FleetError:
         run_id = ""
-    if run_id and is_whole(plan.runs_dir / run_id / "summary.json"):
+    folder = plan.runs_dir / run_id
+    if run_id and (followed(folder) or is_whole(folder / "summary.json")):
         return run_id, None
-    runs, asked = find(plan.inventory, runtime, live=False)
+    runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
     run_id = run_id or chosen(plan.word, runs, asked).run_id
     found = known.get(run_id)
@@ -163,15 +172,22 @@ def is_whole(summary: Path) -> bool:
 
 
 def _bring(
-    found: FoundRun, folder: RunFolder, runtime: Runtime, meanwhile: Callable[[], object], *, once: bool
+    found: FoundRun,
+    folder: RunFolder,
+    runtime: Runtime,
+    sessions: Sessions,
+    meanwhile: Callable[[], object],
+    *,
+    once: bool,
 ) -> dict[str, FleetError]:
     """What is not here yet, from all nodes at once; once: what there is now. Hosts that it did not come from."""
     heard: list[Heard] = []
+    open_ones = sessions.take_all(found.hosts)
     followers = [
         Follower(
             found.run_id,
             host,
-            None,
+            open_ones.get(name),
             runtime.transport,
             folder.node(name),
             heard.append,

@@ -118,10 +118,12 @@ _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
 
 class FollowSpec(_Follow, total=False):
-    """once: what there is now, and no more. passive: who only looks on renews no lease."""
+    """once: what there is now, and no more. passive: who only looks on renews no lease. heartbeat: every so many
+    seconds."""
 
     once: bool
     passive: bool
+    heartbeat: float
 
 
 # prefix: of the ids of the runs asked about. live: only those that have not ended

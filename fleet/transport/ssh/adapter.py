@@ -28,7 +28,7 @@ _CHANNEL_CLOSE = 97
 _CHANNEL_REQUEST = 98
 WINDOW_BYTES = 4 * 1024 * 1024
 PACKET_BYTES = 512 * 1024
-IDLE_SECONDS = 0.5  # sockets are shut down to wake their thread, so this is only a fallback
+IDLE_SECONDS = 5.0  # sockets are shut down to wake their thread, so this is only a fallback
 # cheapest first of what is secure; older ones only for servers that have nothing else
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 _DIGESTS = (
