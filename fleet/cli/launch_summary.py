@@ -11,7 +11,6 @@ from fleet.cli.output import clean, fold, hint_line, talk, write_failures
 from fleet.cli.tracebacks import who
 from fleet.model import Report
 from fleet.rules.launch import UNDYING
-from fleet.rules.tracebacks import exception_of
 
 
 def show_summary(report: Report, view: LaunchView) -> None:
@@ -26,11 +25,13 @@ def show_summary(report: Report, view: LaunchView) -> None:
     mine: list[int] = []
     if failure:
         talk(click.style("failed: ", fg="red", bold=True) + clean(failure["message"]))
+        if failure["why"]:
+            talk(clean(f"  why: {failure['why']}"))
         if failure["kernel"]:
-            talk(clean(f"    kernel of {failure['kernel']['host']}: {failure['kernel']['line']}"))
+            talk(clean(f"  kernel of {failure['kernel']['host']}: {failure['kernel']['line']}"))
         trace = failure["traceback"]
         if view.tracebacks.was_shown(trace):
-            trace = f"{exception_of(trace)}\n(its traceback stands above)"
+            trace = "(its traceback stands above)"
         for line in (trace or failure["tail"] or "").splitlines():
             talk(f"    {clean(line)}")
         for group in report.data["tracebacks"] if trace else ():

@@ -8,11 +8,18 @@ from collections.abc import Iterator, Sequence
 HEADER = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of an uncaught exception
+_SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error stands without a header
+# of what ends without a traceback: a syntax error, a wrong argument, native code
+_LAST_WORDS = re.compile(
+    r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |"
+    r"Fatal Python error: |\s*what\(\): |fleet: cannot start "
+)
 _OWN = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def is_header(line: str) -> bool:
-    return _PREFIX.sub("", line).strip() == HEADER
+    bare = _PREFIX.sub("", line)
+    return bare.strip() == HEADER or _SYNTAX.fullmatch(bare) is not None
 
 
 def plain(lines: Sequence[str]) -> list[str]:
@@ -24,7 +31,7 @@ def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
     """(whether it is a traceback, first line, line behind the last) of all parts, in order. A traceback goes with those
     that it is chained to."""
     bare, at = plain(lines), 0
-    headers = [i for i, line in enumerate(bare) if line.strip() == HEADER]
+    headers = [i for i, line in enumerate(bare) if is_header(line)]
     while headers:
         first, end = headers[0], _end(bare, headers[0])
         headers = [i for i in headers if i >= end]
@@ -60,6 +67,16 @@ def identity(trace: str) -> str:
     """The same for the same failure on any rank: the places in the code, and the message without its numbers."""
     lines = plain(trace.strip().split("\n"))
     return "\n".join(line if line.startswith((" ", "\t")) else _OWN.sub("#", line) for line in lines)
+
+
+def cause_in(text: str) -> str | None:
+    """In a line, what a process that wrote this last died of: the exception of its traceback, else what looks like
+    one."""
+    trace = last_of(text)
+    if trace is not None:
+        return exception_of(trace).partition("\n")[0] or None
+    told = [line.strip() for line in plain(text.splitlines()) if _LAST_WORDS.match(line)]
+    return told[-1] if told else None
 
 
 def exception_of(trace: str) -> str:

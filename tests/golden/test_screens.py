@@ -301,6 +301,7 @@ def launch_from_its_first_words() -> None:
                     "tail": None,
                     "traceback": "Traceback (most recent call last):\n"
                     f'  File "/root/work/t.py", line 3, in <module>\n{why}',
+                    "why": why,
                     "kernel": None,
                     "hint": "see what is given as --lr",
                     "log": "runs/train-20261121-200244-065c/gpu03/rank17.err",

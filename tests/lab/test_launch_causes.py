@@ -113,7 +113,7 @@ def test_a_rank_that_left_early_is_named(launch: Launch, ready: VirtualLab, tmp_
     first = summary(tmp_path)["first_failure"]
     assert done.returncode == 9 and first["rank"] == 3
     assert first["left_early"]["rank"] == 0 and first["left_early"]["host"] == ready.names[0]
-    assert f"rank 0 on {ready.names[0]} had ended with exit code 0" in first["hint"]
+    assert f"rank 0 on {ready.names[0]} had ended with exit code 0" in first["hint"] and first["why"] in first["hint"]
 
 
 # a rank that puts itself into a cgroup of 64 MiB, whichever kind of them this kernel has, and asks for more
@@ -135,8 +135,12 @@ def test_the_kernels_word_for_a_rank_that_had_no_memory(launch: Launch, ready: V
     finally:
         ready.sh(victim, "rmdir /root/cgroup/fleet-oom; umount /root/cgroup")
     assert (done.returncode, first["rank"]) == (137, 2), first
-    assert "out of memory: the kernel killed python3, the limit of its cgroup was reached" in first["message"]
-    assert first["kernel"]["host"] == victim and "Killed process" in first["kernel"]["line"], first
+    assert "out of memory: the kernel killed python3, the limit of its cgroup was reached" in first["why"]
+    assert (
+        f"why: {first['why']}" in done.stderr
+        and first["kernel"]["host"] == victim
+        and "Killed process" in first["kernel"]["line"]
+    ), first
     assert f"kernel of {victim}: {first['kernel']['line']}" in done.stderr
 
 

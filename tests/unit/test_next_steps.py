@@ -19,7 +19,7 @@ RUN = "t-20261122-060000-0a1b"
 def steps(*said: str, runs_dir: str = "runs", **failure: Any) -> list[str]:
     hosts = Inventory((Host("gpu1", "10.0.0.1"), Host("gpu2", "10.0.0.2")))
     record = plan(hosts, Job("t.py"), LaunchOptions(runs_dir=Path(runs_dir)), RUN).record(0.0)
-    usual = {"host": "gpu2", "rank": 1, "what": "rank", "log": "rank1.err"}
+    usual = {"host": "gpu2", "rank": 1, "what": "rank", "log": "rank1.err", "left_early": None, "unfit": None}
     found = next_steps({**usual, **failure}, record, said)
     for line in found:
         accept(line)
@@ -30,6 +30,16 @@ def test_the_log_of_the_rank_that_failed() -> None:
     assert steps() == [f"fleet logs {RUN} --rank 1 --err --tail 100"]
     assert steps(log="rank1.out") == [f"fleet logs {RUN} --rank 1 --tail 100"]
     assert steps(what="engine", rank=None) == [f"fleet logs {RUN} --host gpu2 --tail 100"]
+
+
+def test_the_log_of_the_rank_that_left_first_of_all() -> None:
+    early = {"rank": 0, "host": "gpu1", "seconds": 1.5}
+    assert steps(left_early=early)[0] == f"fleet logs {RUN} --rank 0 --tail 100"
+
+
+def test_the_run_once_more_without_a_host_that_is_to_blame() -> None:
+    assert steps(what="node", rank=None, unfit="gpu2") == [f"fleet launch --again {RUN} -x gpu2"]
+    assert steps(unfit="gpu2")[0] == f"fleet launch --again {RUN} -x gpu2" and len(steps(unfit="gpu2")) == 2
 
 
 def test_a_folder_of_runs_that_is_not_the_usual_one() -> None:

@@ -17,7 +17,7 @@ from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.summary import summarise
-from fleet.rules.tracebacks import exception_of, identity, split
+from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of, split
 
 
 def trace(rank: int, what: str = "ValueError: rank {} is negative") -> str:
@@ -52,6 +52,29 @@ def test_parts_of_a_text() -> None:
     assert identity(trace(1)) != identity(trace(1).replace("line 3", "line 4"))
     assert exception_of("Traceback (most recent call last):\n  x\nE: a\nb") == "E: a\nb"
     assert exception_of("Traceback (most recent call last):\n  x") == exception_of(header) == ""
+
+
+def test_a_syntax_error_is_one_too() -> None:
+    text = '  File "/w/t.py", line 2\n    print("a"\n         ^\nSyntaxError: \'(\' was never closed'
+    assert last_of("before\n" + text + "\n\nafter") == text and exception_of(text).startswith("SyntaxError")
+    inside = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    import bad\n' + text
+    assert last_of(inside) == inside
+    assert cause_in(inside) == cause_in(text) == "SyntaxError: '(' was never closed"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (trace(0), "ValueError: rank 0 is negative"),
+        ("usage: t.py\nt.py: error: unrecognized arguments: --x\n", "t.py: error: unrecognized arguments: --x"),
+        ("terminate called\n  what():  CUDA error: misaligned address\n", "what():  CUDA error: misaligned address"),
+        ("Fatal Python error: Segmentation fault\n", "Fatal Python error: Segmentation fault"),
+        ("loss 3\nloss 2\n", None),
+        ("RuntimeError: late\nall is well: no error: 3\n", "RuntimeError: late"),
+    ],
+)
+def test_the_cause_in_a_line(text: str, cause: str | None) -> None:
+    assert cause_in(text) == cause
 
 
 def test_one_that_does_not_end_the_run_is_shown_once_in_its_place() -> None:
@@ -105,7 +128,8 @@ def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytes
     report = failed_run(tmp_path, [trace(0), trace(1), trace(2, other), trace(3, other), trace(4)[:90]])
     assert [(g["ranks"], g["hosts"]) for g in report.data["tracebacks"]] == [([0, 1], ["h0"]), ([2, 3], ["h1"])]
     said = screen(report, LaunchView(["h0", "h1"]), capfd)
-    assert said.count("Traceback (most recent call last)") == 1 and said.count("ValueError: rank 0 is negative") == 1
+    assert said.count("Traceback (most recent call last)") == 1 and said.count("ValueError: rank 0 is negative") == 2
+    assert said.splitlines()[1] == "  why: ValueError: rank 0 is negative"
     assert "ranks 0-1 on h0 have the same traceback" in said
     assert "ranks 2-3 on h1: ConnectionError: closed by [10.0.0.1]:2; log: " in said
 

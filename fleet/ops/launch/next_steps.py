@@ -25,6 +25,10 @@ def next_steps(failure: dict[str, Any], run: RunRecord, said: Iterable[str]) -> 
     steps = []
     if failure["what"] == "link":
         return [_line(run, "attach", run.run_id)]
+    if failure["unfit"]:
+        steps.append(_line(run, "launch", "--again", run.run_id, "-x", failure["unfit"]))
+    if failure["left_early"]:
+        steps.append(_line(run, "logs", run.run_id, "--rank", str(failure["left_early"]["rank"]), "--tail", str(TAIL)))
     if failure["rank"] is not None and failure["what"] in ("rank", "vanished"):
         stream = ["--err"] * failure["log"].endswith(".err")
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure["rank"]), *stream, "--tail", str(TAIL)))

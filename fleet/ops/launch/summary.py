@@ -11,7 +11,7 @@ from fleet.model import Report, Result
 from fleet.ops.launch.failure import hint as plain_hint
 from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
-from fleet.ops.launch.kernel import evidence
+from fleet.ops.launch.kernel import Evidence, evidence
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
@@ -19,7 +19,7 @@ from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.launch import undying
-from fleet.rules.tracebacks import exception_of, identity, last_of
+from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
 
 Tail = Callable[..., str]
 TAIL_LINES = 12
@@ -68,6 +68,14 @@ def summarise(
             "incomplete_logs": incomplete,
         },
     )
+
+
+def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
+    """The host that a next run should do without, as it is: it was lost, its hardware failed, its disk is full."""
+    if kernel is not None and kernel.rule.broken:
+        return kernel.host
+    lost = failure.what in ("node", "frozen") or gang.nodes[failure.host].status.get("disk_full")
+    return failure.host if lost else None
 
 
 def left_alone(run: RunRecord) -> Report:
@@ -154,20 +162,19 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     rule = hint_for(text) if ran else None
     trace = last_of(text) if ran else None
     said, hint = message(failure, run), rule.remedy if rule else plain_hint(failure, run)
+    why = cause_in(trace or "\n".join(lines[-TAIL_LINES:])) if ran else None
     early = left_early(failure, gang) if rule is not None and rule.collateral else None
     if early is not None:
         end, seconds = early
-        hint = (
-            f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before: "
-            f"did the others still need it? Then {UNEVEN}"
-        )
+        why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
+        hint = f"{why}: did the others still need it? Then {UNEVEN}"
     elif ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
     kernel = evidence(failure, gang, text if ran else "", rule is not None and rule.collateral)
     if kernel is not None:
         on = f"on {kernel.host}: " if kernel.host != failure.host else ""
-        said, hint = f"{said}; {on}{kernel.rule.meaning}", kernel.remedy
+        why, hint = on + kernel.rule.meaning, kernel.remedy
     return {
         "host": failure.host,
         "node_rank": failure.node_rank,
@@ -177,10 +184,12 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         "signal": failure.signal,
         "what": failure.what,
         "message": said,
+        "why": why,
         "left_early": early and {"rank": early[0].rank, "host": early[0].host, "seconds": round(early[1], 3)},
         "kernel": kernel and {"host": kernel.host, "line": kernel.line},
         "traceback": trace,
         "tail": None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
         "hint": hint,
+        "unfit": _unfit(failure, gang, kernel),
         "log": str(logs[failure.host].folder / name),
     }
