@@ -6,13 +6,20 @@
 
 NCCL where there are GPUs, gloo where there are none. Rank 0 shows a bar with the loss and, at the end, the
 accuracy on images that no rank has trained on; with --min-accuracy the run fails when it is lower.
+
+With --checkpoint FILE every node keeps the state after each epoch in a FILE of its own. At the start the ranks take the
+furthest of them, wherever it lies, so that a node which is new goes on with the others; the weights then end as they
+would have, on as many ranks, without any interruption: equal digests say so.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="keep the state there, and go on from it")
     parser.add_argument("--min-accuracy", type=float, default=0.0, help="exit 1 when the result is lower")
     return parser.parse_args()
 
@@ -55,13 +63,48 @@ def datasets(device: torch.device) -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(x_train, y_train), TensorDataset(x_test, y_test)
 
 
-def train(model: nn.Module, data: TensorDataset, args: argparse.Namespace, rank: int, world: int) -> None:
+def save(path: Path, state: dict[str, Any]) -> None:
+    """In one step: whoever is killed here leaves the epoch before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.uname().nodename}.part")
+    torch.save(state, part)
+    os.replace(part, path)
+
+
+def furthest(path: Path, device: torch.device) -> dict[str, Any] | None:
+    """The state that the most epochs have gone into, the same on all ranks; None where no rank has any."""
+    state: dict[str, Any] | None = torch.load(path, map_location="cpu") if path.exists() else None
+    if not dist.is_initialized():
+        return state
+    epochs: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(epochs, state["epoch"] if state else 0)
+    box = [state]
+    dist.broadcast_object_list(box, src=epochs.index(max(epochs)), device=device)
+    return box[0]
+
+
+def train(
+    model: nn.Module, net: nn.Module, data: TensorDataset, args: argparse.Namespace, rank: int, world: int
+) -> None:
+    """model: net, behind what exchanges its gradients."""
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(data, world, rank, shuffle=True, seed=args.seed)
     # the batch is shared out, so that the same steps are taken on one rank and on a hundred
     loader = DataLoader(data, batch_size=max(1, args.batch_size // world), sampler=sampler)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    with tqdm(total=args.epochs * len(loader), desc="train", unit="step", disable=rank != 0) as bar:
-        for epoch in range(args.epochs):
+    # DDP lays gradients out anew after the first step it sees, and sums them in another order from then on: it sees one
+    # here, so that all steps that count are the same, from whichever on
+    nn.functional.cross_entropy(model(data.tensors[0][:1]), data.tensors[1][:1]).backward()
+    first = 0
+    if args.checkpoint and (state := furthest(args.checkpoint, data.tensors[0].device)):
+        net.load_state_dict(state["net"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        first = state["epoch"]
+        if rank == 0:
+            print(f"goes on after epoch {first}", flush=True)
+    steps = len(loader)
+    with tqdm(total=args.epochs * steps, initial=first * steps, desc="train", unit="step", disable=rank != 0) as bar:
+        for epoch in range(first, args.epochs):
             sampler.set_epoch(epoch)
             for images, labels in loader:
                 optimizer.zero_grad()
@@ -70,6 +113,15 @@ def train(model: nn.Module, data: TensorDataset, args: argparse.Namespace, rank:
                 optimizer.step()
                 bar.set_postfix(epoch=epoch + 1, loss=f"{loss.item():.3f}", refresh=False)
                 bar.update()
+            if args.checkpoint and os.environ.get("LOCAL_RANK", "0") == "0":
+                state = {"epoch": epoch + 1, "net": net.state_dict(), "optimizer": optimizer.state_dict()}
+                save(args.checkpoint, {**state, "rng": torch.get_rng_state()})
+
+
+def digest(net: nn.Module) -> str:
+    """Of all weights: equal where they are equal to the bit."""
+    weights = b"".join(tensor.cpu().numpy().tobytes() for tensor in net.state_dict().values())
+    return hashlib.sha256(weights).hexdigest()[:16]
 
 
 @torch.no_grad()
@@ -99,13 +151,14 @@ def main() -> None:
         net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
         ids = [device.index] if device.type == "cuda" else None
         model = DistributedDataParallel(net, device_ids=ids) if distributed else net
-        train(model, training, args, rank, world)
+        train(model, net, training, args, rank, world)
         right, total = accuracy(net, test, rank, world)
     finally:
         if distributed:
             dist.destroy_process_group()
     if rank == 0:
         print(f"test accuracy: {right / total:.4f} ({right} of {total} images; world size {world})", flush=True)
+        print(f"weights: {digest(net)}", flush=True)
     if right / total < args.min_accuracy:
         sys.exit(f"accuracy {right / total:.4f} is below {args.min_accuracy}")
 
