@@ -111,7 +111,7 @@ def powered_off(ground: Ground) -> Seen:
 def all_cut(ground: Ground) -> Seen:
     process = ground.launch("--node-timeout", "4", "--lease", "8", "./ranks.py", "sleep")
     ground.lame("cut", *ground.names)
-    time.sleep(9)
+    time.sleep(12)
     ground.heal(*ground.names)
     return ended(ground, wait(process))
 

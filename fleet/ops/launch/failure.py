@@ -82,6 +82,13 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
     return None
 
 
+def alone(nodes: int, lease: float | None) -> str:
+    """While nothing is heard of any node."""
+    who = f"all {nodes} nodes are silent at once" if nodes > 1 else "the node is silent"
+    long = "for ever: this run has no lease" if lease is None else f"for {lease:g} s (--lease)"
+    return f"{who}; is it this machine's own link? They are waited for: they go on without this machine {long}"
+
+
 def fate(lease: float | None, janitor: int | None) -> str:
     """What becomes of ranks on a host that was given up. janitor: its process id."""
     ends = "its ranks run until somebody stops them: this run has no lease"

@@ -24,6 +24,7 @@ BOTH = {
     "resumed": "it is back",
     "blocked": "this machine's disk takes no logs: `reason`",
     "unblocked": "it does again",
+    "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
     "stop": "all nodes are being stopped: `reason`, `grace`",
     "stubborn": "a node did not stop in time",

@@ -12,13 +12,14 @@ from typing import Any
 from fleet.errors import ConnectError, FleetError, Reason, fill
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.launch.failure import fate
+from fleet.ops.launch.failure import alone, fate
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
 from fleet.ops.launch.gang import INTERRUPTED, Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.keeper import send_keeper
 from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.silence import Silence
 from fleet.ops.launch.summary import left_alone, summarise
 from fleet.protocol.messages.run import News, RankEnded
 from fleet.rules.advice import EARLY_SECONDS, UNEVEN, Advice, early
@@ -74,7 +75,7 @@ class Run:
         self._done: tuple[float, RankEnd] | None = None  # the first rank that ended well, and when that was heard
         self._stop_by: float | None = None
         self._killed = False
-        self._alone = 0.0  # when a detached run's nodes were last silent all at once
+        self._silence = Silence(record.node_timeout, record.lease)
         self._began = time.time()
 
     def follow(self) -> Report:
@@ -232,25 +233,27 @@ class Run:
         return not self.gang.restarts and not self.gang.unaccounted(host, self.record.node(host).ranks)
 
     def _watch_silence(self) -> None:
-        live = [name for name, node in self.gang.nodes.items() if not node.ended and node.lost is None]
-        if self.record.lease is None and all(self._followers[name].silent_since for name in live):
-            self._alone = time.monotonic()  # this machine's own link, or its sleep: no node is to blame
-        for host, follower in self._followers.items():
-            since, node = follower.silent_since, self.gang.nodes[host]
-            if since is None or node.ended or node.lost is not None:
-                continue
-            silent = time.monotonic() - max(since, self._alone)
-            if silent >= self.record.node_timeout:
-                shut = follower.shut
-                self._lose(
-                    host,
-                    time.time() - silent,
-                    ConnectError(
-                        f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
-                        kind="lost",
-                        hint=shut.hint if shut else "the host hangs, or the link to it is cut",
-                    ),
-                )
+        live = {
+            host: follower
+            for host, follower in self._followers.items()
+            if not self.gang.nodes[host].ended and self.gang.nodes[host].lost is None
+        }
+        wait = self.gang.stopped_at is None and not any(follower.shut for follower in live.values())
+        known = self._silence.alone
+        since = {host: follower.silent_since for host, follower in live.items()}
+        for host, silent in self._silence.over(since, time.monotonic(), wait=wait).items():
+            shut = live[host].shut
+            self._lose(
+                host,
+                time.time() - silent,
+                ConnectError(
+                    f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
+                    kind="lost",
+                    hint=shut.hint if shut else "the host hangs, or the link to it is cut",
+                ),
+            )
+        if self._silence.alone and not known:
+            self.say("warning", alone(len(live), self.record.lease), "alone")
 
     def _lose(self, host: str, when: float, error: FleetError) -> None:
         self._followers[host].give_up()
