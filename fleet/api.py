@@ -433,6 +433,15 @@ class Verbs(ABC, Generic[R, C, L]):
         plan = logs.LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail)
         return self._do(plan, logs.run)
 
+    def stacks(self, run: str = "latest", *, rank: Collection[int] | None = None, native: bool = True) -> R:
+        """Where the ranks of a live run stand: "places" of the report, those that stand in the same one together, most
+        of them first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
+        a moment while it tells them."""
+        from fleet.ops.runs import stacks
+
+        chosen = None if rank is None else frozenset(rank)
+        return self._do(stacks.StacksPlan(self._fleet.inventory, run, chosen, native), stacks.run)
+
     def get(self, what: str, *, to: str | os.PathLike[str] = ".") -> R:
         """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
         machine, verified, going on where an earlier attempt ended: one tree where one host has it, else one a host."""

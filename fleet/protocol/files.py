@@ -1,6 +1,7 @@
 """What the files that fleet keeps on a node hold; docs/files.md is made from it."""
 
 from fleet.protocol.state import (
+    ARMED,
     BUILDS,
     CODE_STATE,
     COMMAND,
@@ -47,6 +48,7 @@ OF_A_RUN = (
     ("spawn.py, rank.py", "the programs that start a rank, and note its end"),
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
     ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
+    (f"{ARMED}, rank<R>.stack", "has a python rank tell where it stands (`fleet stacks`), and what it told"),
     ("builds", "the folders where torch builds extensions, a line each"),
     (
         LEASE,

@@ -13,6 +13,7 @@ SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER = "lease", "stop", "over"
 COMMAND = "command.json"
+ARMED = "arm/sitecustomize.py"
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
 # what remembers a delivery: in its destination, or beside it as .NAME + this

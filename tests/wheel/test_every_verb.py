@@ -104,6 +104,11 @@ def logs(lab: VirtualLab, tmp_path: Path) -> None:
     assert shown.startswith("step ")
 
 
+def stacks(lab: VirtualLab, tmp_path: Path) -> None:
+    said = ask(lab, "stacks", "latest")
+    assert [rank["pid"] > 0 for host in said["hosts"].values() for rank in host["ranks"]] and said["places"]
+
+
 def attach(lab: VirtualLab, tmp_path: Path) -> None:
     process = lab.popen("-i", "lab", "attach", cwd=lab.home / "job")
     assert process.stdout and b"step " in process.stdout.readline()

@@ -63,7 +63,9 @@ def fill_folder(folder: str, spec: "run.Starting") -> None:
     kept = {name: value for name, value in spec.items() if name not in ("files", "umask")}
     kept.update(node=NODE, env=sorted(spec.get("env") or {}), env_expand=sorted(spec.get("env_expand") or {}))
     for name, text in (spec.get("files") or {}).items():
-        with open(os.path.join(folder, os.path.basename(name)), "w", encoding="utf-8") as f:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
             f.write(text)
     write_json(os.path.join(folder, SPEC), kept)
     write_json(os.path.join(folder, STATUS), {"state": "running", "time": time.time()})

@@ -4,13 +4,15 @@ The engine starts it once a rank. It appends the rank's stdout and stderr to ran
 $FLEET_RUN_DIR (the rank holds the files itself: nothing in between can lose a byte), passes signals on,
 writes rank<R>.json {"rank", "local_rank", "pid", "status": 0..255|null, "signal": n|null, "time", "started",
 "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote]} and then ends the same way, so that the
-engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. Python 3.6 syntax.
+engine sees the truth. What cannot be started ends with 126 or 127 and a line in .err, as in a shell. A python is armed
+to tell where it stands, see arm.py. Python 3.6 syntax.
 """
 
 import ctypes
 import errno
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 RESERVED = 512
+STACK_SIGNAL = 55  # a real-time one, which no library is known to use
+ARM = "arm"  # the folder of arm.py
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
@@ -93,12 +97,36 @@ def start_rank(argv: "list[str]", base: str) -> int:
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        arm(argv, base)
         execute(argv)
     except OSError as error:
         status = 126 if isinstance(error, PermissionError) else 127
         os.write(2, ("fleet: cannot start %s: %s\n" % (argv[0], error.strerror)).encode("utf-8", "surrogateescape"))
     finally:
         os._exit(status)
+
+
+def stack_file(folder: str, rank: int) -> str:
+    return os.path.join(folder, "rank%d.stack" % rank)
+
+
+def arm(argv: "list[str]", base: str) -> None:
+    """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
+    folder = os.path.join(os.path.dirname(base), ARM)
+    words = (interpreter_of(argv[0]) or []) + argv
+    named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
+    # it, or what the first line of a script names, maybe behind /usr/bin/env
+    if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
+        return
+    for word in words[named.index(True) + 1 :]:
+        if not word.startswith("-"):
+            break
+        if not word.startswith("--") and set(word) & set("IES"):
+            return  # it would not look at PYTHONPATH
+    was = os.environ.get("PYTHONPATH")
+    told = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)
+    os.environ["FLEET_ARM"] = told if was is None else told + "\n" + was
+    os.environ["PYTHONPATH"] = folder if not was else folder + os.pathsep + was
 
 
 def execute(argv: "list[str]") -> None:

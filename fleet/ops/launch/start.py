@@ -17,7 +17,7 @@ from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages import run
 from fleet.protocol.messages.values import Failed
-from fleet.protocol.state import COMMAND
+from fleet.protocol.state import ARMED, COMMAND
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
@@ -118,6 +118,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
             **plan.job.files,
             COMMAND: node.start.command_file(),
             **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},
+            ARMED: (remote / "arm.py").read_text("utf-8"),
         },
         "about": record.about(),
     }

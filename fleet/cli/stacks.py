@@ -1,0 +1,55 @@
+"""`fleet stacks RUN`: where a run's ranks stand."""
+
+from __future__ import annotations
+
+import click
+
+from fleet.cli import plans
+from fleet.cli.command import Verb
+from fleet.cli.context import finish, the_fleet
+from fleet.cli.options import common_options, settings_of
+from fleet.cli.output import clean, echo, hint_line, talk
+from fleet.cli.progress import ProgressLine
+from fleet.cli.ranks import ranks
+from fleet.model import Report
+from fleet.ops.launch.stacks import told
+from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_text, remarks
+
+
+@click.command("stacks", cls=Verb, examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"))
+@click.argument("run", default="latest")
+@click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")
+@click.option(
+    "--native/--no-native", default=True, show_default=True, help="Frames of C and C++, where py-spy is there."
+)
+@common_options
+def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool) -> int:
+    """Show where the ranks of a live run stand: the stack of each, those in the same place together, most of them
+    first. RUN is an id, a unique prefix, a name, or 'latest'.
+
+    Asked are py-spy, where the training interpreter's environment has it, else python's faulthandler, else the kernel.
+    The run goes on as it would have. --native holds a rank for some tenths of a second.
+    """
+    with ProgressLine(quiet=settings_of().quiet or settings_of().json) as line:
+        planned = the_fleet(line).plan.stacks(run, rank=rank, native=native)
+        if settings_of().dry_run:
+            return plans.tell("stacks", planned)
+        report = planned.run()
+    return finish(report, lambda it: show(it, all_threads), asked_for=True)
+
+
+def show(report: Report, all_threads: bool) -> None:
+    if report.data["summary"]:
+        echo(clean(f"run {report.data['run']}: {report.data['summary']}"))
+    found = told(report.results)
+    for line in lines(places(found), threads=all_threads):
+        if not line.startswith(" "):
+            echo("")
+        echo(clean(line), wrap=False)
+    for remark in remarks(found):
+        talk(clean(remark))
+        if NO_PY_SPY in remark:
+            talk(hint_line(BRING_PY_SPY))
+    if report.data["absent"]:
+        echo(f"{ranks_text(report.data['absent'])}: no process: not begun yet, or over")

@@ -1,0 +1,214 @@
+"""Where the ranks of a run stand: the stack of each, taken so that it runs on as if nobody had looked.
+
+spec: {"run", "ranks": [...] or null for all, "native": bool}. Answers J {"event": "stacks", "ranks": [...]}: see
+RankStack in fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
+
+By py-spy where the rank's own PATH has it: native frames hold the rank for some tenths of a second, python frames
+alone do not. Else by faulthandler, where rank.py has armed it. Else the kernel tells what it waits for.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from fleet.node.base.errors import Refused, failed
+from fleet.node.base.processes import read_file
+from fleet.node.base.wire import send_exit, send_json, start, start_thread
+from fleet.node.run.rank import STACK_SIGNAL, stack_file
+from fleet.node.run.run_folder import run_folder
+from fleet.node.run.trainers import environment, trainers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from fleet.protocol.messages import stacks, values
+
+    Threads = list[stacks.Thread]
+
+say: "Callable[[stacks.Stacks | values.Failed], None]" = send_json
+NATIVE_SECONDS, PYTHON_SECONDS, SIGNAL_SECONDS, QUIET_SECONDS = 10.0, 4.0, 2.0, 0.1
+MAX_NAME, MAX_FRAMES, MAX_THREADS = 300, 150, 100
+STOPPED, UNINTERRUPTIBLE = "Tt", "D"
+_FRAME = re.compile(r'  File "?(.*?)"?, line (\d+|\?+) in (.*)')
+
+
+def frame(name: str, file: str, line: int = 0, native: bool = False) -> "stacks.Frame":
+    return {"name": name[:MAX_NAME], "file": file[-MAX_NAME:], "line": line, "native": native}
+
+
+def state_of(pid: "int | str") -> str:
+    """One letter, as ps has it; "" when it is gone. pid: "PID/task/TID" for a thread."""
+    stat = read_file("/proc/%s/stat" % pid).decode("ascii", "replace")
+    return stat[stat.rindex(")") + 2] if stat else ""
+
+
+def states_of(pid: int) -> "set[str]":
+    """Of all its threads."""
+    return {state_of("%d/task/%s" % (pid, tid)) for tid in os.listdir("/proc/%d/task" % pid)}
+
+
+# -- py-spy -----------------------------------------------------------------------------------------------
+def py_spy_of(pid: int) -> "str | None":
+    """Where the rank would find it, or this program."""
+    path = os.fsdecode(environment(pid).get(b"PATH", b""))
+    return shutil.which("py-spy", path=path + os.pathsep + os.environ.get("PATH", os.defpath))
+
+
+def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
+    """The threads as it tells them. Refused where it cannot."""
+    argv = [tool, "dump", "--json", "--pid", str(pid), "--native" if native else "--nonblocking"]
+    seconds = NATIVE_SECONDS if native else PYTHON_SECONDS
+    try:
+        done = subprocess.run(  # noqa: UP022 (Python 3.6)
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        if native:
+            os.kill(pid, signal.SIGCONT)  # where it was cut short while it held the rank; nothing to one that runs
+        raise Refused("py-spy took longer than %g s" % seconds) from None
+    except OSError as error:
+        raise Refused("%s: %s" % (tool, error.strerror)) from None
+    try:
+        if done.returncode == 0:
+            return list(json.loads(done.stdout.decode("utf-8", "replace")))
+    except ValueError:
+        pass
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit status %d" % done.returncode]
+    raise Refused("py-spy: " + said[0][:MAX_NAME])
+
+
+def by_py_spy(tool: str, pid: int, native: bool) -> "Threads":
+    if native and not states_of(pid) & set(STOPPED + UNINTERRUPTIBLE):  # those would not answer who holds them
+        try:
+            return _threads(ask_py_spy(tool, pid, True), pid)
+        except Refused:
+            pass
+    return _threads(ask_py_spy(tool, pid, False), pid)
+
+
+def _threads(told: "list[dict[str, Any]]", pid: int) -> "Threads":
+    found = []
+    for thread in told[:MAX_THREADS]:
+        frames = [
+            frame(each["name"], each["filename"], each.get("line") or 0, bool(each.get("module")))
+            for each in thread["frames"][:MAX_FRAMES]
+        ]
+        main = thread.get("os_thread_id") == pid or thread.get("thread_name") == "MainThread"
+        found.append(_thread(thread.get("thread_name") or "", main, frames))
+    return found
+
+
+def _thread(name: str, main: bool, frames: "list[stacks.Frame]") -> "stacks.Thread":
+    return {"name": name[:MAX_NAME], "main": main, "frames": frames}
+
+
+# -- faulthandler -----------------------------------------------------------------------------------------
+def is_armed(pid: int, path: str) -> bool:
+    """Whether it would write its stack to that file: anything else would be ended by the signal, or write it into what
+    it has opened since."""
+    caught = re.search(rb"^SigCgt:\s*([0-9a-f]+)", read_file("/proc/%d/status" % pid), re.M)
+    if not caught or not int(caught.group(1), 16) >> (STACK_SIGNAL - 1) & 1:
+        return False
+    try:
+        names = os.listdir("/proc/%d/fd" % pid)
+        return any(os.path.samefile("/proc/%d/fd/%s" % (pid, name), path) for name in names)
+    except OSError:
+        return False
+
+
+def by_faulthandler(pid: int, path: str) -> "Threads":
+    """Of the main thread. Refused where it is not armed, or does not answer."""
+    if not is_armed(pid, path):
+        raise Refused("fleet has not armed it (started by an older fleet, python -I or -E, or no python)")
+    if state_of(pid) in STOPPED + UNINTERRUPTIBLE:
+        raise Refused("it answers no signal now")
+    begin = size = os.stat(path).st_size
+    os.kill(pid, STACK_SIGNAL)
+    asked = grown = time.monotonic()
+    while size == begin or time.monotonic() - grown < QUIET_SECONDS:
+        if time.monotonic() - asked > SIGNAL_SECONDS:
+            break
+        time.sleep(0.01)
+        now = os.stat(path).st_size
+        size, grown = now, grown if now == size else time.monotonic()
+    with open(path, "rb") as f:
+        f.seek(begin)
+        frames = parse(f.read().decode("utf-8", "replace"))
+    if not frames:
+        raise Refused("it has not answered within %g s" % SIGNAL_SECONDS)
+    return [_thread("MainThread", True, frames)]
+
+
+def parse(text: str) -> "list[stacks.Frame]":
+    """What faulthandler wrote."""
+    found = [_FRAME.match(line) for line in text.splitlines()]
+    return [frame(it.group(3), it.group(1), int(it.group(2)) if it.group(2).isdigit() else 0) for it in found if it]
+
+
+# -- the kernel -------------------------------------------------------------------------------------------
+def by_kernel(pid: int) -> "Threads":
+    """Functions of the kernel that the main thread is in: root may see them."""
+    lines = read_file("/proc/%d/stack" % pid).decode("ascii", "replace").splitlines()
+    frames = [frame(line.split()[-1].partition("+")[0], "kernel", 0, True) for line in lines if line.strip()]
+    return [_thread(read_file("/proc/%d/comm" % pid).decode("utf-8", "replace").strip(), True, frames)]
+
+
+# -- a run ------------------------------------------------------------------------------------------------
+def stack_of(rank: int, pid: int, folder: str, native: bool) -> "stacks.RankStack":
+    state, waits = state_of(pid), read_file("/proc/%d/wchan" % pid).decode("ascii", "replace")
+    found: stacks.RankStack = {
+        "rank": rank,
+        "pid": pid,
+        "by": "py-spy",
+        "state": state,
+        "waits": "" if waits == "0" else waits[:MAX_NAME],
+        "threads": [],
+        "why": None,
+    }
+    tool = py_spy_of(pid)
+    try:
+        if tool is None:
+            raise Refused("no py-spy there")
+        found["threads"] = by_py_spy(tool, pid, native)
+    except (Refused, OSError, KeyError, TypeError) as error:
+        found["why"] = str(error)[:MAX_NAME]
+        try:
+            found["by"], found["threads"] = "faulthandler", by_faulthandler(pid, stack_file(folder, rank))
+        except (Refused, OSError) as unarmed:
+            found["why"] = "%s; %s" % (found["why"], str(unarmed)[:MAX_NAME])
+            found["by"], found["threads"] = "kernel", by_kernel(pid)
+    return found
+
+
+def stacks_of(spec: "stacks.StacksSpec") -> "list[stacks.RankStack]":
+    folder = run_folder(spec["run"])
+    if folder is None:
+        raise Refused("run %s is not known on this node" % spec["run"])
+    wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if rank in (spec["ranks"] or [rank])}
+    found: list[stacks.RankStack] = []
+    native = bool(spec["native"])
+    threads = [
+        start_thread(lambda rank, pid: found.append(stack_of(rank, pid, folder, native)), rank, pid)
+        for rank, pid in wanted.items()
+    ]
+    for thread in threads:
+        thread.join()
+    return sorted(found, key=lambda it: it["rank"])
+
+
+def main() -> None:
+    spec: stacks.StacksSpec = start()
+    try:
+        say({"event": "stacks", "ranks": stacks_of(spec)})
+    except (Refused, OSError, ValueError) as error:
+        say(failed(error))
+    send_exit(0)

@@ -1,0 +1,84 @@
+"""The processes that train: of each rank that runs on this node, the one whose stack tells where it stands."""
+
+import os
+
+from fleet.node.base.processes import pids, read_file
+from fleet.node.run.marks import marked
+from fleet.node.run.run_folder import RANK_WRAPPER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+# what an engine that a rank's own shell script starts sets anew for each process that it starts
+PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
+
+
+def environment(pid: int) -> "dict[bytes, bytes]":
+    items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
+    return {name: value for name, equals, value in (item.partition(b"=") for item in items) if equals}
+
+
+def children() -> "dict[int, list[int]]":
+    """Of every process here."""
+    found: dict[int, list[int]] = {}
+    for pid in pids():
+        stat = read_file("/proc/%d/stat" % pid)
+        if stat:
+            found.setdefault(int(stat[stat.rindex(b")") + 2 :].split()[1]), []).append(pid)
+    return found
+
+
+def is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid)).startswith("python")
+    except OSError:
+        return False
+
+
+def rank_of(env: "dict[bytes, bytes]") -> "int | None":
+    """As rank.py numbers it."""
+    try:
+        return int(
+            env[b"RANK"] if b"RANK" in env else int(env.get(b"FLEET_FIRST_RANK", b"0")) + int(env[b"LOCAL_RANK"])
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def below(roots: "Iterable[int]", tree: "dict[int, list[int]]") -> "list[int]":
+    """The processes under these, the nearest first."""
+    found = [child for root in roots for child in tree.get(root, ())]
+    return found + below(found, tree) if found else []
+
+
+def trainers(run: str) -> "dict[int, int]":
+    """{rank: pid}. Of a rank that is a script of some shell: the ranks that an engine started below it, else the first
+    python."""
+    tree, found = children(), {}
+    for wrapper in marked(run):
+        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER:
+            continue
+        for pid in tree.get(wrapper, ()):
+            env = environment(pid)
+            rank = rank_of(env)
+            if rank is None:  # it has written its title over its environment
+                rank = rank_of(environment(wrapper))
+            found.update(_inner(pid, env, tree) or {rank: pid} if rank is not None else {})
+    return found
+
+
+def _inner(pid: int, env: "dict[bytes, bytes]", tree: "dict[int, list[int]]") -> "dict[int, int]":
+    if is_python(pid):
+        return {}
+    found: dict[int, int] = {}
+    first = None
+    for inner in below([pid], tree):
+        if is_python(inner):
+            own = environment(inner)
+            rank = rank_of(own)
+            first = inner if first is None else first
+            if rank is not None and any(own.get(name) != env.get(name) for name in PLACE):
+                found.setdefault(rank, inner)
+    rank = rank_of(env)
+    return found or ({rank: first} if first is not None and rank is not None else {})

@@ -1,0 +1,37 @@
+"""Asks nodes where the ranks of a run stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from fleet.each import on_each
+from fleet.errors import HostFailed, Reason
+from fleet.model import Host, Result
+from fleet.protocol.messages.stacks import RankStack, Stacks, StacksSpec
+from fleet.protocol.messages.values import Failed
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import call
+
+STACKS_SECONDS = 25.0
+
+
+def ask_stacks(
+    run_id: str, hosts: Mapping[str, Host], ranks: Collection[int] | None, native: bool, runtime: Runtime
+) -> tuple[Result, ...]:
+    """Of each host, data["ranks"]: what its ranks told. ranks: only these; None: all. native: see StacksSpec."""
+    spec: StacksSpec = {"run": run_id, "ranks": None if ranks is None else sorted(ranks), "native": native}
+
+    def ask(session: Session, host: Host) -> Result:
+        answer = call(session, "run.stacks", spec, Stacks | Failed, timeout=STACKS_SECONDS, cancel=runtime.cancel)
+        if answer["event"] == "failed":
+            raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
+        return Result(host.name, True, 0, data={"ranks": answer["ranks"]})
+
+    return on_each(tuple(hosts.values()), replace(runtime, fanout=len(hosts)), ask, what="taking stacks")
+
+
+def told(results: Sequence[Result]) -> dict[str, list[RankStack]]:
+    """What they told, by host."""
+    return {result.host: result.data.get("ranks", []) for result in results}

@@ -1,0 +1,160 @@
+"""Stacks of ranks, those that stand in the same place as one, and the odd one out. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.inventory.nodeset import fold
+from fleet.protocol.messages.stacks import Frame, RankStack
+from fleet.rules.units import counted
+
+_LIBRARY = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python\d[^/]*/|^<frozen ")
+_STANDARD = re.compile(r".*/lib/python\d[^/]*/(?!(?:site|dist)-packages/)|^<frozen ")
+IMPORTING = "<frozen importlib._bootstrap>"
+# where a rank stands, by a file of its stack, where the innermost function says little
+LANDMARKS = (("torch/utils/data/dataloader.py", "DataLoader"), (IMPORTING, "import"))
+NAME_WIDTH = 40
+NO_PY_SPY = "no py-spy there"
+BRING_PY_SPY = "py-spy tells more: 'fleet sync --wheels FILE' brings it, with py-spy as a line of FILE"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Ranks whose main threads stand in the same place. ranks: in order; hosts: theirs. at: "all_reduce
+    (train.py:20)". of: what one of them told, who told most. odd: most
+    ranks stand at another place of the code."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    at: str
+    of: RankStack
+    odd: bool = False
+
+    @property
+    def who(self) -> str:
+        """ "ranks 0-2 on lab[01-03]"."""
+        return f"{ranks_text(self.ranks)} on {fold(self.hosts)}"
+
+    def as_json(self) -> dict[str, Any]:
+        frames = main_frames(self.of)
+        return {"ranks": self.ranks, "hosts": self.hosts, "at": self.at, "odd": self.odd, "frames": frames}
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0-2,5"."""
+    numbers = fold([f"r{rank}" for rank in ranks]).removeprefix("r").strip("[]")
+    return f"rank{'s' * (len(ranks) > 1)} {numbers}"
+
+
+def main_frames(stack: RankStack) -> list[Frame]:
+    """Of its main thread, the innermost first."""
+    threads = sorted(stack["threads"], key=lambda thread: not thread["main"])
+    return threads[0]["frames"] if threads else []
+
+
+def short(file: str) -> str:
+    """A path as people know it: "torch/nn/modules/module.py", "train.py"."""
+    inner = _LIBRARY.sub("", file)
+    return inner if inner != file else file.rpartition("/")[2]
+
+
+def plain_name(name: str) -> str:
+    """A function without what it is inside of, or what C++ makes of its types."""
+    inner = name.rpartition("<locals>.")[2]
+    return inner if inner.startswith("<") else re.split("[<(]", inner)[0] or inner
+
+
+def place_of(stack: RankStack) -> str:
+    """Where it stands, in a few words: the function that matters, and the line of the user's own code."""
+    frames = main_frames(stack)
+    python = [frame for frame in frames if not frame["native"]]
+    if not python:
+        name, file = (frames[0]["name"], short(frames[0]["file"])) if frames else (stack["waits"], "kernel")
+        return f"{plain_name(name)} ({file})" if name else "unknown"
+    own = next((frame for frame in python if not _LIBRARY.match(frame["file"])), None)
+    inner = next((frame for frame in python if not _STANDARD.match(frame["file"])), python[0])
+    names = [name for part, name in LANDMARKS for frame in python if frame["file"].endswith(part)]
+    name = names[0] if names else plain_name(inner["name"]).rpartition(".")[2]
+    where = own or inner
+    return f"{name} ({short(where['file'])}:{where['line']})"
+
+
+def _identity(stack: RankStack) -> object:
+    """Equal where ranks stand in the same place: by python's frames, whoever told them, else by all names."""
+    frames = main_frames(stack)
+    python = [
+        (frame["name"].rpartition(".")[2], frame["file"], frame["line"]) for frame in frames if not frame["native"]
+    ]
+    return python or [plain_name(frame["name"]) for frame in frames] or stack["waits"]
+
+
+def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
+    """The ranks by equal stacks, most of them first. found: by host. Where more than half stand at one place of the
+    code, all others are odd."""
+    groups: dict[str, list[tuple[str, RankStack]]] = {}
+    for host, stacks in found.items():
+        for stack in stacks:
+            groups.setdefault(repr(_identity(stack)), []).append((host, stack))
+    total = sum(map(len, groups.values()))
+    result = []
+    for members in groups.values():
+        members.sort(key=lambda member: member[1]["rank"])
+        richest = min(
+            (stack for _, stack in members), key=lambda it: ("py-spy", "faulthandler", "kernel").index(it["by"])
+        )
+        result.append(
+            Place(
+                tuple(stack["rank"] for _, stack in members),
+                tuple(dict.fromkeys(host for host, _ in members)),
+                place_of(richest),
+                richest,
+            )
+        )
+    result.sort(key=lambda it: (-len(it.ranks), it.ranks))
+    count = Counter({it.at: 0 for it in result})
+    for it in result:
+        count[it.at] += len(it.ranks)
+    (most, ranks), *_ = [*count.most_common(1), ("", 0)]
+    return [replace(it, odd=ranks * 2 > total and it.at != most) for it in result]
+
+
+def in_short(found: Sequence[Place]) -> str:
+    """ "ranks 0-30 in all_reduce (train.py:20); rank 31 on gpu4 in DataLoader (train.py:18)"."""
+    shown = found[:4]
+    words = [f"{it.who if it.odd else ranks_text(it.ranks)} in {it.at}" for it in shown]
+    more = len(found) - len(shown)
+    return "; ".join(words) + (f"; {counted(more, 'other place')}" if more else "")
+
+
+def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
+    """All of it for people: each place with its stack, the innermost frame first. threads: of all threads."""
+    for place in found:
+        yield f"{place.who} in {place.at}{', the odd one out' * place.odd}"
+        for thread in sorted(place.of["threads"], key=lambda it: not it["main"]):
+            if not thread["main"] and not threads:
+                continue
+            if threads:
+                yield f"  thread {thread['name'] or '?'}"
+            yield from (f"    {_line(frame)}" for frame in thread["frames"] if "<frozen importlib" not in frame["file"])
+        if place.of["waits"]:
+            yield f"    {place.of['waits']:<{NAME_WIDTH}} kernel"
+
+
+def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
+    """Why not all is told that could be, and of whom."""
+    hosts: dict[tuple[str, str], dict[str, None]] = {}
+    for host, stacks in found.items():
+        for stack in stacks:
+            if stack["why"]:
+                hosts.setdefault((stack["by"], stack["why"]), {})[host] = None
+    for (by, why), names in hosts.items():
+        yield f"{fold(names)}: by {by} only: {why}"
+
+
+def _line(frame: Frame) -> str:
+    where = short(frame["file"]) + (f":{frame['line']}" if frame["line"] else "")
+    return f"{plain_name(frame['name']):<{NAME_WIDTH}} {where}"

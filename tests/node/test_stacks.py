@@ -1,0 +1,139 @@
+"""A rank tells where it stands, and goes on: through faulthandler, through py-spy, or the kernel speaks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fleet
+from fleet.protocol.decode import decode
+from fleet.protocol.messages.stacks import RankStack, Stacks
+from tests.node.nodes import PYTHON, RANK_TEXT, answer, folder_of, supervise_spec, until
+
+FILES = {
+    "rank.py": RANK_TEXT,
+    "arm/sitecustomize.py": (Path(fleet.__file__).parent / "node/run/arm.py").read_text(),
+}
+BARE = {"PATH": "/usr/bin:/bin"}  # where no py-spy is
+SCRIPT = """
+import json, os, subprocess, sys, time
+def stand():
+    for n in range(1000000):
+        print("tick", n, flush=True)
+        time.sleep(0.01)
+print(json.dumps([dict(os.environ), sys.path, subprocess.check_output([sys.executable, "-c", "print(1)"]).decode()]),
+      flush=True)
+{more}
+stand()
+"""
+
+
+def begin(run: str, home: Path, *command: str, **env: str) -> Path:
+    """One rank of that command; its folder, once it has said something."""
+    argv = ["env", "RANK=3", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *command]
+    spec = supervise_spec(run, argv, files=FILES, env={**BARE, **env}, ranks=[3])
+    assert answer("run.supervise", spec, home, env=BARE)["event"] == "started"
+    folder = folder_of(home, run)
+    until(lambda: (folder / "rank3.out").exists() and b"\n" in (folder / "rank3.out").read_bytes())
+    return folder
+
+
+def script(tmp_path: Path, more: str = "") -> str:
+    path = tmp_path / "s.py"
+    path.write_text(SCRIPT.replace("{more}", more))
+    return str(path)
+
+
+def the_stack(run: str, home: Path, path: str = BARE["PATH"], **changes: Any) -> RankStack:
+    spec = {"run": run, "ranks": None, "native": False, **changes}
+    (found,) = decode(Stacks, answer("run.stacks", spec, home, env={"PATH": path}))["ranks"]
+    assert found["rank"] == 3
+    return found
+
+
+def goes_on(folder: Path) -> None:
+    out = folder / "rank3.out"
+    size = out.stat().st_size
+    until(lambda: out.stat().st_size > size + 100)
+    assert not (folder / "rank3.json").exists()
+    ticks = [line for line in out.read_text().splitlines()[:-1] if line.startswith("tick")]
+    assert ticks == [f"tick {n}" for n in range(len(ticks))], "none was lost"
+
+
+def names(stack: RankStack) -> list[str]:
+    return [frame["name"] for thread in stack["threads"] if thread["main"] for frame in thread["frames"]]
+
+
+def test_an_armed_rank_tells_and_sees_nothing_of_it(run: str, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/sitecustomize.py").write_text("import os\nos.environ['OWN'] = 'was imported'\n")
+    folder = begin(run, home, PYTHON, "-u", script(tmp_path), PYTHONPATH=str(tmp_path / "own"))
+    seen, path, inner = json.loads((folder / "rank3.out").read_text().splitlines()[0])
+    assert (seen["PYTHONPATH"], seen["OWN"], inner) == (str(tmp_path / "own"), "was imported", "1\n")
+    assert "FLEET_ARM" not in seen and not [part for part in path if part.endswith("/arm")], path
+    for _ in range(3):
+        stack = the_stack(run, home)
+        assert (stack["by"], stack["why"], names(stack)) == ("faulthandler", "no py-spy there", ["stand", "<module>"])
+    goes_on(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (["-I"], ""),
+        ([], "import signal; signal.signal(55, signal.SIG_DFL)"),
+        ([], "os.closerange(3, 100); own = open(__file__)"),
+    ],
+    ids=["isolated", "handler taken back", "file closed"],
+)
+def test_no_signal_is_sent_to_a_rank_that_is_not_armed(
+    run: str, home: Path, tmp_path: Path, options: list[str], more: str
+) -> None:
+    folder = begin(run, home, PYTHON, *options, script(tmp_path, more))
+    until(lambda: b"tick" in (folder / "rank3.out").read_bytes())
+    stack = the_stack(run, home)
+    assert stack["by"] == "kernel" and "not armed" in str(stack["why"]), stack
+    goes_on(folder)
+
+
+def test_a_rank_that_is_no_python_and_one_that_is_stopped(run: str, home: Path, tmp_path: Path) -> None:
+    folder = begin(run, home, PYTHON, script(tmp_path))
+    until(lambda: b"tick" in (folder / "rank3.out").read_bytes())
+    pid = the_stack(run, home)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: the_stack(run, home)["state"] == "T")
+        assert the_stack(run, home)["by"] == "kernel"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    goes_on(folder)
+    assert answer("run.stacks", {"run": "no-such-run", "ranks": None, "native": False}, home)["event"] == "failed"
+
+
+def test_a_shell_script_is_looked_into(run: str, home: Path, tmp_path: Path) -> None:
+    begin(run, home, "sh", "-c", f"{PYTHON} {script(tmp_path)}; true")
+    stack = the_stack(run, home)
+    assert subprocess.check_output(["ps", "-o", "comm=", "-p", str(stack["pid"])]).startswith(b"python")
+
+
+@pytest.mark.skipif(
+    not shutil.which("py-spy", path=str(Path(sys.executable).parent)), reason="py-spy is not installed here"
+)
+def test_py_spy_tells_the_native_frames_too(run: str, home: Path, tmp_path: Path) -> None:
+    folder = begin(run, home, PYTHON, script(tmp_path))
+    until(lambda: b"tick" in (folder / "rank3.out").read_bytes())
+    here = f"{Path(sys.executable).parent}:{BARE['PATH']}"
+    for native in (False, True):
+        stack = the_stack(run, home, here, native=native)
+        assert (stack["by"], stack["why"]) == ("py-spy", None), stack
+        assert {"stand", "<module>"} <= {name.rpartition(".")[2] for name in names(stack)}, stack
+        assert any(frame["native"] for frame in stack["threads"][0]["frames"]) == native, stack
+    goes_on(folder)
