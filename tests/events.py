@@ -15,9 +15,9 @@ FLEET = Path(kinds.__file__).parents[2]
 ROOMS = ("ops", "cli", "playbook", "api.py", "rules", "delivery")
 COMMON = {"event", "time", "host", "message"}
 # calls that emit one, and which of their arguments is its kind
-CALLS = {"event": 0, "say": 2}
+CALLS = {"event": 0, "say": 2, "as_one": 2}
 HELPERS = ("event", "heard.what")  # the argument of say() itself; the keys of REMARKS
-NOT_DATA = {"event": set[str](), "say": {"host", "hint", "level", "message", "event"}}
+NOT_DATA = {"event": set[str](), "as_one": set[str](), "say": {"host", "hint", "level", "message", "event"}}
 
 
 class Emitted(NamedTuple):
@@ -51,7 +51,7 @@ def emitted() -> Iterator[Emitted]:
 
 
 def _of_call(node: ast.Call, where: str) -> Iterator[Emitted]:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    name = ast.unparse(node.func).rpartition(".")[2]
     if name not in CALLS or len(node.args) <= CALLS[name]:
         return
     kind = node.args[CALLS[name]]

@@ -24,7 +24,8 @@ from fleet.protocol.state import (
 FOLDERS = (
     (
         f"~/{HOME}/{RUNS}/RUN/",
-        "a run. The 20 newest are kept, 1 GB at most. Where nodes share a home folder, the second has `RUN@NODE/`; "
+        "a run. When one starts, the 20 newest that have ended are kept, 1 GB at most, 30 days at most. "
+        "Where nodes share a home folder, the second has `RUN@NODE/`; "
         "`RUN@NODE.stop` forbids a run that was stopped before it began",
     ),
     (f"~/{HOME}/{DATA}/", "notes of data that is being put in place, JSON: node, target, state folder"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import time
 from pathlib import Path
 
+from fleet.ops.runs.find import read
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.run import RunsHere
 from tests.node.nodes import Running, answer, final, folder_of, ranks_argv, supervise_spec, until
@@ -68,3 +71,27 @@ def test_who_looks_on_renews_nothing_and_what_is_there_now_comes_at_once(run: st
             follow.send({"op": "ping"})
             time.sleep(0.2)
     assert final(home, run)["cause"] == "lease"
+
+
+def test_what_is_odd_hides_no_other_run(run: str, home: Path) -> None:
+    root = home / ".fleet/runs"
+    node = os.uname().nodename
+    odd: dict[str, tuple[object, object]] = {
+        "a-run": ({"ranks": [0]}, {"state": "exited"}),
+        "no-ranks": ({"ranks": 7}, {"state": "exited"}),
+        "no-state": ({"ranks": [0]}, {"state": {}}),
+        "no-pids": ({"ranks": [0]}, {"state": "exited"}),
+        f"shared@{node}": ({"ranks": [1]}, {"state": "exited"}),
+    }
+    for name, (spec, status) in odd.items():
+        (root / name).mkdir(parents=True)
+        told = {"run": name.partition("@")[0], "node": node, **dict(spec)}  # type: ignore[call-overload]
+        (root / name / "spec.json").write_text(json.dumps(told))
+        (root / name / "status.json").write_text(json.dumps(status))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (root / "no-pids/pid").write_text(json.dumps({"boot": boot, "pid": "x", "start": 1, "guardian": 5}))
+    said = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
+    known, unread = read(said)
+    assert [each["run"] for each in known] == ["a-run", "shared"]
+    assert sorted(unread) == ["no-pids", "no-ranks", "no-state"]
+    assert read([5, {"run": "\x1b[2J"}, {"run": "x" * 999}]) == ([], ["a run"] * 3)

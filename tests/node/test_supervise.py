@@ -296,7 +296,8 @@ def test_ended_runs_are_kept_up_to_a_number_and_a_size(home: Path, run: str, mon
         (old / "spec.json").write_text(json.dumps({"node": "elsewhere" if number == 0 else node}))
         (old / "status.json").write_text(json.dumps({"state": "running" if number == 1 else "exited", "left": []}))
         (old / "rank0.out").write_text("x")
-        os.utime(old / "status.json", (1e9 + number, 1e9 + number))
+        ended = time.time() - 9999 + number
+        os.utime(old / "status.json", (ended, ended))
     large = runs / "old-20/rank0.out"
     with large.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
@@ -310,6 +311,10 @@ def test_ended_runs_are_kept_up_to_a_number_and_a_size(home: Path, run: str, mon
     prune_runs(20, 1 << 20)
     kept = {path.name for path in runs.iterdir()}
     assert {"old-21", "old-22", run, run + "b", "old-00", "old-01"} == kept
+    for folder, days in ((runs / "old-21", 29), (runs / "old-22", 31)):
+        os.utime(folder / "status.json", (time.time() - days * 86400,) * 2)
+    prune_runs()
+    assert {path.name for path in runs.iterdir()} == kept - {"old-22"}
     answer("run.stop", {"run": run, "grace": 0}, home)
 
 

@@ -17,8 +17,9 @@ from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Result
 from fleet.ops.launch import janitor
 from fleet.ops.launch.logs import RunFolder
+from fleet.ops.runs import attach
 from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
-from fleet.ops.runs.local import local_runs, prunable, prune
+from fleet.ops.runs.local import local_runs, names, prunable, prune
 from fleet.ops.runs.logs import is_whole, tail_offset
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -205,3 +206,36 @@ def test_a_summary_may_say_that_logs_are_missing(tmp_path: Path) -> None:
     for text, whole in (('{"incomplete_logs": []}', True), ('{"incomplete_logs": ["n1"]}', False), ("[", False)):
         summary.write_text(text)
         assert is_whole(summary) is whole
+
+
+def test_a_live_run_is_meant_before_a_newer_one_that_has_ended() -> None:
+    def found(run_id: str, state: str, started: float) -> FoundRun:
+        about = {"started": started, "nnodes": 1}
+        return FoundRun(run_id, {"h": Host("h", "h")}, {"h": {**part(state), "run": run_id, "about": about}})
+
+    runs = [found(IDS[0], "exited", 3.0), found(IDS[1], "running", 1.0), found(IDS[2], "running", 2.0)]
+    for word, meant in (("latest", IDS[2]), ("train", IDS[1]), (IDS[0], IDS[0]), ("train-20261122", IDS[0])):
+        assert chosen(word, runs, []).run_id == meant
+
+
+def test_of_the_runs_here_one_that_is_followed_is_meant_first(tmp_path: Path) -> None:
+    for number, ended in enumerate([False, True, False]):
+        folder = RunFolder.create(tmp_path, f"r{number}")
+        folder.event("version")
+        folder.write_json("run.json", {"started": float(number)})
+        if ended:
+            folder.write_json("summary.json", {})
+        folder.release()
+    held = RunFolder.open(tmp_path, "r0")
+    assert names(tmp_path) == ["r2", "r1", "r0"]
+    assert names(tmp_path, followed_first=True) == ["r0", "r2", "r1"]
+    held.release()
+
+
+@pytest.mark.parametrize("machine, said", [(gethostname(), "of this machine"), ("login2", "of login2")])
+def test_who_follows_a_run_already_is_named_with_the_machine(machine: str, said: str, tmp_path: Path) -> None:
+    held = RunFolder.create(tmp_path, "r")
+    (held.path / ".lock").write_text(json.dumps({"pid": 4242, "helper": machine == "login2", "machine": machine}))
+    with pytest.raises(UsageError, match=f"process 4242 {said} follows r already"):
+        attach.take(FoundRun("r", {}, {}), tmp_path)
+    held.release()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
-KEPT_RUNS, KEPT_BYTES, FETCH_SECONDS = 20, 1 << 30, 600.0
+KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
@@ -103,14 +103,21 @@ def has_ended(folder: str) -> bool:
     )
 
 
+def own_names() -> "list[str]":
+    """Of the folders of runs those that may be this node's: a home folder may be that of many nodes."""
+    return [name for name in os.listdir(runs_root()) if name[0] != "." and name.partition("@")[2] in ("", NODE)]
+
+
 def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
-    """Take away runs of this node that have ended, the oldest first, beyond so many and so much."""
-    folders = [os.path.join(runs_root(), name) for name in os.listdir(runs_root())]
+    """Take away runs of this node that have ended, the oldest first: beyond so many, so much, or so long ago.
+    What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
+    folders = [os.path.join(runs_root(), name) for name in own_names()]
     ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
     for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
         size -= sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+        age = time.time() - when
         # what ended just now may still be fetched
-        if number >= keep or size < 0 and time.time() - when > FETCH_SECONDS:
+        if number >= keep or age > (FETCH_SECONDS if size < 0 else KEPT_SECONDS):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -66,22 +66,32 @@ def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", ali
     }
 
 
-def runs(prefix: str, live: bool) -> "list[run.RunHere]":
-    found = []
+def one(name: str, live: bool) -> "run.RunHere | None":
+    """None where it is not asked for, or not this node's."""
+    folder = os.path.join(runs_root(), name)
+    spec = read_json(os.path.join(folder, SPEC))
+    if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
+        return None
+    status, alive = read_status(folder), bool(owners(folder))
+    here = alive or since_boot(folder)
+    if live and (status.get("state") in FINAL or not here):
+        return None  # it has ended, or the machine's own end was its
+    return described(folder, spec, status, alive)
+
+
+def runs(prefix: str, live: bool) -> "list[Any]":
+    """Of a folder that holds something else than it should, {"run": its name}: it hides no other one."""
+    found: list[Any] = []
     for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
-        folder = os.path.join(runs_root(), name)
-        spec = read_json(os.path.join(folder, SPEC)) if name.startswith(prefix) and name[0] != "." else {}
-        if spec.get("node") != NODE or spec.get("run") != name:
+        if not name.startswith(prefix) or name[0] == ".":
             continue
-        status, alive = read_status(folder), bool(owners(folder))
-        here = alive or since_boot(folder)
-        if live and (status.get("state") in FINAL or not here):
-            continue  # it has ended, or the machine's own end was its
         try:
-            found.append(described(folder, spec, status, alive))
+            found.append(one(name, live))
         except OSError:
             pass  # it is being taken away
-    return found
+        except Exception:
+            found.append({"run": name})
+    return [run for run in found if run is not None]
 
 
 def main() -> None:

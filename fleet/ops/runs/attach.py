@@ -51,7 +51,7 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
 
 def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-    found = chosen(plan.word, sorted(runs, key=lambda run: not run.live), asked)
+    found = chosen(plan.word, runs, asked)
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
     record = found.record(plan.runs_dir)

@@ -13,11 +13,13 @@ from fleet import fanout
 from fleet.each import on_each
 from fleet.each import over as over_all
 from fleet.errors import ConnectError, UsageError
+from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
 from fleet.ops.launch.logs import LATEST
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import Sessions
+from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
@@ -25,6 +27,7 @@ from fleet.transport.base import Session
 from fleet.transport.program import call
 
 ASK_SECONDS = 30.0
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,200}")
 _NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
 
 
@@ -134,12 +137,17 @@ def find(
     """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended.
     sessions: gets the connections to hosts that know of any."""
 
+    odd: dict[str, list[str]] = {}
+
     def ask(session: Session, host: Host) -> Result:
         spec = {"prefix": "", "live": live}
         answer = call(session, "run.list_runs", spec, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
-        if sessions is not None and not answer["runs"]:
+        known, unread = read(answer["runs"])
+        for name in unread:
+            odd.setdefault(name, []).append(host.name)
+        if sessions is not None and not known:
             sessions.take(host).close()
-        return Result(host.name, True, 0, data={"runs": answer["runs"]})
+        return Result(host.name, True, 0, data={"runs": known})
 
     what = "asking for runs"
     if sessions is None:
@@ -147,6 +155,9 @@ def find(
     else:
         fanout.check_limits(len(inventory.hosts), len(inventory.hosts))
         results = over_all(inventory.hosts, runtime, lambda host: ask(sessions.get(host), host), what)
+    for name, where in odd.items():
+        text = f"{fold(where)}: what is kept of {name} there makes no sense, so it is not looked at"
+        runtime.emit(Notice("warning", text, hint=f"where nothing of it runs, take it away: ~/.fleet/runs/{name}"))
     parts: dict[str, dict[str, RunHere]] = {}
     for result in results:
         for part in result.data.get("runs", ()):
@@ -159,10 +170,28 @@ def find(
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
 
 
+def read(told: Iterable[Any]) -> tuple[list[RunHere], list[str]]:
+    """(what a node tells of its runs, the names of those that it tells nonsense of)."""
+    known: list[RunHere] = []
+    odd: list[str] = []
+    for run in told:
+        try:
+            known.append(decode(RunHere, run))
+        except Misfit:
+            name = run.get("run") if isinstance(run, dict) else None
+            odd.append(name if isinstance(name, str) and _PLAIN.fullmatch(name) else "a run")
+    return known, odd
+
+
+def meant_first(runs: Iterable[FoundRun]) -> list[FoundRun]:
+    """In the order in which "latest" and a name choose: live ones before those that have ended, newest first."""
+    return sorted(runs, key=lambda run: (not run.live, -run.started))
+
+
 def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result]) -> FoundRun:
     """The run that a word means, of what find() told; UsageError, or ConnectError where hosts that may know it did not
     answer."""
-    known = {each.run_id: each for each in runs}
+    known = {each.run_id: each for each in meant_first(runs)}
     try:
         return known[choose(word, list(known))]
     except UsageError as error:

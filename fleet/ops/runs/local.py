@@ -37,9 +37,12 @@ def local_runs(runs_dir: Path) -> list[LocalRun]:
     return sorted(map(_read, _folders(runs_dir)), key=lambda run: run.started, reverse=True)
 
 
-def names(runs_dir: Path) -> list[str]:
-    """Newest first."""
-    return [folder.name for folder in sorted(_folders(runs_dir), key=_started, reverse=True)]
+def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
+    """Newest first. followed_first: before all others those that a process of this machine follows now."""
+    folders = sorted(_folders(runs_dir), key=_started, reverse=True)
+    if followed_first:
+        folders.sort(key=lambda folder: (folder / "summary.json").exists() or not followed(folder))
+    return [folder.name for folder in folders]
 
 
 def _folders(runs_dir: Path) -> list[Path]:

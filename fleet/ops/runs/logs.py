@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,14 +144,18 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
     nothing is known there any more."""
     try:
-        run_id = choose(plan.word, names(plan.runs_dir))
+        run_id = choose(plan.word, names(plan.runs_dir, followed_first=True))
     except FleetError:
         run_id = ""
-    folder = plan.runs_dir / run_id
-    if run_id and (followed(folder) or is_whole(folder / "summary.json")):
+    folder, named = plan.runs_dir / run_id, run_id == plan.word or not plan.follow
+    # what is to be followed may be live elsewhere, as for attach and stop
+    if run_id and (followed(folder) or named and is_whole(folder / "summary.json")):
         return run_id, None
     runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
+    if plan.follow:
+        with suppress(FleetError):
+            run_id = choose(plan.word, [each.run_id for each in runs if each.live])
     run_id = run_id or chosen(plan.word, runs, asked).run_id
     found = known.get(run_id)
     silent = [result.host for result in asked if not result.ok]

@@ -48,8 +48,7 @@ class StopPlan:
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    # a live one is meant before those that have ended
-    found = chosen(plan.word, sorted(runs, key=lambda run: not run.live), asked)
+    found = chosen(plan.word, runs, asked)
     grace = next(iter(found.parts.values()))["grace"] if plan.grace is None else plan.grace
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": STOPPED_BY + whoami()}
 

@@ -111,7 +111,8 @@ RunHere = TypedDict(
         "last": str,
     },
 )
-RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[RunHere]})
+# runs: each is read as a RunHere on its own, so that none hides the others
+RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[Any]})
 
 # -- what the head asks for ---------------------------------------------------------------------------------------
 _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
