@@ -117,7 +117,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds of silence after which a node is lost.",
 )
-@click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="torchrun's restarts.")
+@click.option(
+    "--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="Restarts of all ranks after a failure."
+)
 @ranks_option
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
 @runs_dir_option("Where logs go.")

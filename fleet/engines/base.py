@@ -53,7 +53,7 @@ class World:
     """All that nodes must agree on. master_addr: numeric, or a name that preflight still resolves.
 
     addresses: host name -> that node's own numeric address towards the master, where it is known. slots: host name ->
-    the ranks that it would run, whatever the engine starts there.
+    the ranks that it would run, whatever the engine starts there. elastic: the engine restarts ranks by itself.
     """
 
     run_id: str
@@ -62,6 +62,7 @@ class World:
     master_port: int
     addresses: Mapping[str, str] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
+    elastic: bool = False
 
     @property
     def size(self) -> int:
@@ -102,11 +103,10 @@ class Option:
 
 
 class Engine(ABC):
-    """modules: what the training interpreter must be able to import. restarts: it obeys Job.max_restarts.
-    program: it starts SCRIPT as it is, and no interpreter on it. options: what `fleet launch` takes for it."""
+    """modules: what the training interpreter must be able to import. program: it starts SCRIPT as it is, and no
+    interpreter on it. options: what `fleet launch` takes for it."""
 
     modules: tuple[str, ...] = ()
-    restarts = False
     program = False
     options: tuple[Option, ...] = ()
 
@@ -122,8 +122,6 @@ class Engine(ABC):
         """UsageError for options that this engine does not have, or that do not fit together."""
         for name in job.engine_options.keys() - {option.name for option in self.options}:
             raise UsageError(f"--{name}: engine {job.engine} has no such option", hint=_whose(name))
-        if job.max_restarts and not self.restarts:
-            raise UsageError(f"--max-restarts: engine {job.engine} restarts nothing", hint="--engine torchrun does")
 
     def needs(self, job: Job) -> tuple[str, ...]:
         """What the training interpreter must be able to import for this job."""

@@ -6,15 +6,15 @@ from fleet.engines.base import SPAWN, Engine, Start, World, python_command, visi
 from fleet.model import Job, Node
 
 # The agents' store outlives an attempt, and ranks that share it, as is torch's default, find there what those before
-# them left: gloo then dials ports that nobody listens on any more. So each attempt has a store, and a port, of its own.
+# them left: gloo then dials ports that nobody listens on any more. So each attempt has a store, and a port, of its own;
+# where fleet itself starts a run again, new agents and another port see to that.
 RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 class Torchrun(Engine):
-    """`python -m torch.distributed.run`; with max_restarts the c10d rendezvous, which can restart."""
+    """`python -m torch.distributed.run`; in an elastic world the c10d rendezvous, which can restart."""
 
     modules: tuple[str, ...] = ("torch",)
-    restarts = True
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # --rdzv-id and the port belong to this run alone: two runs on the same nodes never join each other
@@ -32,12 +32,12 @@ class Torchrun(Engine):
             argv.append(f"--local-addr={own}")
         # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
         options = (*job.engine_args, "--no-python", "--")
-        env = {**visible_devices(node), **(RESTARTABLE if job.max_restarts else {})}
+        env = {**visible_devices(node), **(RESTARTABLE if world.elastic else {})}
         return Start((*argv, *options, *SPAWN), python_command(job, python), env)
 
     @staticmethod
     def _rendezvous(job: Job, world: World, node: Node) -> list[str]:
-        if not job.max_restarts:
+        if not world.elastic:
             return [
                 f"--node-rank={node.node_rank}",
                 f"--master-addr={world.master_addr}",

@@ -2,6 +2,7 @@
 
 from fleet.protocol.state import (
     ARMED,
+    ATTEMPT,
     BUILDS,
     CODE_STATE,
     COMMAND,
@@ -26,7 +27,7 @@ FOLDERS = (
         f"~/{HOME}/{RUNS}/RUN/",
         "a run. When one starts, the 20 newest that have ended are kept, 1 GB at most, 30 days at most. "
         "Where nodes share a home folder, the second has `RUN@NODE/`; "
-        "`RUN@NODE.stop` forbids a run that was stopped before it began",
+        "`RUN@NODE.stop` forbids a run that was stopped before it began, or between two attempts",
     ),
     (f"~/{HOME}/{DATA}/", "notes of data that is being put in place, JSON: node, target, state folder"),
     (
@@ -56,6 +57,7 @@ OF_A_RUN = (
         "its time of change is when the head was last heard of; JSON once the run was detached from it",
     ),
     (STOP, "JSON: that the run is to stop, with its grace"),
+    (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),
 )
 OF_DELIVERIES = (

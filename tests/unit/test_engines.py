@@ -55,10 +55,8 @@ def test_torchrun_is_static_and_ends_its_options() -> None:
     assert env == {"CUDA_VISIBLE_DEVICES": "1,3,5"}
 
 
-def test_torchrun_restarts_through_c10d() -> None:
-    argv = words("torchrun", max_restarts=2)
-    assert "--rdzv-backend=c10d" in argv and "--rdzv-conf=is_host=0" in argv and "--max-restarts=2" in argv
-    assert "--rdzv-conf=is_host=1" in words("torchrun", NODES[0], max_restarts=2)
+def test_fleet_restarts_and_torchrun_does_not() -> None:
+    assert words("torchrun", max_restarts=2) == words("torchrun")
 
 
 def test_deepspeed_gets_the_world_in_node_rank_order_with_devices() -> None:
@@ -307,9 +305,9 @@ def test_deepspeeds_file_of_variables(tmp_path: Path, monkeypatch: pytest.Monkey
     assert caught.value.where == f"{here}/other:1"
 
 
-def test_only_torchrun_restarts() -> None:
-    with pytest.raises(UsageError, match="--max-restarts: engine deepspeed restarts nothing"):
-        engine("deepspeed").check(Job("t.py", engine="deepspeed", max_restarts=1))
+@pytest.mark.parametrize("name", list(ENGINES.own))
+def test_any_engines_run_can_be_started_again(name: str) -> None:
+    engine(name).check(Job("t.py", engine=name, max_restarts=1))
 
 
 @pytest.mark.parametrize(("more", "told"), [("", True), ("  zero3_save_16bit_model: true\n", False)])

@@ -136,7 +136,7 @@ def test_the_summary_tells_each_once_with_its_ranks(tmp_path: Path, capfd: pytes
 
 def test_a_traceback_of_an_earlier_attempt_is_none_of_the_last(tmp_path: Path) -> None:
     hosts = (Host("h0", "10.0.0.1", slots=1),)
-    plan = make_plan(Inventory(hosts), Job("t.py", max_restarts=2), LaunchOptions(runs_dir=tmp_path), "r")
+    plan = make_plan(Inventory(hosts), Job("t.py"), LaunchOptions(runs_dir=tmp_path), "r")
     logs, gang = {"h0": RunFolder.create(tmp_path, "r").node("h0")}, Gang({"h0": 0}, restarts=True)
     before = trace(0).encode()
     logs["h0"].write("rank0.err", 0, before + b"loading\n")

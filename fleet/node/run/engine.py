@@ -1,6 +1,7 @@
 """The start of a run on its node: its folder, and the engine as a child process."""
 
 import ctypes
+import glob
 import json
 import os
 import re
@@ -17,20 +18,22 @@ from fleet.node.python.environment import enter
 from fleet.node.run.marks import RUN_MARK, put_limit
 from fleet.node.run.run_folder import (
     NODE,
+    attempt_of,
     boot_id,
     final_status,
+    is_forbidden,
     owners,
     read_json,
     read_status,
     reserve,
+    run_folder,
     run_names,
     runs_root,
-    tombstone,
     write_final,
     write_json,
 )
 from fleet.protocol.environment import running
-from fleet.protocol.state import FINAL, LEASE, NODE_LOG, PID, SPEC, STATUS
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, PID, SPEC, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,8 +77,23 @@ def fill_folder(folder: str, spec: "run.Starting") -> None:
         open(os.path.join(folder, name), "wb").close()
 
 
+def set_aside(folder: str, temporary: str, attempt: int) -> None:
+    """What an earlier attempt left goes into the folder of the one that is to take its place; folders, those of still
+    earlier ones and what ranks put there to go on from, keep their place."""
+    before = attempt_of(read_json(os.path.join(folder, SPEC)))
+    if before >= attempt or read_status(folder).get("state") not in FINAL:
+        return
+    for name in os.listdir(folder):
+        if os.path.isdir(os.path.join(folder, name)):
+            os.rename(os.path.join(folder, name), os.path.join(temporary, name))
+    os.rename(folder, os.path.join(temporary, "%s%d" % (ATTEMPT, before)))
+
+
 def publish_folder(temporary: str, run: str) -> str:
     """Give the folder its name in one step, so that nobody ever sees half of one; returns the new path."""
+    attempt, own = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
+    if own is not None:
+        set_aside(own, temporary, attempt)
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         try:
@@ -84,7 +102,7 @@ def publish_folder(temporary: str, run: str) -> str:
             if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
                 break
             continue
-        if os.path.exists(tombstone(run)):
+        if is_forbidden(run, attempt):
             write_final(folder, final_status("stopped", "stopped before it began", []))
             raise Refused("run %s was stopped before it began" % run)
         return folder
@@ -108,13 +126,18 @@ def own_names() -> "list[str]":
     return [name for name in os.listdir(runs_root()) if name[0] != "." and name.partition("@")[2] in ("", NODE)]
 
 
+def disk_size(folder: str) -> int:
+    """Of the files in it."""
+    return sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+
+
 def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     """Take away runs of this node that have ended, the oldest first: beyond so many, so much, or so long ago.
     What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
     folders = [os.path.join(runs_root(), name) for name in own_names()]
     ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
     for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
-        size -= sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+        size -= sum(map(disk_size, [folder, *glob.glob(os.path.join(folder, ATTEMPT + "*"))]))
         age = time.time() - when
         # what ended just now may still be fetched
         if number >= keep or age > (FETCH_SECONDS if size < 0 else KEPT_SECONDS):
@@ -176,6 +199,9 @@ def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
         )
     env[RUN_MARK.encode()] = encode(spec["run"])
     env[b"FLEET_RUN_DIR"] = encode(folder)
+    about: run.About | dict[str, int] = spec.get("about") or {}
+    env[b"FLEET_ATTEMPT"] = b"%d" % (about.get("attempt") or 0)
+    env[b"FLEET_MAX_RESTARTS"] = b"%d" % (about.get("max_restarts") or 0)
     return env
 
 

@@ -1,8 +1,8 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
-spec: {"run", "offsets": {name: bytes}, "once": bool, "passive": bool, "heartbeat": s}, the last three if need be: send
-what is there now, renew nothing, how often to tell that this node lives. Files: rank<R>.out, rank<R>.err, node.log.
-Sends
+spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s}, the last four if
+need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node lives. Files:
+rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
     J {"event": "rank", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
     J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
@@ -19,7 +19,15 @@ import time
 
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat, start_thread
 from fleet.node.run.ending import LEFTOVER_GRACE, bury
-from fleet.node.run.run_folder import detach_run, owners, read_json, read_status, request_stop, run_folder
+from fleet.node.run.run_folder import (
+    attempt_folder,
+    detach_run,
+    owners,
+    read_json,
+    read_status,
+    request_stop,
+    run_folder,
+)
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, STATUS
 
@@ -152,6 +160,7 @@ def follow() -> int:
     start_heartbeat(spec.get("heartbeat", HEARTBEAT_SECONDS))
     try:
         folder = run_folder(spec["run"])
+        folder = folder and attempt_folder(folder, spec.get("attempt"))
     except ValueError:
         folder = None
     if folder is None:
@@ -163,6 +172,8 @@ def follow() -> int:
             }
         )
         return 1
+    # held open: what another attempt sets aside is still found
+    folder = "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     start_thread(listen, folder, bool(spec.get("passive")))
     Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once"))).follow()
     return 0

@@ -43,6 +43,16 @@ def whole(name: str, default: int) -> int:
         return default
 
 
+def count_attempts() -> int:
+    """How many starts of this rank came before, by fleet and by an elastic engine; scripts that ask in the engine's
+    words are told so, too."""
+    count = whole("TORCHELASTIC_RESTART_COUNT", 0) + whole("FLEET_ATTEMPT", 0)
+    if "TORCHELASTIC_RESTART_COUNT" in os.environ:
+        most = max(whole("TORCHELASTIC_MAX_RESTARTS", 0), whole("FLEET_MAX_RESTARTS", 0))
+        os.environ.update(TORCHELASTIC_RESTART_COUNT=str(count), TORCHELASTIC_MAX_RESTARTS=str(most))
+    return count
+
+
 def supervisors(folder: str) -> "set[int]":
     """The pids of the run's supervisor and guardian: what they signal, they signal to the rank as well."""
     try:
@@ -187,6 +197,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
     begins = [size(base + ".out"), size(base + ".err")]
+    attempt = count_attempts()
     pid = start_rank(argv, base)
     status = wait(pid, supervisors(folder))
     signalled = os.WIFSIGNALED(status)
@@ -198,7 +209,7 @@ def main() -> None:
         "time": time.time(),
         "status": None if signalled else os.WEXITSTATUS(status),
         "signal": os.WTERMSIG(status) if signalled else None,
-        "attempt": whole("TORCHELASTIC_RESTART_COUNT", 0),
+        "attempt": attempt,
         "begins": begins,
     }
     try:

@@ -11,7 +11,7 @@ import time
 
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import write_all
-from fleet.protocol.state import LEASE, PID, RUNS, SPEC, STATUS, STOP, below_home
+from fleet.protocol.state import ATTEMPT, LEASE, PID, RUNS, SPEC, STATUS, STOP, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,9 +45,32 @@ def run_folder(run: str) -> "str | None":
     return None
 
 
+def attempt_of(spec: "dict[str, Any]") -> int:
+    """How many starts of the run came before this one."""
+    return int((spec.get("about") or {}).get("attempt") or 0)
+
+
+def attempt_folder(folder: str, attempt: "int | None") -> "str | None":
+    """Of a run's folder, that of one attempt, or None; the last one's is the run's own."""
+    if attempt is None or attempt == attempt_of(read_json(os.path.join(folder, SPEC))):
+        return folder
+    earlier = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))
+    return earlier if os.path.isdir(earlier) else None
+
+
 def tombstone(run: str) -> str:
-    """A file that forbids a run which was stopped before it began."""
+    """A file that forbids a run which was stopped before it began, or between two attempts; one with a number in it
+    forbids attempts up to that only."""
     return os.path.join(runs_root(), run_names(run)[1] + ".stop")
+
+
+def is_forbidden(run: str, attempt: int) -> bool:
+    try:
+        with open(tombstone(run)) as f:
+            last = f.read()
+    except OSError:
+        return False
+    return not last.isdigit() or attempt <= int(last)
 
 
 def read_json(path: str) -> "dict[str, Any]":

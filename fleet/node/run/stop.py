@@ -1,8 +1,9 @@
 """Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
 
-spec: {"run", "grace": s, "reason"}. Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running";
-"gone" (it had ended already); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a
-supervise that comes late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
+spec: {"run", "grace": s, "reason", "attempt": the last one that is meant; without it none is to follow}.
+Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running"; "gone" (it had ended already, or a later
+attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a supervise that comes
+late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
 """
 
 import os
@@ -14,7 +15,9 @@ from fleet.node.run.ending import Ending, bury, descendants, send_signal
 from fleet.node.run.run_folder import (
     NODE,
     TOLD,
+    attempt_of,
     owners,
+    read_json,
     read_status,
     request_stop,
     run_folder,
@@ -22,7 +25,7 @@ from fleet.node.run.run_folder import (
     stuck,
     tombstone,
 )
-from fleet.protocol.state import FINAL
+from fleet.protocol.state import FINAL, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,16 +38,20 @@ MARGIN = 5.0
 OLD_SECONDS = 86400
 
 
-def forbid(run: str) -> None:
+def forbid(run: str, attempt: "int | None") -> None:
     """Leave the tombstone, and clear away those of yesterday."""
     root = runs_root()
     os.makedirs(root, 0o700, exist_ok=True)
-    with open(tombstone(run), "wb"):
-        pass
+    with open(tombstone(run), "w") as f:
+        f.write("" if attempt is None else str(attempt))
     for name in os.listdir(root):
         path = os.path.join(root, name)
         if name.endswith("@%s.stop" % NODE) and time.time() - os.stat(path).st_mtime > OLD_SECONDS:
             os.unlink(path)
+
+
+def may_start_again(folder: str) -> bool:
+    return bool((read_json(os.path.join(folder, SPEC)).get("about") or {}).get("max_restarts"))
 
 
 def ask(folder: str, grace: float, reason: str) -> bool:
@@ -63,10 +70,10 @@ def ask(folder: str, grace: float, reason: str) -> bool:
 
 def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
-    folder = run_folder(run)
+    attempt, folder = spec.get("attempt"), run_folder(run)
     if folder is None:
         try:
-            forbid(run)
+            forbid(run, attempt)
         except OSError:
             pass
         # it may have appeared meanwhile
@@ -74,8 +81,14 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
         if folder is None:
             return Ending(run, grace).finish(), "unknown"
         os.unlink(tombstone(run))
+    if attempt is not None and attempt < attempt_of(read_json(os.path.join(folder, SPEC))):
+        return [], "gone"
+    if attempt is None and may_start_again(folder):
+        forbid(run, None)
     if read_status(folder).get("state") in FINAL:
-        return Ending(run, grace).finish(), "gone"
+        # of an attempt what its end has left, not what another begins just now
+        left = read_status(folder).get("left") if attempt is not None else True
+        return Ending(run, grace).finish() if left else [], "gone"
     if owners(folder) and ask(folder, grace, reason):
         return read_status(folder).get("left") or [], "running"
     deaf = owners(folder)

@@ -11,8 +11,8 @@ from fleet.each import as_one
 from fleet.errors import HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Report
+from fleet.ops.launch.attempts import Course, follow
 from fleet.ops.launch.logs import RunFolder
-from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
@@ -96,7 +96,8 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         )
         if plan.options.detach:
             runtime.detach.set()
-        return Run(record, folder, {host.name: sessions.take(host) for host in plan.hosts}, runtime).follow()
+        mine = {host.name: sessions.take(host) for host in plan.hosts}
+        return follow(record, folder, mine, runtime, Course(plan))
     finally:
         sessions.close()
         if origin is not None:

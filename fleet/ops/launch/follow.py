@@ -94,6 +94,7 @@ class Follower(threading.Thread):
         emit: Emit,
         node_timeout: float,
         *,
+        attempt: int = 0,
         once: bool = False,
         passive: bool = False,
     ) -> None:
@@ -113,7 +114,7 @@ class Follower(threading.Thread):
         self._advice = set(ADVICE)
         # of a run of many nodes that says nothing, the heartbeats are all that there is to do here
         beat = min(HEARTBEAT_MOST, self._silence / 3)
-        self._how: dict[str, Any] = {"once": once, "passive": passive, "heartbeat": beat}
+        self._how: dict[str, Any] = {"attempt": attempt, "once": once, "passive": passive, "heartbeat": beat}
 
     def stop(self, grace: float, reason: str) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""

@@ -39,10 +39,10 @@ def send_janitor(record: RunRecord, hosts: Sequence[Host], transport: Transport)
 
 
 def clean(
-    host: Host, run: str, grace: float, transport: Transport, until: float, folder: RunFolder
+    host: Host, run: str, grace: float, transport: Transport, until: float, folder: RunFolder, attempt: int = 0
 ) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
-    spec: StopSpec = {"run": run, "grace": grace, "reason": "the head gave this node up"}
+    spec: StopSpec = {"run": run, "grace": grace, "reason": "the head gave this node up", "attempt": attempt}
     last = "never tried"
     while time.monotonic() < until:
         try:
@@ -52,7 +52,7 @@ def clean(
             except FleetError:
                 session.close()
                 raise
-            complete = fetch(host, run, session, transport, until, folder)
+            complete = fetch(host, run, session, transport, until, folder, attempt)
             return (
                 f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
                 f"{'complete' if complete else 'not complete'} here"
@@ -63,17 +63,30 @@ def clean(
     return f"given up: {last}", False
 
 
-def fetch(host: Host, run: str, session: Session, transport: Transport, until: float, folder: RunFolder) -> bool:
+def fetch(
+    host: Host, run: str, session: Session, transport: Transport, until: float, folder: RunFolder, attempt: int
+) -> bool:
     """Follow a run that is over, from where its logs end here; whether every byte came. The folder is held no longer
     than that: while hosts are waited for, others may write there."""
     heard: list[Heard] = []
     with FETCHING:
-        if not folder.hold(HANDOVER_SECONDS):
+        # who follows a later attempt writes to no file of this one
+        if not folder.hold(HANDOVER_SECONDS) and not folder.is_aside(attempt):
             session.close()
             return False
         try:
-            logs = folder.node(host.name)
-            follower = Follower(run, host, session, transport, logs, heard.append, silent, SILENCE_SECONDS)
+            logs = folder.node(host.name, attempt)
+            follower = Follower(
+                run,
+                host,
+                session,
+                transport,
+                logs,
+                heard.append,
+                silent,
+                SILENCE_SECONDS,
+                attempt=attempt,
+            )
             timer = threading.Timer(max(1.0, until - time.monotonic()), follower.give_up)
             timer.daemon = True
             timer.start()
@@ -104,7 +117,7 @@ def main() -> None:
     complete: list[str] = []
 
     def work(host: Host) -> None:
-        said, whole = clean(host, record.run_id, record.grace, transport, until, folder)
+        said, whole = clean(host, record.run_id, record.grace, transport, until, folder, record.attempt)
         if whole:
             complete.append(host.name)
         folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)

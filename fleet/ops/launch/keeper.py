@@ -6,10 +6,13 @@ on, and `fleet attach` follows it again, from where its logs end here.
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import select
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
 from fleet.ops.launch.background import begin, leave, told
@@ -18,12 +21,18 @@ from fleet.ops.launch.record import RunRecord
 from fleet.runtime import Runtime
 from fleet.transport.base import Transport
 
+if TYPE_CHECKING:
+    from fleet.ops.launch.attempts import Course
+
 FOLLOWS = b"follows\n"
 
 
-def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport) -> int:
-    """Hand the run's folder over to it; its pid, once it follows. FleetError: nobody on this machine does."""
-    process = begin("keeper", record, record.hosts, transport)
+def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport, course: Course | None = None) -> int:
+    """Hand the run's folder over to it; its pid, once it follows. FleetError: nobody on this machine does. course: what
+    it takes to start the run again."""
+    # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
+    packed = base64.b64encode(pickle.dumps(course)).decode()
+    process = begin("keeper", record, record.hosts, transport, course=packed)
     folder.release()
     if process is not None:
         assert process.stdout
@@ -45,15 +54,18 @@ def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport) -> i
 
 def main() -> None:
     """Follow it to its end."""
-    from fleet.ops.launch.loop import Run  # which sends keepers
+    from fleet.ops.launch.attempts import follow  # which sends keepers
+    from fleet.ops.launch.loop import Run
 
-    _, record, _, transport = told()
+    spec, record, _, transport = told()
+    course: Course | None = pickle.loads(base64.b64decode(spec["course"]))
     folder = RunFolder(record.logs)
-    if not folder.hold(HANDOVER_SECONDS, helper=True):
+    if not folder.hold(HANDOVER_SECONDS, helper=True, restarts=course is not None and record.max_restarts > 0):
         sys.exit(f"another process follows {record.run_id} here")
-    run = Run(record, folder, {}, Runtime(transport))
+    runtime = Runtime(transport)
+    run = Run(record, folder, {}, runtime)
     os.write(1, FOLLOWS)
     os.dup2(2, 1)
     folder.event("kept", pid=os.getpid())
-    run.follow()
+    follow(record, folder, {}, runtime, course, run)
     transport.close()

@@ -19,12 +19,13 @@ from socket import gethostname
 from typing import Any
 
 from fleet.errors import FleetError, ProtocolError, UsageError
-from fleet.protocol.state import LOG_NAME
+from fleet.protocol.state import ATTEMPT, LOG_NAME
 
 LATEST = "latest"  # the newest run, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 LOG = re.compile(LOG_NAME)
+CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
@@ -166,9 +167,10 @@ class RunFolder:
         """Whether we are the one who writes here."""
         return self._held is not None
 
-    def hold(self, seconds: float = 0.0, *, helper: bool = False) -> bool:
+    def hold(self, seconds: float = 0.0, *, helper: bool = False, restarts: bool = False) -> bool:
         """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
-        long. helper: what holds it is nobody's terminal, and may be ended."""
+        long. helper: what holds it is nobody's terminal, and may be ended. restarts: but for that, it starts the run
+        again where that is needed."""
         deadline = time.monotonic() + seconds
         fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
@@ -181,7 +183,8 @@ class RunFolder:
                 os.close(fd)
                 return False
             os.ftruncate(fd, 0)
-            os.write(fd, json.dumps({"pid": os.getpid(), "helper": helper, "machine": gethostname()}).encode())
+            who = {"pid": os.getpid(), "helper": helper, "machine": gethostname()}
+            os.write(fd, json.dumps({**who, **({"restarts": True} if restarts else {})}).encode())
             self._held = fd
             return True
 
@@ -191,11 +194,42 @@ class RunFolder:
             self._held = None
 
     def holder(self) -> dict[str, Any]:
-        """Who holds it: {"pid", "helper", "machine"}, {} where that cannot be told."""
+        """Who holds it: {"pid", "helper", "machine"} and what else hold() was told, {} where that cannot be told."""
         return read_object(self.path / ".lock")
 
-    def node(self, host: str) -> NodeLogs:
-        return NodeLogs(self.path / host)
+    def begin(self, attempt: int) -> None:
+        """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
+        before = self._attempt()
+        if before == attempt:
+            return
+        aside = self.path / f"{ATTEMPT}{before}"
+        hosts = [path for path in self.path.iterdir() if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path)))]
+        try:
+            aside.mkdir(0o700, exist_ok=True)
+            for path in hosts:
+                path.rename(aside / path.name)
+            (self.path / CURRENT).write_text(str(attempt))
+        except OSError as error:
+            raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
+
+    def _attempt(self) -> int:
+        """Whose logs are in HOST/."""
+        try:
+            return int((self.path / CURRENT).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def is_aside(self, attempt: int) -> bool:
+        """Whether another one has followed."""
+        return attempt < self._attempt()
+
+    def node(self, host: str, attempt: int | None = None) -> NodeLogs:
+        """attempt: whose logs, the last one's if need be."""
+        return NodeLogs(self.path / host if attempt is None else self.of(attempt, host))
+
+    def of(self, attempt: int, host: str) -> Path:
+        """The folder of its logs."""
+        return self.path / f"{ATTEMPT}{attempt}" / host if self.is_aside(attempt) else self.path / host
 
     def event(self, name: str, **data: Any) -> dict[str, Any]:
         """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -16,7 +15,6 @@ from fleet.ops.launch.failure import alone, fate
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
 from fleet.ops.launch.gang import INTERRUPTED, Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
-from fleet.ops.launch.keeper import send_keeper
 from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.silence import Silence
@@ -61,6 +59,7 @@ class Run:
                 self._heard.put,
                 runtime.emit,
                 record.node_timeout,
+                attempt=record.attempt,
             )
             for host in record.hosts
         }
@@ -79,7 +78,7 @@ class Run:
         self._began = time.time()
 
     def follow(self) -> Report:
-        """Until the end of the run, whatever it is; writes summary.json."""
+        """Until the end of this attempt, whatever it is."""
         for follower in self._followers.values():
             if self.record.lease is None:
                 follower.detach()  # it may have had one when it was started
@@ -100,13 +99,7 @@ class Run:
             if self.runtime.cancel.count >= LEAVE:
                 break
         self._clean_up()
-        report = summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
-        self.folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
-        try:
-            self.folder.write_json("summary.json", report.as_json())
-        except FleetError as error:
-            self.runtime.emit(Notice("error", error.message, None, error.hint))
-        return report
+        return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
 
     def _seconds(self) -> float:
         """How long it ran: it may have been over before it was looked at."""
@@ -117,12 +110,15 @@ class Run:
         """Let it go on without this process."""
         for follower in self._followers.values():
             follower.detach()
+        self.close()
+        return left_alone(self.record)
+
+    def close(self) -> None:
+        """No thread of it writes any more."""
         for follower in self._followers.values():
             follower.give_up()
+        for follower in self._followers.values():
             follower.join(JOIN_SECONDS)
-        pid = send_keeper(replace(self.record, lease=None), self.folder, self.runtime.transport)
-        self.say("info", f"run {self.record.run_id} goes on; process {pid} collects its logs here", "detached", pid=pid)
-        return left_alone(self.record)
 
     # -- what is heard ------------------------------------------------------------------------------------
     def say(

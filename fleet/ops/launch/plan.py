@@ -59,7 +59,8 @@ class NodePlan(Node):
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run. master_port 0 never occurs: an automatic one is the run id's first candidate."""
+    """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
+    id's first candidate."""
 
     inventory: Inventory
     run_id: str
@@ -68,6 +69,7 @@ class Plan:
     world: World
     nodes: tuple[NodePlan, ...]
     facts: Mapping[str, Known] = field(default_factory=dict)
+    attempt: int = 0
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -123,9 +125,11 @@ class Plan:
             None if options.detach else options.lease,
             options.grace,
             options.node_timeout,
-            job.max_restarts > 0,
+            self.world.elastic,
             whoami(),
             started,
+            self.attempt,
+            job.max_restarts,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
@@ -240,9 +244,10 @@ def master_address(first: Host, job: Job, nnodes: int) -> str:
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
 
 
-def candidate_ports(run_id: str, count: int = 5) -> list[int]:
-    """Ports for an automatic --master-port, derived from the run id: two runs hardly ever meet, a plan repeats."""
-    digest = hashlib.sha256(run_id.encode()).digest()
+def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
+    """Ports for an automatic --master-port, derived from the run id: two runs hardly ever meet, a plan repeats. Each
+    attempt has its own: nothing of the last one answers there."""
+    digest = hashlib.sha256((run_id + f"/{attempt}" * (attempt > 0)).encode()).digest()
     return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
 
 

@@ -16,7 +16,8 @@ from fleet.protocol.messages.run import About
 class RunRecord:
     """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
     None for ever. grace, node_timeout: seconds. restarts: its engine starts ranks again by itself. logs: the run's
-    folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch."""
+    folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt: how many
+    starts of it came before; max_restarts: failures after which fleet starts it again."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -30,6 +31,8 @@ class RunRecord:
     restarts: bool = False
     owner: str = ""
     started: float = 0.0
+    attempt: int = 0
+    max_restarts: int = 0
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -58,6 +61,8 @@ class RunRecord:
             "world_size": self.world_size,
             "master": self.master,
             "restarts": self.restarts,
+            "attempt": self.attempt,
+            "max_restarts": self.max_restarts,
         }
 
     def as_json(self) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
 
 def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str) -> None:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
-    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": reason}
+    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": reason, "attempt": plan.attempt}
 
     def stop(host: Host) -> run.Stopped:
         return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)

@@ -14,9 +14,9 @@ from typing import Any
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report
+from fleet.ops.launch.attempts import follow
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
-from fleet.ops.launch.loop import Run
 from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, chosen, find, missing
@@ -73,7 +73,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
                 ),
             )
         )
-        return Run(record, folder, sessions.take_all(found.hosts), runtime).follow()
+        return follow(record, folder, sessions.take_all(found.hosts), runtime)
     finally:
         folder.release()
 

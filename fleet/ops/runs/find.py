@@ -95,6 +95,8 @@ class FoundRun:
             bool(about and about["restarts"]),
             about["owner"] if about else "",
             self.started,
+            about.get("attempt", 0) if about else 0,
+            about.get("max_restarts", 0) if about else 0,
         )
 
     def as_json(self) -> dict[str, Any]:

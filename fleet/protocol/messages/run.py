@@ -12,6 +12,8 @@ Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch,
 
 # dir: of the run, on the node
 Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": str})
+# left, of earlier attempts. port: the first of those asked about that is free. forbidden: the run was stopped for good
+Ready = TypedDict("Ready", {"event": Literal["ready"], "left": list[int], "port": Whole | None, "forbidden": bool})
 _Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
 
 
@@ -75,8 +77,8 @@ News = RankEnded | Status | Failed
 Followed = Stream | End | News
 
 # what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
-About = TypedDict(
-    "About",
+_About = TypedDict(
+    "_About",
     {
         "engine": str,
         "script": str,
@@ -88,6 +90,15 @@ About = TypedDict(
         "restarts": bool,
     },
 )
+
+
+class About(_About, total=False):
+    """attempt: how many starts of the whole gang came before this one; max_restarts: how many failures it may take."""
+
+    attempt: Whole
+    max_restarts: Whole
+
+
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.
 # alive: its supervisor, or who stands in for it. lease, grace, node_timeout, silent: seconds; silent: since a rank
 # wrote its last, None: none has. last: that line.
@@ -119,9 +130,10 @@ _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
 
 class FollowSpec(_Follow, total=False):
-    """once: what there is now, and no more. passive: who only looks on renews no lease. heartbeat: every so many
-    seconds."""
+    """attempt: which one's files, the last one's if need be. once: what there is now, and no more. passive: who only
+    looks on renews no lease. heartbeat: every so many seconds."""
 
+    attempt: int
     once: bool
     passive: bool
     heartbeat: float
@@ -129,7 +141,17 @@ class FollowSpec(_Follow, total=False):
 
 # prefix: of the ids of the runs asked about. live: only those that have not ended
 RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
-StopSpec = TypedDict("StopSpec", {"run": str, "grace": float, "reason": str})
+_Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
+
+
+class StopSpec(_Stop, total=False):
+    """attempt: the last one that is meant; without it the run is over for good."""
+
+    attempt: int
+
+
+# attempt: that is to begin. ports: one of them is wanted, on the node where ranks meet
+ReadySpec = TypedDict("ReadySpec", {"run": str, "attempt": int, "ports": list[int]})
 # of the code that the run begins from: it is not replaced before `settle` seconds after its start
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
 

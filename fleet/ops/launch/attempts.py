@@ -1,0 +1,184 @@
+"""A run as a row of attempts: after a failure the whole gang is started again, as often as --max-restarts says.
+
+An attempt is a start like the first, with a port and so a store of its own; the run keeps its id. What it takes
+(`Course`) is known to the process that planned the run, or to the keeper that it left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.each import as_one
+from fleet.errors import EXIT_INTERRUPTED, FleetError, HostFailed, Interrupted
+from fleet.events import Notice
+from fleet.model import Host, Report
+from fleet.ops.launch.gang import INTERRUPTED
+from fleet.ops.launch.keeper import send_keeper
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.loop import Run
+from fleet.ops.launch.plan import Plan, candidate_ports
+from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step
+from fleet.protocol.messages.run import Ready, ReadySpec
+from fleet.runtime import Runtime
+from fleet.transport.base import Session
+from fleet.transport.program import call
+
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
+LONG_SECONDS = 60.0  # who failed after that long was no quick failure
+READY_SECONDS = 30.0
+STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
+
+
+@dataclass(frozen=True)
+class Course:
+    """What starting a run again takes. plan: of the attempt under way. restarts: failures so far. quick: those in a row
+    that came soon after a start."""
+
+    plan: Plan
+    restarts: int = 0
+    quick: int = 0
+
+    def after(self, report: Report, lasted: float) -> Course | None:
+        """What is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
+        failure = report.data["first_failure"]
+        if failure is None or failure["what"] == "link" or self.restarts >= self.plan.job.max_restarts:
+            return None
+        quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
+        return Course(replace(self.plan, attempt=self.plan.attempt + 1), self.restarts + 1, quick)
+
+    @property
+    def pause(self) -> float:
+        """Seconds before the attempt begins: a script that fails at once is not started again and again at once."""
+        return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, self.quick - 1)))
+
+
+def follow(
+    record: RunRecord,
+    folder: RunFolder,
+    sessions: Mapping[str, Session],
+    runtime: Runtime,
+    course: Course | None = None,
+    run: Run | None = None,
+) -> Report:
+    """To the end of the run, attempt by attempt; writes summary.json. run: of the attempt under way, where it was made
+    already."""
+    restarts: list[dict[str, Any]] = []
+    while True:
+        began = time.monotonic()
+        run = run or Run(record, folder, sessions, runtime)
+        report = run.follow()
+        if report.data.get("detached"):
+            pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course)
+            run.say("info", f"run {record.run_id} goes on; process {pid} collects its logs here", "detached", pid=pid)
+            return report
+        after = course and course.after(report, time.monotonic() - began)
+        if after is None:
+            return conclude(report, record, restarts, folder, runtime)
+        run.close()
+        restarts.append(_tell(after, report, record, time.monotonic() - began, folder, runtime))
+        try:
+            record, sessions = begin(after, record, folder, runtime)
+        except FleetError as error:
+            report = _not_again(error, report, folder, runtime)
+            return conclude(report, record, restarts[:-1], folder, runtime)
+        course, run = after, None
+
+
+def conclude(
+    report: Report, record: RunRecord, restarts: list[dict[str, Any]], folder: RunFolder, runtime: Runtime
+) -> Report:
+    """The report of the whole run is that of the attempt that ended it."""
+    report = replace(report, data={**report.data, "attempt": record.attempt, "restarts": restarts})
+    folder.event("summary", exit_code=report.exit_code, first_failure=report.data["first_failure"])
+    try:
+        folder.write_json("summary.json", report.as_json())
+    except FleetError as error:
+        runtime.emit(Notice("error", error.message, None, error.hint))
+    return report
+
+
+def _tell(
+    course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
+) -> dict[str, Any]:
+    """One line, and its event: what ended the attempt, and which restart that makes."""
+    failure, most = report.data["first_failure"], course.plan.job.max_restarts
+    folder.begin(course.plan.attempt)
+    log = folder.of(record.attempt, failure["host"]) / failure["log"].rpartition("/")[2]
+    told = {name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what", "message")}
+    data = folder.event(
+        "restart",
+        attempt=course.plan.attempt,
+        restart=course.restarts,
+        max_restarts=most,
+        **told,
+        seconds=round(lasted, 3),
+        log=str(log),
+    )
+    said = f"restart {course.restarts} of {most} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
+    runtime.emit(Notice("warning", f"{said}; log: {log}", data=data))
+    return {name: value for name, value in data.items() if name != "event"}
+
+
+def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Runtime) -> Report:
+    """The report of the attempt that was the last, for no other could begin."""
+    if isinstance(error, Interrupted):
+        data = {**report.data, "stopped": error.message, "first_failure": None, "tracebacks": []}
+        return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
+    said = f"no restart: {error.message}"
+    runtime.emit(Notice("error", said, error.host, error.hint, folder.event("no-restart", message=said)))
+    return report
+
+
+def begin(
+    course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
+) -> tuple[RunRecord, Mapping[str, Session]]:
+    """Start the attempt: its record, and a connection to each node. FleetError where it cannot be, Interrupted where it
+    is not to be."""
+    if runtime.cancel.wait(course.pause):
+        raise Interrupted(f"{INTERRUPTED} between two attempts")
+    sessions = Sessions(runtime)
+    try:
+        with step(runtime, "restart", len(course.plan.hosts)):
+            plan = check(course.plan, sessions)
+            record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
+            started = start_all(plan, record, sessions)
+        for host, answer in started.items():
+            folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
+        runtime.emit(
+            Notice(
+                "info",
+                f"attempt {record.attempt}: ranks meet at {record.master}",
+                data=folder.event("attempt", attempt=record.attempt, master=record.master),
+            )
+        )
+        return record, {host.name: sessions.take(host) for host in plan.hosts}
+    finally:
+        sessions.close()
+
+
+def check(plan: Plan, sessions: Sessions) -> Plan:
+    """That every host is there and nothing of earlier attempts is left; the plan with a port that is free."""
+    first = plan.hosts[0].name
+    ports = [plan.job.master_port] if plan.job.master_port else candidate_ports(plan.run_id, plan.attempt)
+
+    def ask(host: Host) -> Ready:
+        spec: ReadySpec = {"run": plan.run_id, "attempt": plan.attempt, "ports": ports if host.name == first else []}
+        answer = call(sessions.get(host), "run.ready", spec, Ready, timeout=READY_SECONDS + START_SECONDS)
+        if answer["left"]:
+            raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+        return answer
+
+    answers, errors = sessions.each(plan.hosts, ask, "checking")
+    if errors:
+        raise as_one(errors, sessions.runtime.emit, "not-ready", "")
+    if any(answer["forbidden"] for answer in answers.values()):
+        raise Interrupted(STOPPED_MEANWHILE)
+    port = answers[first]["port"]
+    if port is None:
+        what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"
+        raise HostFailed(what, host=first, hint=f"'fleet kill-port -w {first} {ports[0]}' shows who listens")
+    return replace(plan.refine(plan.facts, (plan.world.master_addr, port)), attempt=plan.attempt)
