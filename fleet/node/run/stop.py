@@ -2,8 +2,8 @@
 
 spec: {"run", "grace": s, "reason", "attempt": the last one that is meant; without it none is to follow}.
 Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running"; "gone" (it had ended already, or a later
-attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a supervise that comes
-late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
+attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a supervise that
+comes late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
 """
 
 import os

@@ -11,7 +11,7 @@ from fleet.each import as_one
 from fleet.errors import HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Report
-from fleet.ops.launch.attempts import Course, follow
+from fleet.ops.launch.attempts import Course, follow_run
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
@@ -97,7 +97,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         if plan.options.detach:
             runtime.detach.set()
         mine = {host.name: sessions.take(host) for host in plan.hosts}
-        return follow(record, folder, mine, runtime, Course(plan))
+        return follow_run(record, folder, mine, runtime, Course(plan))
     finally:
         sessions.close()
         if origin is not None:

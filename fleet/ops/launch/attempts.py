@@ -56,7 +56,7 @@ class Course:
         return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, self.quick - 1)))
 
 
-def follow(
+def follow_run(
     record: RunRecord,
     folder: RunFolder,
     sessions: Mapping[str, Session],

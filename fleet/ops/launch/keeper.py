@@ -54,7 +54,7 @@ def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport, cour
 
 def main() -> None:
     """Follow it to its end."""
-    from fleet.ops.launch.attempts import follow  # which sends keepers
+    from fleet.ops.launch.attempts import follow_run  # which sends keepers
     from fleet.ops.launch.loop import Run
 
     spec, record, _, transport = told()
@@ -67,5 +67,5 @@ def main() -> None:
     os.write(1, FOLLOWS)
     os.dup2(2, 1)
     folder.event("kept", pid=os.getpid())
-    follow(record, folder, {}, runtime, course, run)
+    follow_run(record, folder, {}, runtime, course, run)
     transport.close()

@@ -27,6 +27,10 @@ BOTH = {
     "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
     "stop": "all nodes are being stopped: `reason`, `grace`",
+    "restart": "all ranks will be started again: `attempt`, which of `max_restarts` it is (`restart`), and what ended "
+    "the last one: `rank`, `exit_code`, `signal`, `what`, `seconds`, `log`",
+    "attempt": "they have been: `attempt`, `master`",
+    "no-restart": "they could not be",
     "stubborn": "a node did not stop in time",
     "incomplete": "a node's logs are not complete here",
     "janitor": "a process stays behind that ends the run on a node",
@@ -42,7 +46,7 @@ STREAM = {
     "summary": "the last line, with all that is below",
 }
 FILE = {
-    "started": "a node has started: `pid` of its supervisor, `folder` there",
+    "started": "a node has started: `pid` of its supervisor, `folder` there, `attempt` where it is not the first",
     "kept": "process `pid` follows the run from here on",
     "cleaned": "a process that stayed behind has ended the run on a node: `complete` where its logs are, too",
     "summary": "the run is over: `exit_code`, `first_failure`",

@@ -14,7 +14,7 @@ from typing import Any
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report
-from fleet.ops.launch.attempts import follow
+from fleet.ops.launch.attempts import follow_run
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.start import Sessions
@@ -73,7 +73,7 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
                 ),
             )
         )
-        return follow(record, folder, sessions.take_all(found.hosts), runtime)
+        return follow_run(record, folder, sessions.take_all(found.hosts), runtime)
     finally:
         folder.release()
 
