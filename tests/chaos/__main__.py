@@ -25,13 +25,24 @@ from tests.chaos import (
     node_faults,
     preflight_faults,
     rank_faults,
+    run_faults,
     ssh_faults,
     sync_faults,
 )
 from tests.chaos.ground import Ground, chaos_lab
 from tests.chaos.table import HEADER, Fault, Row, line, play
 
-MODULES = (rank_faults, node_faults, head_faults, preflight_faults, sync_faults, data_faults, exec_faults, ssh_faults)
+MODULES = (
+    rank_faults,
+    node_faults,
+    head_faults,
+    run_faults,
+    preflight_faults,
+    sync_faults,
+    data_faults,
+    exec_faults,
+    ssh_faults,
+)
 FAULTS: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in module.FAULTS)
 
 

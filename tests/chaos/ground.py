@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.ranks import counted
 from tests.lab.virtual_lab import VirtualLab, bring_up
 
 LETTERS, NUMBERS = string.ascii_lowercase, itertools.count()
@@ -157,12 +158,17 @@ class Ground:
         odd = [f"{kind} at {','.join(hosts)}" for kind, hosts in sorted(verdicts.items())]
         return "; ".join(odd) or ("logs equal" if count else "no logs")
 
-    def ticks(self, wanted: int) -> str:
-        """log_digests, and whether each rank's lines are all there, once."""
-        whole = "".join(f"tick {i}\n" for i in range(wanted))
-        logs = list(self.run().glob("*/rank*.out"))
-        texts = [path.read_text() for path in logs]
-        return f"{self.log_digests()}, {'whole' if len(logs) == 8 and set(texts) == {whole} else 'NOT whole'}"
+    def counted(self, steps: int) -> str:
+        """log_digests, and whether each line of ranks that count is there, once."""
+        odd = []
+        for rank in range(8):
+            for stream, written in zip(
+                ("out", "err"), zip(*(counted(rank, i) for i in range(steps)), strict=True), strict=True
+            ):
+                logs = list(self.run().glob(f"*/rank{rank}.{stream}"))
+                if [log.read_bytes() for log in logs] != [b"".join(written)]:
+                    odd.append(f"rank{rank}.{stream}")
+        return f"{self.log_digests()}, {'NOT whole: ' + ', '.join(odd) if odd else 'whole'}"
 
     def processes(self, host: str) -> set[str]:
         lines = {line.strip() for line in self.lab.sh(host, PROCESSES, check=False).splitlines() if line.strip()}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.chaos.ground import COMMON, Ground, until, wait
 from tests.chaos.node_faults import LOGS, WHOLE, survived
@@ -52,12 +53,18 @@ def by_lease(signum: int, stays: float = 1.0) -> Callable[[Ground], Seen]:
     return go
 
 
-def full_disk(ground: Ground) -> Seen:
-    """The head's disk is full, then there is room: the logs wait and are whole."""
+def disk_of_2_mb(ground: Ground) -> Path:
+    """Where the head's logs go."""
     disk = ground.folder / "runs"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
     ground.undo.callback(lambda: subprocess.run(["umount", "-l", disk], check=True))
+    return disk
+
+
+def full_disk(ground: Ground) -> Seen:
+    """The head's disk is full, then there is room: the logs wait and are whole."""
+    disk = disk_of_2_mb(ground)
     process = ground.launch("./ranks.py", "flood", "40000", count=1)
     until(lambda: '"blocked"' in (ground.run() / "events.jsonl").read_text() or process.poll() is not None, "no room")
     subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)

@@ -9,16 +9,16 @@ from tests.chaos.ground import Ground, until, wait
 from tests.chaos.rank_faults import ended
 from tests.chaos.table import Fault, Seen
 
-TICKS = 500
+STEPS = 500  # of 10 ms at least
 FOLLOWER = "for p in $(pgrep -f '^sshd: root@notty'); do pkill -9 -P $p; done"
 KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub | cut -d' ' -f2"
 
 
 def on_node(line: str, node: int = 2) -> Callable[[Ground], Seen]:
-    """A shell line on a node whose ranks sleep; {supervisor} and {guardian} are their pids."""
+    """A shell line on a node whose ranks count; {supervisor} and {guardian} are their pids."""
 
     def go(ground: Ground) -> Seen:
-        process = ground.launch("./ranks.py", "sleep")
+        process = ground.launch("./ranks.py", "count", "100000")
         host = ground.names[node]
         supervisor, guardian = ground.owners(host)
         ground.lab.sh(host, line.format(supervisor=supervisor, guardian=guardian))
@@ -27,14 +27,14 @@ def on_node(line: str, node: int = 2) -> Callable[[Ground], Seen]:
     return go
 
 
-def survived(act: Callable[[Ground], None]) -> Callable[[Ground], Seen]:
+def survived(act: Callable[[Ground], None], steps: int = STEPS) -> Callable[[Ground], Seen]:
     """Ranks write lines while act does something that the run must outlive: each line is there, once."""
 
     def go(ground: Ground) -> Seen:
-        process = ground.launch("./ranks.py", "ticks", str(TICKS))
+        process = ground.launch("./ranks.py", "count", str(steps))
         act(ground)
         seen = ended(ground, wait(process))
-        return Seen(seen.code, seen.cause, ground.ticks(TICKS))
+        return Seen(seen.code, seen.cause, ground.counted(steps))
 
     return go
 
@@ -90,7 +90,7 @@ def silent(how: str) -> Callable[[Ground], Seen]:
 
     def go(ground: Ground) -> Seen:
         victim = ground.names[3]
-        process = ground.launch("--node-timeout", "4", "--lease", "30", "./ranks.py", "ticks", "4000")
+        process = ground.launch("--node-timeout", "4", "--lease", "30", "./ranks.py", "count", "4000")
         ground.lame(how, victim)
         code = wait(process)
         seen = ended(ground, code)

@@ -77,14 +77,14 @@ def two_runs(ground: Ground) -> Seen:
     """One of two runs on the same hosts is stopped; the other one goes on to its end."""
     (ground.folder / "other").mkdir()
     other = ground.launch("./ranks.py", "sleep", cwd=ground.folder / "other")
-    process = ground.launch("--share", "./ranks.py", "ticks", "300")
+    process = ground.launch("--share", "./ranks.py", "count", "300")
     other.send_signal(signal.SIGINT)
     stopped = wait(other)
     seen = ended(ground, wait(process))
     return Seen(
         seen.code,
         f"the stopped one {stopped}; the other {seen.cause}",
-        f"{ground.ticks(300)}; {ground.log_digests(ground.folder / 'other')}",
+        f"{ground.counted(300)}; {ground.log_digests(ground.folder / 'other')}",
     )
 
 

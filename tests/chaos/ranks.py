@@ -7,39 +7,47 @@ import subprocess
 import sys
 import time
 
-how, who = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else -1
-rank = int(os.environ["RANK"])
-print("up", rank, flush=True) if how != "ticks" else None
+
+def counted(rank: int, step: int) -> "tuple[bytes, bytes]":
+    """What a counting rank writes in a step, to stdout and to stderr: numbered lines; some rewrite themselves as
+    progress bars do, some are longer than a frame."""
+    bar = b"".join(b"\r%3d%%|%s" % (part, b"#" * part) for part in (10, 50, 100)) + b"\r" if step % 10 == 3 else b""
+    long = b" " + b"x" * 70000 if step % 200 == 50 else b""
+    return bar + b"rank %d line %d%s\n" % (rank, step, long), b"rank %d says %d\n" % (rank, step)
+
+
+def put(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except OSError:  # no room for its log
+            os._exit(7)
 
 
 def save(signum: int, frame: object) -> None:
-    subprocess.run(["sh", "-c", f"sleep 1; echo saved >/root/saved-{rank}"], check=True)
+    subprocess.run(["sh", "-c", "sleep 1; echo saved >/root/saved-" + os.environ["RANK"]], check=True)
     sys.exit(0)
 
 
-if how == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if how == "save":
-    signal.signal(signal.SIGTERM, save)
-if how == "ticks":
-    for i in range(who):
-        print("tick", i, flush=True)
-        time.sleep(0.01)
-    sys.exit(0)
-if how == "flood":
-    block = b"".join(b"rank %d line %d\n" % (rank, i) for i in range(who))
-    while block:
-        try:
-            block = block[os.write(1, block) :]
-        except OSError:  # no room for its log
-            os._exit(7)
-    sys.exit(0)
-if how == "forever":
-    while True:
+def at_once(how: str, who: int, rank: int) -> bool:
+    """What does not wait to befall anybody; True when that was all."""
+    if how == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "save":
+        signal.signal(signal.SIGTERM, save)
+    if how == "count":
+        for step in range(who):
+            for fd, data in zip((1, 2), counted(rank, step), strict=True):
+                put(fd, data)
+            time.sleep(0.01)
+    if how == "flood":
+        put(1, b"".join(b"rank %d line %d\n" % (rank, i) for i in range(who)))
+    while how == "forever":
         print("a line that nobody reads")
-time.sleep(1)
-if rank == who:
-    print("about to", how, file=sys.stderr, flush=True)
+    return how in ("count", "flood")
+
+
+def befall(how: str, rank: int) -> None:
     if how == "exit":
         sys.exit(3)
     if how == "raise":
@@ -56,8 +64,25 @@ if rank == who:
         sys.exit(5)
     if how == "early":
         sys.exit(0)
-elif how == "early" and rank == 3:
-    time.sleep(2)
-    print("Connection closed by peer", file=sys.stderr)
-    sys.exit(9)
-time.sleep(600)
+
+
+def main() -> None:
+    how, who = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else -1
+    rank = int(os.environ["RANK"])
+    if how != "count":
+        print("up", rank, flush=True)
+    if at_once(how, who, rank):
+        return
+    time.sleep(1)
+    if rank == who:
+        print("about to", how, file=sys.stderr, flush=True)
+        befall(how, rank)
+    elif how == "early" and rank == 3:
+        time.sleep(2)
+        print("Connection closed by peer", file=sys.stderr)
+        sys.exit(9)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()
