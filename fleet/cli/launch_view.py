@@ -32,7 +32,8 @@ PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS = 0.1
 CALM_SECONDS = 0.05  # between two times that the live lines make room for others
 RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
-STEPS = ("step", "running", "attached")  # what is done so far and where the logs are is shown to everybody
+# what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
+STEPS = ("step", "running", "attached", "resumed", "unblocked")
 
 
 def folded(events: Iterable[Event]) -> list[Event]:

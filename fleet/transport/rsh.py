@@ -187,7 +187,10 @@ def _communicate(process: subprocess.Popen[bytes], bridge: _Bridge, cancel: Canc
                 raise Interrupted("interrupted", host=name) from None
             if bridge.silent.seconds() > silence:
                 raise ConnectError(
-                    f"silent for {silence:g} s", host=name, kind="lost", hint="the host hangs, or the link to it is cut"
+                    f"silent for {round(silence, 1):g} s",
+                    host=name,
+                    kind="lost",
+                    hint="the host hangs, or the link to it is cut",
                 ) from None
     listener.join(2.0)
     return b"".join(said)

@@ -48,7 +48,7 @@ def lost(host: str) -> ConnectError:
 
 def silent(host: str, seconds: float) -> ConnectError:
     return ConnectError(
-        f"silent for {seconds:g} s", host=host, kind="lost", hint="the host hangs, or the link to it is cut"
+        f"silent for {round(seconds, 1):g} s", host=host, kind="lost", hint="the host hangs, or the link to it is cut"
     )
 
 

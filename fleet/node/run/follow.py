@@ -22,6 +22,7 @@ from fleet.node.run.ending import LEFTOVER_GRACE, bury
 from fleet.node.run.run_folder import (
     attempt_folder,
     detach_run,
+    lease_of,
     owners,
     read_json,
     read_status,
@@ -29,7 +30,7 @@ from fleet.node.run.run_folder import (
     run_folder,
 )
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, STATUS
+from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def listen(folder: str, passive: bool = False) -> None:
                 if not passive:
                     os.utime(os.path.join(folder, LEASE))
             elif op == "detach":
-                detach_run(folder)
+                if lease_of(folder, read_json(os.path.join(folder, SPEC))) is not None:
+                    detach_run(folder)
             elif op == "stop":
                 request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
             elif op == "over":

@@ -1,5 +1,5 @@
 """Stops a run on hosts that could not be reached when it ended, and brings the rest of their logs; outlives the fleet
-command, but not for long.
+command: as long as the run's nodes go on by themselves, or for a week.
 
 `send_janitor` starts this module as a process of its own, see background.py. It tries each host again and again
 until the run is stopped there or the time is over: by then the node's own lease has ended it.
@@ -25,16 +25,20 @@ from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.program import call
 
 MARGIN_SECONDS = 60.0
-NO_LEASE_SECONDS = 3600.0
-RETRY_SECONDS = 2.0
+NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
+RETRY_SECONDS, SELDOM_SECONDS = 2.0, 60.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 
 
+def patience(record: RunRecord) -> float:
+    """For how many seconds it tries."""
+    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.grace + MARGIN_SECONDS
+
+
 def send_janitor(record: RunRecord, hosts: Sequence[Host], transport: Transport) -> int | None:
     """Start it; its pid, or None when it cannot be started."""
-    seconds = NO_LEASE_SECONDS if record.lease is None else record.lease + record.grace + MARGIN_SECONDS
-    process = begin("janitor", record, hosts, transport, seconds=seconds)
+    process = begin("janitor", record, hosts, transport, seconds=patience(record))
     return leave(process) if process else None
 
 
@@ -43,7 +47,7 @@ def clean(
 ) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
     spec: StopSpec = {"run": run, "grace": grace, "reason": "the head gave this node up", "attempt": attempt}
-    last = "never tried"
+    last, began = "never tried", time.monotonic()
     while time.monotonic() < until:
         try:
             session = transport.connect(host, Cancel())
@@ -59,7 +63,7 @@ def clean(
             ), complete
         except FleetError as error:
             last = str(error)
-        time.sleep(RETRY_SECONDS)
+        time.sleep(min(SELDOM_SECONDS, max(RETRY_SECONDS, (time.monotonic() - began) / 30)))
     return f"given up: {last}", False
 
 

@@ -12,14 +12,15 @@ from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.launch.gang import STOPPED_BY
-from fleet.ops.launch.janitor import send_janitor
+from fleet.ops.launch.janitor import patience, send_janitor
 from fleet.ops.launch.logs import RunFolder
-from fleet.ops.launch.record import whoami
+from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.start import STOP_SECONDS
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import chosen, find, over
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.rules.launch import UNDYING, undying
+from fleet.rules.units import seconds as duration
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -43,6 +44,11 @@ class StopPlan:
 
     def lines(self) -> Iterator[Line]:
         yield f"ends run {self.word} on all its nodes"
+
+
+def stays(janitor: int, record: RunRecord) -> str:
+    here = f"process {janitor} of this machine stops it there when they answer"
+    return f"{here}: it tries for {duration(patience(record))}, or until this machine is shut down"
 
 
 def run(plan: StopPlan, runtime: Runtime) -> Report:
@@ -72,6 +78,6 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         hosts = [host for host in plan.inventory.hosts if host.name in left]
         data["janitor"] = send_janitor(record, hosts, runtime.transport)
         if data["janitor"]:
-            runtime.emit(Notice("warning", f"process {data['janitor']} stops it there when they answer"))
+            runtime.emit(Notice("warning", stays(data["janitor"], record)))
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), data)
