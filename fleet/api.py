@@ -42,6 +42,7 @@ from fleet.transport.base import Cancel, ConnectOptions, Transport
 if TYPE_CHECKING:
     from fleet.ops.check import Checked as Checked  # named in a string below
     from fleet.ops.kill_port import KillPlan
+    from fleet.ops.runs.local import LocalRun
     from fleet.ops.setup_ssh import SetupPlan
     from fleet.ops.setup_ssh.runtime import AskPassword, Confirm
     from fleet.ops.setup_ssh.undo import UndoPlan
@@ -96,6 +97,27 @@ def reopen(
     everyone = recorded.everyone(env or {})
     inventory = select(everyone, recorded.selected, None)
     return Fleet(inventory, everyone, recorded.transport, fanout, connect_timeout, emit)
+
+
+def runs(
+    runs_dir: str | os.PathLike[str] = "runs",
+    *,
+    prune: bool = False,
+    keep: int = 10,
+    days: float = 0.0,
+    max_size: float | None = None,
+) -> list[LocalRun]:
+    """The runs that have logs on this machine, newest first. prune: those are taken away, and returned, that are over
+    and that `keep` (the newest), `days` (of age) and `max_size` (bytes of all together) let go."""
+    from fleet.ops.runs import local
+
+    found = local.local_runs(Path(runs_dir))
+    if not prune:
+        return found
+    old = local.prunable(found, keep, days, max_size)
+    for run in old:
+        local.prune(run)
+    return old
 
 
 def refuse_command(argv: Sequence[str], shell: str | None) -> None:
@@ -536,6 +558,10 @@ class Planned:
         """Do it. emit: instead of the fleet's own."""
         return self.fleet.run(self.work, emit)
 
+    def begin(self) -> Run:
+        """Begin it, whatever verb it is of, to iterate over its events."""
+        return Run(self.fleet, self.plan, self.work)
+
 
 @dataclass(frozen=True)
 class Plans(Verbs[Planned, Planned, Planned]):
@@ -589,7 +615,7 @@ class _Task(Generic[T]):
 
 
 class Run:
-    """A launch under way: iterate over its events, or `wait()` for its report. A context manager: leaving it stops a
+    """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager: leaving it stops a
     run that is not over. The program's end leaves the ranks to their lease."""
 
     def __init__(self, fleet: Fleet, plan: Plan, work: Callable[[Runtime], Report]) -> None:
@@ -599,7 +625,7 @@ class Run:
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._entered = fleet.runtime(self._put)
         runtime = self._entered.__enter__()
-        self._cancel = runtime.cancel
+        self._cancel, self._detach = runtime.cancel, runtime.detach
         self._task = _Task(work, runtime, self._end)
 
     @property
@@ -648,6 +674,11 @@ class Run:
     def stop(self) -> None:
         """Stop all ranks, by SIGTERM and after `grace` SIGKILL; called again, at once."""
         self._cancel.set()
+
+    def leave(self) -> Report:
+        """Let the run go on without this program, as the key d does; `attach` follows it again."""
+        self._detach.set()
+        return self.wait()
 
     def __enter__(self) -> Run:
         return self

@@ -16,13 +16,13 @@ from fleet.cli.launch import follow as follow_run
 from fleet.cli.layout import table
 from fleet.cli.lines import Lines, write_line
 from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
-from fleet.cli.output import clean, echo, fold, write_json
+from fleet.cli.output import clean, echo, fold, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.ranks import Scrolling, ranks, ranks_option
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
-from fleet.rules.units import counted, seconds, size_text
+from fleet.rules.units import bytes_of, counted, seconds, size_text
 
 if TYPE_CHECKING:
     from fleet.ops.runs.local import LocalRun
@@ -154,28 +154,43 @@ class Shown:
                 write_line("" if self._bare else who, line, sys.stdout)
 
 
-@click.command("runs", cls=Verb, examples=("fleet runs", "fleet runs --prune --keep 20"))
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is not None and bytes_of(value) is None:
+        raise click.BadParameter(f"{value!r} is no size: 50GB, 1.5TiB")
+    return None if value is None else bytes_of(value)
+
+
+@click.command(
+    "runs",
+    cls=Verb,
+    examples=("fleet runs", "fleet runs --prune --keep 20", "fleet runs --prune --days 30 --max-size 50GB"),
+)
 @click.option("--prune", is_flag=True, help="Take away the logs of old runs that are over.")
 @click.option(
     "--keep", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Not the newest N."
 )
 @click.option("--days", type=click.FloatRange(min=0), default=0.0, metavar="D", help="Only those older than D days.")
+@click.option("--max-size", callback=_size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @RUNS_DIR
 @without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
-def runs(prune: bool, keep: int, days: float, yes: bool, runs_dir: Path) -> int:
+def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool, runs_dir: Path) -> int:
     """Show the runs that have logs on this machine: how each ended, when it began, and what its logs take.
 
-    What the nodes keep of a run is not touched by --prune; they prune by themselves.
+    --prune takes those away that --keep, --days and --max-size all let go, never one that is not over. What the nodes
+    keep of a run it does not touch; they prune by themselves.
     """
     from fleet.ops.runs import local
 
     settings, found = settings_of(), local.local_runs(runs_dir)
-    old = local.prunable(found, keep, days) if prune else []
+    old = local.prunable(found, keep, days, max_size) if prune else []
     if not settings.json:
-        show_local(old if prune else found, runs_dir)
+        show_local(old if prune else found, runs_dir, old=prune)
+        if prune and (open_ := [run.run for run in found if run.state == "open"]):
+            talk(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
+    told = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
     if old and not settings.dry_run:
-        if not yes and not (agreed := ask(f"Remove the logs of {counted(len(old), 'run')}?")):
+        if not yes and not (agreed := ask(f"Remove the logs of {told}?")):
             hint = f"fleet runs --prune -y --keep {keep}; --dry-run only looks"
             raise UsageError(
                 "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
@@ -188,9 +203,9 @@ def runs(prune: bool, keep: int, days: float, yes: bool, runs_dir: Path) -> int:
     return 0
 
 
-def show_local(found: list[LocalRun], runs_dir: Path) -> None:
+def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:
     if not found:
-        echo(f"no run in {clean(str(runs_dir))}")
+        echo(f"no {'old ' * old}run in {clean(str(runs_dir))}")
         return
     rows = [
         (

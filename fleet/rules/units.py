@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
+
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 def counted(count: int, what: str) -> str:
@@ -32,6 +35,12 @@ def seconds(s: float) -> str:
         if abs(s) < limit:
             return f"{s / factor:.3g} {unit}"
     return f"{s / 86400:.3g} d"
+
+
+def bytes_of(text: str) -> float | None:
+    """Of "100MB", "1.5 GiB", "2G", "4096"; None where it is no size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    return float(match[1]) * PREFIXES[match[2]] if match and match[2] in PREFIXES else None
 
 
 def amount(value: float, unit: str) -> str:

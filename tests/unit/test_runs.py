@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 import pytest
 
+import fleet
+from fleet.cli.main import run
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Result
 from fleet.ops.launch import janitor
@@ -21,6 +24,7 @@ from fleet.ops.runs import attach
 from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
 from fleet.ops.runs.local import local_runs, names, prunable, prune
 from fleet.ops.runs.logs import is_whole, tail_offset
+from fleet.rules.units import bytes_of
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 
@@ -166,6 +170,10 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
     ]
     assert [run.run for run in prunable(found, 1, 0)] == ["r1", "r0"], "one that is not over is not old"
     assert [run.run for run in prunable(found, 0, 8.5)] == ["r0"]
+    sized = [replace(run, size=10) for run in found]
+    for size, gone in ((40, []), (39, ["r0"]), (20, ["r1", "r0"]), (0, ["r2", "r1", "r0"])):
+        assert [run.run for run in prunable(sized, 0, 0, size)] == gone
+    assert [run.run for run in prunable(sized, 2, 0, 0)] == ["r0"]
     held = RunFolder.open(tmp_path, "r0")
     assert local_runs(tmp_path)[-1].state == "followed" and len(prunable(local_runs(tmp_path), 0, 0)) == 2
     with pytest.raises(UsageError, match="a process follows it"):
@@ -239,3 +247,26 @@ def test_who_follows_a_run_already_is_named_with_the_machine(machine: str, said:
     with pytest.raises(UsageError, match=f"process 4242 {said} follows r already"):
         attach.take(FoundRun("r", {}, {}), tmp_path)
     held.release()
+
+
+def test_a_program_prunes_too(tmp_path: Path) -> None:
+    for number in range(3):
+        folder = RunFolder.create(tmp_path, f"r{number}")
+        folder.event("version")
+        folder.write_json("run.json", {"started": float(number)})
+        folder.write_json("summary.json", {"exit_code": 0})
+        folder.release()
+    assert [run.run for run in fleet.runs(tmp_path)] == ["r2", "r1", "r0"]
+    assert [run.run for run in fleet.runs(tmp_path, prune=True, keep=2)] == ["r0"]
+    assert run(["runs", "--runs-dir", str(tmp_path), "--prune", "--keep", "0", "--max-size", "1TB", "-y"]) == 0
+    assert len(fleet.runs(tmp_path)) == 2 and run(["runs", "--max-size", "big"]) == 2
+    assert run(["runs", "--runs-dir", str(tmp_path), "--prune", "--keep", "0", "--max-size", "1", "-y"]) == 0
+    assert fleet.runs(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [("50GB", 50e9), ("1.5 GiB", 1.5 * 2**30), ("2t", 2e12), ("7", 7), ("", None), ("GB", None), ("-1", None)],
+)
+def test_a_size_in_words(text: str, size: float | None) -> None:
+    assert bytes_of(text) == size

@@ -13,9 +13,7 @@ from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.plans import Files, Line, PerHost
-from fleet.rules.units import size_text
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+from fleet.rules.units import PREFIXES, size_text
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,9 @@ def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
 def parse_rate(text: str) -> int:
     """Bytes a second of "100MB", "1.5GiB", "200mbit" (bits), with or without "/s"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)(bit|b)?(?:/s)?", text.strip().lower())
-    if match is None or match[2] not in _UNITS:
+    if match is None or match[2] not in PREFIXES:
         raise UsageError(f"--limit {text!r} is not a rate", hint="for instance 100MB (bytes a second) or 200mbit")
-    rate = float(match[1]) * _UNITS[match[2]] / (8 if match[3] == "bit" else 1)
+    rate = float(match[1]) * PREFIXES[match[2]] / (8 if match[3] == "bit" else 1)
     if rate < 1000:
         raise UsageError(f"--limit {text!r} is too little", hint="1kB is the least")
     return int(rate)

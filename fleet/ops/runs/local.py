@@ -54,10 +54,19 @@ def _started(folder: Path) -> float:
     return started if isinstance(started, float) else (folder / "events.jsonl").stat().st_mtime
 
 
-def prunable(runs: list[LocalRun], keep: int, days: float) -> list[LocalRun]:
-    """Those that are over, but for the newest `keep`, older than `days`."""
+def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
+    """Those that are over, but for the newest `keep`, older than `days`; with max_size the oldest of them, until the
+    rest of all takes no more bytes."""
     over = [run for run in runs if run.exit_code is not None and run.state != "followed"]
-    return [run for run in over[keep:] if time.time() - run.started > days * DAY]
+    old = [run for run in over[keep:] if time.time() - run.started > days * DAY]
+    if max_size is None:
+        return old
+    beyond = sum(run.size for run in runs) - max_size
+    chosen: list[LocalRun] = []
+    while beyond > 0 and old:
+        chosen.insert(0, old.pop())
+        beyond -= chosen[0].size
+    return chosen
 
 
 def prune(run: LocalRun) -> None:
