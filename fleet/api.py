@@ -615,8 +615,8 @@ class _Task(Generic[T]):
 
 
 class Run:
-    """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager: leaving it stops a
-    run that is not over. The program's end leaves the ranks to their lease."""
+    """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager:
+    leaving it stops a run that is not over. The program's end leaves the ranks to their lease."""
 
     def __init__(self, fleet: Fleet, plan: Plan, work: Callable[[Runtime], Report]) -> None:
         self.plan = plan
