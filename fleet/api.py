@@ -444,15 +444,17 @@ class Verbs(ABC, Generic[R, C, L]):
         rank: Collection[int] | None = None,
         err: bool = False,
         tail: int | None = None,
+        since: float | None = None,
         runs_dir: str | os.PathLike[str] = "runs",
     ) -> R:
         """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
-        None: all. err: standard errors alone. tail: lines of each log to begin with."""
+        None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
+        then on, in seconds since the epoch."""
         from fleet.ops.runs import logs
 
         only = None if host is None else self._fleet.select(host).names
         chosen = None if rank is None else frozenset(rank)
-        plan = logs.LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail)
+        plan = logs.LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since)
         return self._do(plan, logs.run)
 
     def stacks(self, run: str = "latest", *, rank: Collection[int] | None = None, native: bool = True) -> R:

@@ -19,6 +19,7 @@ from fleet.cli.options import Seconds, common_options, runs_dir_option, settings
 from fleet.cli.output import clean, echo, fold, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.ranks import Scrolling, ranks, ranks_option
+from fleet.cli.when import when
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Report
@@ -122,6 +123,7 @@ def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
 @click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
 @click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--err", is_flag=True, help="Standard errors alone.")
+@click.option("--since", callback=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
 @RUNS_DIR
 @common_options

@@ -19,6 +19,7 @@ from fleet.protocol.state import (
     SPEC,
     STATUS,
     STOP,
+    TIMES,
     WHEELS,
 )
 
@@ -56,6 +57,7 @@ OF_A_RUN = (
         LEASE,
         "its time of change is when the head was last heard of; JSON once the run was detached from it",
     ),
+    (TIMES, "when its logs grew: a JSON line for a second in which they did, time and sizes; `fleet logs --since`"),
     (STOP, "JSON: that the run is to stop, with its grace"),
     (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),

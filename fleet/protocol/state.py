@@ -13,7 +13,7 @@ SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER = "lease", "stop", "over"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
-COMMAND = "command.json"
+COMMAND, TIMES = "command.json", "times"
 ARMED = "arm/sitecustomize.py"
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 

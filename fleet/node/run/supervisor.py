@@ -21,6 +21,7 @@ from fleet.node.run.run_folder import (
     write_final,
     write_json,
 )
+from fleet.node.run.times import Times
 from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TYPE_CHECKING = False
@@ -73,7 +74,7 @@ class Supervisor:
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
         self.over = False
-        self.builds = Builds(folder)
+        self.builds, self.times = Builds(folder), Times(folder)
         env = engine_env(spec, folder)  # what it sets itself shows once it runs
         self.builds.add(build_root(lambda name: os.fsdecode(env.get(name.encode(), b""))))
         self.renewed = self.ticked = time.monotonic()
@@ -126,6 +127,7 @@ class Supervisor:
             elif now - self.renewed > lease:
                 self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
         self.ticked = now
+        self.times.look(now)
         if self.ending is None and self.ended is None:
             self.look_at_builds(now)
             self.look_whether_over()
@@ -166,6 +168,7 @@ class Supervisor:
 
     def finish(self, left: "list[int]") -> None:
         self.builds.finish()
+        self.times.mark()
         state = "exited" if self.reason is None else "stopped"
         status = final_status(state, self.reason, left, self.cause, self.began)
         if self.ended is not None and os.WIFEXITED(self.ended):

@@ -21,6 +21,7 @@ from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing
 from fleet.ops.runs.local import followed, names
+from fleet.ops.runs.since import offsets_since
 from fleet.runtime import Runtime
 
 POLL_SECONDS = 0.1
@@ -31,7 +32,8 @@ SILENCE_SECONDS = 45.0
 @dataclass(frozen=True)
 class LogsPlan:
     """word: what names the run. ranks: only these, and nothing of the engines; None: all. err: standard errors alone.
-    only: hosts. tail: lines of each log to begin with, None: all. follow: until the run is over."""
+    only: hosts. tail: lines of each log to begin with, None: all. since: what was written from then on, seconds since
+    the epoch. follow: until the run is over."""
 
     inventory: Inventory
     word: str
@@ -41,6 +43,7 @@ class LogsPlan:
     ranks: frozenset[int] | None = None
     err: bool = False
     tail: int | None = None
+    since: float | None = None
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -63,11 +66,13 @@ class LogsPlan:
 
 @dataclass
 class Reader:
-    """Emits what is new in the log files of a run's folder. begin: where to begin in a file, by its path."""
+    """Emits what is new in the log files of a run's folder. begins: host -> log -> where it begins, None: all at 0;
+    hosts that are not there are left out."""
 
     folder: Path
     plan: LogsPlan
     emit: Callable[[Output], None]
+    begins: Mapping[str, Mapping[str, int]] | None = None
     offsets: dict[Path, int] = field(default_factory=dict)
 
     def poll(self) -> bool:
@@ -76,9 +81,12 @@ class Reader:
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
             if not LOG.fullmatch(path.name) or not self.plan.wants(path.parent.name, path.name):
                 continue
+            if self.begins is not None and path.parent.name not in self.begins:
+                continue
             rank, stream = stream_of(path.name)
             if path not in self.offsets:
-                self.offsets[path] = 0 if self.plan.tail is None else tail_offset(path, self.plan.tail)
+                tail = 0 if self.plan.tail is None else tail_offset(path, self.plan.tail)
+                self.offsets[path] = max(tail, (self.begins or {}).get(path.parent.name, {}).get(path.name, 0))
             with path.open("rb") as f:
                 f.seek(self.offsets[path])
                 while data := f.read(CHUNK):
@@ -121,8 +129,11 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     run_id, found = _named(plan, runtime, sessions)
     folder = RunFolder.open(plan.runs_dir, run_id)
     reader = Reader(folder.path, plan, runtime.emit)
+    untold: Mapping[str, FleetError] = {}
     errors: Mapping[str, FleetError] = {}
     try:
+        if plan.since is not None and found is not None:
+            reader.begins, untold = offsets_since(plan.since, found, sessions)
         if found is not None and folder.held:
             errors = _bring(found, folder, runtime, sessions, lambda: None, once=True)
         reader.poll()
@@ -134,6 +145,7 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
             reader.poll()
     finally:
         folder.release()
+    errors = {**errors, **untold}
     hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
     results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
     code = max((error.exit_code for error in errors.values()), default=EXIT_OK)
@@ -149,7 +161,7 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
         run_id = ""
     folder, named = plan.runs_dir / run_id, run_id == plan.word or not plan.follow
     # what is to be followed may be live elsewhere, as for attach and stop
-    if run_id and (followed(folder) or named and is_whole(folder / "summary.json")):
+    if run_id and plan.since is None and (followed(folder) or named and is_whole(folder / "summary.json")):
         return run_id, None
     runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
@@ -159,6 +171,12 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     run_id = run_id or chosen(plan.word, runs, asked).run_id
     found = known.get(run_id)
     silent = [result.host for result in asked if not result.ok]
+    if found is None and plan.since is not None:
+        raise FleetError(
+            f"run {run_id}: when its lines were written is known to its nodes alone, and none of them knows it",
+            hint=f"fleet logs {run_id} --tail 100",
+            kind="unknown-times",
+        )
     if found is None and silent:
         text = f"run {run_id}: what is here already; no answer from {fold(silent)}"
         runtime.emit(Notice("warning", text))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from fleet.protocol.messages.values import Failed, Matching
+from fleet.protocol.messages.values import Count, Failed, Matching
 from fleet.protocol.state import LOG_NAME
 
 Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
@@ -125,6 +125,9 @@ RunHere = TypedDict(
 # runs: each is read as a RunHere on its own, so that none hides the others
 RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[Any]})
 
+# where in its logs begins what was written since
+Since = TypedDict("Since", {"event": Literal["since"], "offsets": dict[str, Count]})
+
 # -- what the head asks for ---------------------------------------------------------------------------------------
 _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
@@ -141,6 +144,7 @@ class FollowSpec(_Follow, total=False):
 
 # prefix: of the ids of the runs asked about. live: only those that have not ended
 RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
+SinceSpec = TypedDict("SinceSpec", {"run": str, "ago": float})
 _Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
 
 

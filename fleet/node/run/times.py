@@ -1,0 +1,73 @@
+"""When the logs of a run grew: marks of their sizes, once a second at most, for who asks for what was written since."""
+
+import json
+import os
+import re
+import time
+
+from fleet.node.base.processes import read_file
+from fleet.protocol.state import LOG_NAME, TIMES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Mark = tuple[float, dict[str, int]]
+
+EVERY_SECONDS = 1.0
+MOST = 4096  # marks; of more than that, the older ones become fewer
+
+
+class Times:
+    """Kept by the supervisor, in its ticks."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.path = folder, os.path.join(folder, TIMES)
+        self.sizes: dict[str, int] = {}
+        self.marks: list[Mark] = []
+        self.due = 0.0
+
+    def look(self, now: float) -> None:
+        if now >= self.due:
+            self.due = now + EVERY_SECONDS
+            self.mark()
+
+    def mark(self) -> None:
+        """What a full disk does not take, a later mark tells."""
+        try:
+            names = [name for name in os.listdir(self.folder) if re.fullmatch(LOG_NAME, name)]
+            sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
+            grown = {name: size for name, size in sizes.items() if size != self.sizes.get(name, 0)}
+            if grown:
+                self.add((time.time(), grown))
+                self.sizes.update(grown)
+        except OSError:
+            pass
+
+    def add(self, mark: "Mark") -> None:
+        self.marks.append(mark)
+        few = len(self.marks) <= MOST
+        if not few:
+            self.marks = thinned(self.marks)
+        path = self.path if few else self.path + ".tmp"
+        with open(path, "ab" if few else "wb") as f:
+            f.write(b"".join(json.dumps(each).encode() + b"\n" for each in ([mark] if few else self.marks)))
+        if not few:
+            os.rename(path, self.path)
+
+
+def thinned(marks: "list[Mark]") -> "list[Mark]":
+    """The older half of them two by two: what the first of two tells, the second does, too."""
+    half = len(marks) // 4 * 2
+    return [(marks[i + 1][0], {**marks[i][1], **marks[i + 1][1]}) for i in range(0, half, 2)] + marks[half:]
+
+
+def sizes_at(folder: str, when: float) -> "dict[str, int]":
+    """What the logs had at that time, by the last marks before it: all that was written later stands behind."""
+    sizes: dict[str, int] = {}
+    for line in read_file(os.path.join(folder, TIMES)).split(b"\n"):
+        try:
+            marked, grown = json.loads(line.decode())
+            if marked <= when:
+                sizes.update(grown)
+        except (ValueError, TypeError):
+            pass  # cut short by a full disk
+    return sizes
