@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from fleet.rules import checkpoints
 from fleet.rules.advice import UNEVEN
 from fleet.rules.tracebacks import last_of
 
@@ -96,6 +97,7 @@ HINTS = (
         r"(?:FileNotFoundError|No such file or directory|Expected a string path).*(ds_?config[\w./-]*)",
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
+    Hint(checkpoints.MISSING, "a checkpoint is not on that node", worked_out=checkpoints.missing),
     Hint(
         r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
         "the script got no DeepSpeed configuration: add --deepspeed_config FILE behind the script",

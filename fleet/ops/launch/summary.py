@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError
-from fleet.model import Report, Result
+from fleet.model import Node, Report, Result
 from fleet.ops.launch.failure import hint as plain_hint
 from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
@@ -17,6 +18,7 @@ from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
+from fleet.rules.checkpoints import disagreed
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.launch import undying
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
@@ -63,7 +65,7 @@ def summarise(
             "logs": str(run.logs),
             "stopped": gang.reason,
             "first_failure": first,
-            "next": next_steps(first, run, _words(run, tail)) if first else [],
+            "next": next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
             "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],
             "incomplete_logs": incomplete,
         },
@@ -96,9 +98,9 @@ def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
     return tail
 
 
-def _words(run: RunRecord, tail: Tail) -> Iterator[str]:
-    """What the first rank of each node wrote last: where scripts tell of their checkpoints."""
-    return (tail(node.host.name, node.ranks[0], stream) for node in run.nodes for stream in ("out", "err"))
+def _words(node: Node, tail: Tail) -> Iterator[str]:
+    """What the first rank of a node wrote last: where scripts tell of their checkpoints."""
+    return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
 
 def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> list[dict[str, Any]]:
@@ -167,7 +169,8 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     if early is not None:
         end, seconds = early
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
-        hint = f"{why}: did the others still need it? Then {UNEVEN}"
+        words = {node.host.name: "".join(_words(node, tail)) for node in run.nodes}
+        hint = f"{why}: did the others still need it? {disagreed(words) or f'Then {UNEVEN}'}"
     elif ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
