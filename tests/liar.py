@@ -29,9 +29,9 @@ from fleet.transport.frames import Decoder
 from fleet.transport.local import LocalTransport
 from tests.changed import programs
 
-# FLEET_FUZZ=5000 looks harder
+# the same ones every time; FLEET_FUZZ=5000 looks harder
 steady = settings(
-    max_examples=int(os.environ.get("FLEET_FUZZ", "200")),
+    max_examples=int(os.environ.get("FLEET_FUZZ", "100")),
     derandomize=True,
     database=None,
     deadline=None,
