@@ -21,12 +21,13 @@ GONE = "another rank went away first; its own log says why"
 @dataclass(frozen=True)
 class Hint:
     """One rule. pattern: a regular expression, searched in the text with MULTILINE. worked_out: makes the remedy of
-    the match, where it is not always the same."""
+    the match, where it is not always the same. unfit: the host is not fit for another run as it is."""
 
     pattern: str
     remedy: str
     collateral: bool = False
     worked_out: Callable[[re.Match[str]], str] | None = None
+    unfit: bool = False
 
 
 def batch_sizes(found: re.Match[str]) -> str:
@@ -42,9 +43,33 @@ def batch_sizes(found: re.Match[str]) -> str:
     return f"this run has {ranks} ranks: {how} would fit; DeepSpeed works out what is left away of the three"
 
 
+def gpu_memory(found: re.Match[str]) -> str:
+    """Whose memory it is, where torch tells."""
+    others = f"; process {found[1]} holds {found[2]} of it" if found[1] else ""
+    return (
+        f"GPU memory ran out{others}: a smaller batch, activation checkpointing or a higher ZeRO stage; "
+        "'fleet exec -- nvidia-smi' shows who else uses it"
+    )
+
+
+def not_joined(found: re.Match[str]) -> str:
+    """Of a store that not all came to."""
+    joined, wanted = int(found[1]), int(found[2])
+    return (
+        f"{joined} of {wanted} came to the master: the others' own logs say why, or a firewall keeps them from it; "
+        "'fleet check' compares them"
+    )
+
+
 def lament(found: re.Match[str]) -> str:
     """Of a rank that another one has left, or has kept waiting."""
-    if found[1]:
+    if found["first"]:
+        return (
+            "rank 0 had failed, or was busy for longer than others wait: its log says; init_process_group(timeout=...)"
+        )
+    if found["missing"]:
+        return f"rank {found['missing']} never came to a barrier that others were in: its log says where it was"
+    if found["waited"]:
         return f"a rank never came to a collective that others were in; uneven data? {UNEVEN}"
     return GONE
 
@@ -68,19 +93,90 @@ HINTS = (
         "a port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
     ),
     Hint(
-        r"CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
-        "GPU memory ran out: a smaller batch, activation checkpointing or a higher ZeRO stage; "
-        "'fleet exec -- nvidia-smi' shows who else uses it",
+        r"(?:CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
+        r"(?:.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use)?",
+        "GPU memory ran out",
+        worked_out=gpu_memory,
+    ),
+    Hint(
+        r"uncorrectable ECC error|cudaErrorECCUncorrectable",
+        "a GPU there has broken memory, 'fleet check' counts its errors: leave the host out; reset or replace the GPU",
+        unfit=True,
+    ),
+    Hint(
+        r"Error 802: system not yet initialized|nvidia-fabricmanager",
+        "the NVSwitches of that host are not up: 'systemctl restart nvidia-fabricmanager' there, the driver's version",
+        unfit=True,
+    ),
+    Hint(
+        r"CUDA error: (?:device-side assert triggered|an illegal memory access|unspecified launch failure)",
+        "a kernel went wrong, mostly an index out of range; the traceback may point elsewhere: "
+        "--env CUDA_LAUNCH_BLOCKING=1 has it point at it",
+    ),
+    Hint(
+        r"ibv_(?:reg_mr|create_qp|create_cq)\w* failed",
+        "InfiniBand may not lock memory there: set 'memlock unlimited' in /etc/security/limits.conf, log in anew",
+    ),
+    Hint(
+        r"NET/IB ?: Got (?:completion|async event).*(?:error |status=)\(?12\b",
+        "an InfiniBand packet was never answered: a cable, port or subnet? 'fleet check' shows ports that are down",
+    ),
+    Hint(
+        r"DataLoader worker .* is killed by signal: Killed|DataLoader worker .* exited unexpectedly",
+        "a data loader's worker was killed, mostly as the node's memory ran out: fewer of them, or a smaller batch",
+    ),
+    Hint(
+        r"Too many open files|received 0 items of ancdata",
+        "too many open files: raise 'nofile' in /etc/security/limits.conf there, or have the script call "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     Hint(
         r"DefaultCPUAllocator: can't allocate|MemoryError|std::bad_alloc|Cannot allocate memory",
         "the node's memory ran out: a smaller batch, fewer data loader workers",
     ),
     Hint(
-        r"No space left on device.*shm|unable to open shared memory|DataLoader worker .* is killed by signal: Bus",
+        r"No space left on device.*shm|unable to (?:open|write to|allocate) shared memory|insufficient shared memory|"
+        r"DataLoader worker .* is killed by signal: Bus",
         "/dev/shm is full: give it more room on the node, or fewer data loader workers",
     ),
     Hint(r"No space left on device|ENOSPC", "a disk is full there: 'fleet exec -- df -h'"),
+    Hint(
+        r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos|Disk quota exceeded",
+        "a file could not be written to its end: a full disk, or a quota? 'fleet exec -- df -h' shows room",
+    ),
+    Hint(
+        r"PytorchStreamReader failed (?:reading zip archive|locating file)|invalid load key, |Ran out of input",
+        "that checkpoint was cut short, by a run that ended while it was written: take an earlier one, and have the "
+        "script write to another name first, then os.replace",
+    ),
+    Hint(
+        r"couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|"
+        r"Max retries exceeded with url.*huggingface|Failed to (?:connect to|resolve) '?huggingface",
+        "that node does not reach huggingface.co: fetch it here, bring it by 'fleet sync --data "
+        "~/.cache/huggingface:~/.cache/', and give --env HF_HUB_OFFLINE=1",
+    ),
+    Hint(
+        r"(?i)\bloss\b.{0,20}\b(?:is|are|was|became|=|:) *(?:nan|inf)\b|\b(?:nan|inf)\b in (?:the )?loss|"
+        r"FloatingPointError|Minimum loss scale reached|loss scale already at minimum",
+        "the loss left the range of numbers: a lower learning rate, warm-up, clipped gradients, bf16 for fp16",
+    ),
+    Hint(
+        r"Detected mismatch between collectives on ranks\. Rank (\d+) is running (?:inconsistent )?collective: "
+        r"CollectiveFingerPrint\((?:[^()]*?)OpType=(\w+)(?:.|\n)*?but Rank (\d+) is running collective: "
+        r"CollectiveFingerPrint\((?:[^()]*?)OpType=(\w+)",
+        r"rank \1 is in \2, rank \3 in \4: they take different ways through the script, or differ in shapes; "
+        r"look for a collective behind an 'if rank'",
+    ),
+    Hint(
+        r"Mismatched collective detected.* around rank (\d+)",
+        r"ranks call different collectives, or of other sizes, around rank \1: "
+        r"--env TORCH_DISTRIBUTED_DEBUG=DETAIL has torch compare them",
+    ),
+    Hint(
+        r"waiting for clients\. (\d+)/(\d+) clients joined",
+        "not all ranks came to the master",
+        worked_out=not_joined,
+    ),
     Hint(
         r"invalid device ordinal|CUDA_VISIBLE_DEVICES|no CUDA-capable device",
         "more ranks than GPUs on that node: set 'slots', or --nproc-per-node gpu",
@@ -137,7 +233,9 @@ HINTS = (
     Hint(
         r"Connection closed by peer|Connection reset by peer|Broken pipe.*(?:store|TCPStore)|"
         r"NCCL.*remote process exited|recvValue failed|failed to recv|DistNetworkError.*reset|"
-        r"(Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation)",
+        r"Connection closed by remote peer|SignalException: Process \d+ got signal: 15|"
+        r"(?P<first>retrieving ncclUniqueId from \[0\])|Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier|"
+        r"(?P<waited>Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation)",
         GONE,
         collateral=True,
         worked_out=lament,
@@ -187,5 +285,5 @@ def first_match(hints: Iterable[Hint], text: str) -> Hint | None:
         found = re.search(hint.pattern, text, re.MULTILINE)
         if found:
             remedy = hint.worked_out(found) if hint.worked_out else found.expand(hint.remedy)
-            return Hint(hint.pattern, remedy, hint.collateral)
+            return Hint(hint.pattern, remedy, hint.collateral, unfit=hint.unfit)
     return None
