@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from fleet.cli.hints import as_typed
@@ -11,6 +13,11 @@ from fleet.cli.output import clean, fold, hint_line, talk, write_failures
 from fleet.cli.tracebacks import who
 from fleet.model import Report
 from fleet.rules.launch import UNDYING
+
+
+def nearby(path: str) -> str:
+    """As it is typed from here."""
+    return path.removeprefix(f"{Path.cwd()}/")
 
 
 def show_summary(report: Report, view: LaunchView) -> None:
@@ -41,11 +48,17 @@ def show_summary(report: Report, view: LaunchView) -> None:
                     talk(f"  {who(mine, group['hosts'])} have the same traceback")
         if failure["hint"]:
             talk(hint_line(failure["hint"]))
-        talk(f"  log: {failure['log']}")
-    for group in report.data["tracebacks"]:
-        if group["ranks"] != mine:
-            first = group["exception"].partition("\n")[0]
-            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {group['log']}"))
+        talk(clean(f"  log: {nearby(failure['log'])}"))
+    others = [group for group in report.data["tracebacks"] if group["ranks"] != mine]
+    after = [group for group in others if group["follows"]]
+    for group in others:
+        first = group["exception"].partition("\n")[0]
+        if not group["follows"]:
+            talk(clean(f"{who(group['ranks'], group['hosts'])}: {first}; log: {nearby(group['log'])}"))
+    if after:
+        ranks = sorted(rank for group in after for rank in group["ranks"])
+        hosts = dict.fromkeys(host for group in after for host in group["hosts"])
+        talk(clean(f"{who(ranks, hosts)}: what followed from it: {after[0]['exception'].partition(chr(10))[0]}"))
     lost = [r for r in report.results if r.error is not None]
     if lost and not (failure and len(lost) == 1 and failure["host"] == lost[0].host):
         write_failures(Report("launch", tuple(lost), report.exit_code))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from fleet.events import Finished, Notice, Output, Progress, Round, Started
 from fleet.model import Report, Result
 from fleet.ops.kill_port import FOREIGN, Listener
 from fleet.ops.setup_ssh.enrol import NewKey
+from tests.failures import FAILURES
 
 FOLDER = Path(__file__).with_name("screens")
 RUN = "train-20261121-200244-065c"
@@ -292,7 +294,15 @@ def launch_from_its_first_words() -> None:
                 "logs": "runs/train-20261121-200244-065c",
                 "seconds": 61.23,
                 "incomplete_logs": [],
-                "tracebacks": [{"ranks": [*range(16, 24)], "hosts": ["gpu03"], "exception": why, "log": "rank17.err"}],
+                "tracebacks": [
+                    {
+                        "ranks": [*range(16, 24)],
+                        "hosts": ["gpu03"],
+                        "exception": why,
+                        "follows": False,
+                        "log": "rank17.err",
+                    }
+                ],
                 "next": ["fleet logs train-20261121-200244-065c --rank 17 --err --tail 100"],
                 "first_failure": {
                     "host": "gpu03",
@@ -312,6 +322,13 @@ def launch_from_its_first_words() -> None:
     )
 
 
+def launch_says_who_and_why() -> None:
+    for failure in FAILURES:
+        click.echo(f"~ {failure.__name__}")
+        shutil.rmtree("runs", ignore_errors=True)
+        launch_summary.show_summary(failure(), LaunchView(GPUS[:4]))
+
+
 def step(text: str, event: str = "step") -> Notice:
     return Notice("info", text, data={"event": event})
 
@@ -324,6 +341,7 @@ CASES: list[Callable[[], None]] = [
     kill_port_shows,
     hosts_tables,
     launch_from_its_first_words,
+    launch_says_who_and_why,
 ]
 
 

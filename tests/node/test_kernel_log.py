@@ -64,7 +64,7 @@ def test_no_program_is_started_for_ranks_that_ended_as_they_were_told(
 ) -> None:
     dmesg(tmp_path, monkeypatch, f"[{time.monotonic():.6f}] Out of memory: Killed process 1 (x)")
     assert len(KernelLog().told(str(folder), None)) == 1
-    assert KernelLog().told(str(folder), began=99.0) == []
+    assert KernelLog().told(str(folder), began=99.0) is None
 
 
 def test_a_container_is_told_by_its_cgroup(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,6 @@ def test_a_container_is_told_by_its_cgroup(folder: Path, tmp_path: Path, monkeyp
 def test_a_machine_that_tells_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
     monkeypatch.setattr(kernel_log, "READERS", (["false"], [str(tmp_path / "none")]))
+    assert KernelLog().told(str(folder), None) is None
+    monkeypatch.setattr(kernel_log, "READERS", (["true"],))
     assert KernelLog().told(str(folder), None) == []

@@ -43,14 +43,15 @@ class KernelLog:
         except OSError:
             pass
 
-    def told(self, folder: str, began: "float | None") -> "list[run.KernelLine]":
-        """The last lines that may say why ranks of this node ended, or all of them. began: when all were told to end by
-        the head, None: they were not."""
+    def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
+        """The last lines that may say why ranks of this node ended; None where they were not to be had. began: when
+        all were told to end by the head, None: they were not."""
         records = rank_records(folder)
         own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
+        lines = self._records() if self.fd is not None else self._asked() if own else None
         found = [
             (stamp, text[:MAX_LENGTH])
-            for stamp, text in (self._records() if self.fd is not None else self._asked() if own else ())
+            for stamp, text in lines or ()
             if WORTH.search(text) and stamp >= self.since * (1 - DRIFT) - 1
         ]
         now = time.time() - time.monotonic()
@@ -62,7 +63,7 @@ class KernelLog:
         if more > 0 and not any("Killed process" in line["text"] for line in told):
             text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is told
             told.append({"text": text, "time": time.time(), "rank": None})
-        return told
+        return None if lines is None and not told else told
 
     def _records(self) -> "Iterator[tuple[float, str]]":
         deadline = time.monotonic() + READ_SECONDS
@@ -76,7 +77,7 @@ class KernelLog:
             head, _, text = record.partition(";")
             yield int(head.split(",")[2]) / 1e6, text.partition("\n")[0]
 
-    def _asked(self) -> "Iterator[tuple[float, str]]":
+    def _asked(self) -> "list[tuple[float, str]] | None":
         import subprocess  # a run that ends well never pays for it
 
         for argv in READERS:
@@ -91,10 +92,9 @@ class KernelLog:
             except (OSError, subprocess.SubprocessError):
                 continue
             if said.returncode == 0:
-                for found in map(_LINE.match, said.stdout.decode("utf-8", "replace").splitlines()):
-                    if found:
-                        yield float(found.group(1)), found.group(2)
-                return
+                lines = map(_LINE.match, said.stdout.decode("utf-8", "replace").splitlines())
+                return [(float(line.group(1)), line.group(2)) for line in lines if line]
+        return None
 
 
 def pid_in(text: str) -> int:

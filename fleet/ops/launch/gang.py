@@ -208,7 +208,7 @@ class Gang:
         return self.stopped_at is None or when <= self.stopped_at
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
-        ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self._last_attempts() if e.failed]
+        ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
         ends = [(when, end) for when, end in ends if self._before_stop(when) and not self._explained(end, when)]
         if not ends:
             return []
@@ -218,7 +218,7 @@ class Gang:
         _, end = min(tied, key=lambda it: (it[1].signal == SIGTERM, collateral(it[1]), it[0], it[1].rank))
         return [Failure(end.host, end.node_rank, end.exit_code, earliest, end.rank, end.local_rank, end.signal)]
 
-    def _last_attempts(self) -> list[RankEnd]:
+    def last_attempts(self) -> list[RankEnd]:
         ends = [e for node in self.nodes.values() for e in node.ranks.values()]
         last = max((e.attempt for e in ends), default=0)
         return [e for e in ends if not self.restarts or e.attempt == last]

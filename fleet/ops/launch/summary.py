@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError
 from fleet.model import Node, Report, Result
+from fleet.ops.launch.blame import blamed, laments
 from fleet.ops.launch.failure import hint as plain_hint
 from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
@@ -20,8 +21,10 @@ from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
 from fleet.rules.checkpoints import disagreed
 from fleet.rules.hints import TAIL_BYTES, hint_for
+from fleet.rules.kernel import SIGKILL
 from fleet.rules.launch import undying
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
+from fleet.rules.watchdog import odd_one_out
 
 Tail = Callable[..., str]
 TAIL_LINES = 12
@@ -34,8 +37,7 @@ def summarise(
     tail = tails(gang, logs)
 
     def collateral(end: RankEnd) -> bool:
-        hint = hint_for(tail(end.host, end.rank))
-        return hint is not None and hint.collateral
+        return laments(tail(end.host, end.rank))
 
     interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
     failure = None if interrupted else own_link(gang) or gang.first(collateral)
@@ -43,6 +45,7 @@ def summarise(
     if failure is None and not interrupted and missing and not run.restarts:
         host = next(iter(missing))
         failure = Failure(host, gang.nodes[host].node_rank, EXIT_HOST_FAILED, 0.0, missing[host][0], what="vanished")
+    failure = failure and blamed(failure, gang, tail)
     code = EXIT_OK
     if interrupted:
         code = EXIT_INTERRUPTED
@@ -114,7 +117,13 @@ def _tracebacks(run: RunRecord, logs: Mapping[str, NodeLogs], tail: Tail) -> lis
             if trace is not None and exception_of(trace):  # a rank that was ended while it wrote it is a victim
                 group = groups.setdefault(
                     identity(trace),
-                    {"ranks": [], "hosts": [], "exception": exception_of(trace), "log": str(logs[host].folder / name)},
+                    {
+                        "ranks": [],
+                        "hosts": [],
+                        "exception": exception_of(trace),
+                        "follows": laments(trace),
+                        "log": str(logs[host].folder / name),
+                    },
                 )
                 group["ranks"].append(rank)
                 group["hosts"] += [host] * (host not in group["hosts"])
@@ -165,7 +174,10 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     trace = last_of(text) if ran else None
     said, hint = message(failure, run), rule.remedy if rule else plain_hint(failure, run)
     why = cause_in(trace or "\n".join(lines[-TAIL_LINES:])) if ran else None
-    early = left_early(failure, gang) if rule is not None and rule.collateral else None
+    victim = rule is not None and rule.collateral
+    if victim:
+        why = odd_one_out({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}) or why
+    early = left_early(failure, gang) if victim else None
     if early is not None:
         end, seconds = early
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
@@ -174,10 +186,13 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
     elif ran and gang.nodes[failure.host].status.get("disk_full"):
         said += "; the disk of ~/.fleet/runs is full there, so its log may lack the reason"
         hint = f"make room there: 'fleet exec -w {failure.host} -- df -h' shows where"
-    kernel = evidence(failure, gang, text if ran else "", rule is not None and rule.collateral)
+    kernel = evidence(failure, gang, text if ran else "", victim)
     if kernel is not None:
         on = f"on {kernel.host}: " if kernel.host != failure.host else ""
         why, hint = on + kernel.rule.meaning, kernel.remedy
+    elif failure.signal == SIGKILL and gang.nodes[failure.host].status.get("kernel") is not None:
+        why = "killed from outside, and not by the kernel for want of memory"
+        hint = f"a 'kill -9' or 'pkill' there? 'fleet exec -w {failure.host} -- last -x' may say who was on it"
     return {
         "host": failure.host,
         "node_rank": failure.node_rank,
@@ -193,6 +208,6 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         "traceback": trace,
         "tail": None if trace or not ran else "\n".join(lines[-TAIL_LINES:]) or None,
         "hint": hint,
-        "unfit": _unfit(failure, gang, kernel),
+        "unfit": _unfit(failure, gang, kernel) or (failure.host if rule is not None and rule.unfit else None),
         "log": str(logs[failure.host].folder / name),
     }

@@ -58,7 +58,7 @@ RunState = TypedDict(
         "stuck": list[str] | None,
         "disk_full": bool | None,
         "builds": list[str],
-        "kernel": list[KernelLine],
+        "kernel": list[KernelLine] | None,
         "began": Time | None,
         "time": Time,
     },

@@ -1,0 +1,55 @@
+"""Each failure says in its first two lines who and why, and what to do next is what fleet takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from fleet.cli.launch_summary import show_summary
+from fleet.cli.launch_view import LaunchView
+from fleet.model import Report
+from fleet.ops.launch.blame import raised
+from tests.command_lines import accept
+from tests.failures import FAILURES, HOSTS, LAMENT, a_gpu_that_fell_off_the_bus, a_node_that_was_cut_off, of_rank, trace
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
+def test_who_and_why(
+    failure: Callable[[], Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = failure()
+    with click.Context(click.Command("launch")):
+        show_summary(report, LaunchView(HOSTS))
+    said = capfd.readouterr().err
+    who, why = FAILURES[failure]
+    assert who in said.splitlines()[0] and why in "".join(said.splitlines()[:2])
+    assert said.count("Traceback (most") <= 1 and report.exit_code != 0
+    for command in report.data["next"]:
+        accept(command)
+
+
+def test_a_host_that_is_to_blame_is_left_out_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert a_gpu_that_fell_off_the_bus().data["next"][0].endswith("-x gpu4")
+    monkeypatch.chdir(tmp_path / "runs")
+    assert a_node_that_was_cut_off().data["next"] == ["fleet launch --again train-20261122-060000-0a1b -x gpu2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        (trace("ValueError: no"), True),
+        (of_rank(2, trace("ValueError: no")) + "[W] not destroyed\n", True),
+        (trace(LAMENT), False),
+        (trace("KeyboardInterrupt"), False),
+        (trace("lightning.SIGTERMException"), False),
+        (trace("ValueError: retried") + "step\n" * 30, False),
+        ("loss 3\n", False),
+    ],
+)
+def test_an_error_of_its_own(text: str, own: bool) -> None:
+    assert raised(text) == own
