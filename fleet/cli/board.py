@@ -63,13 +63,17 @@ class Board:
         """How the run stands, from what is told of it."""
         for record in [notice.data] if isinstance(notice.data, Mapping) else notice.data:
             match record.get("event"):
-                case "running" | "attached":
+                case "running" | "attached" | "attempt":
                     self._world = record.get("world_size", 0)
                     self._began = record.get("started") or notice.time
                     self._first_ranks = record.get("first_ranks", {})
                     self._ended.clear()
+                    self._streams.clear()
+                    self._state = "running"
                 case "rank":
                     self._ended.add(record.get("rank", 0))
+                case "restart":
+                    self._state = "restarting"
                 case "stop":
                     self._state = "stopping"
 

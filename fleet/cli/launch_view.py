@@ -33,7 +33,7 @@ LIVE_SECONDS = 0.1
 CALM_SECONDS = 0.05  # between two times that the live lines make room for others
 RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
-STEPS = ("step", "running", "attached", "resumed", "unblocked")
+STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked")
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
@@ -154,6 +154,9 @@ class LaunchView:
         records = [notice.data] if isinstance(notice.data, Mapping) else notice.data
         if any(r.get("event") == "stop" for r in records):
             self.tracebacks.stopping = True
+        if any(r.get("event") == "attempt" for r in records):
+            self.tracebacks.stopping = False
+            self._flush()  # half a line of the last attempt is none of this one's
         if self._json:
             plain = {
                 "event": "notice",

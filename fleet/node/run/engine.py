@@ -84,7 +84,7 @@ def set_aside(folder: str, temporary: str, attempt: int) -> None:
     if before >= attempt or read_status(folder).get("state") not in FINAL:
         return
     for name in os.listdir(folder):
-        if os.path.isdir(os.path.join(folder, name)):
+        if os.path.isdir(os.path.join(folder, name)) and not os.path.exists(os.path.join(temporary, name)):
             os.rename(os.path.join(folder, name), os.path.join(temporary, name))
     os.rename(folder, os.path.join(temporary, "%s%d" % (ATTEMPT, before)))
 

@@ -106,8 +106,7 @@ def _tell(
 ) -> dict[str, Any]:
     """One line, and its event: what ended the attempt, and which restart that makes."""
     failure, most = report.data["first_failure"], course.plan.job.max_restarts
-    folder.begin(course.plan.attempt)
-    log = folder.of(record.attempt, failure["host"]) / failure["log"].rpartition("/")[2]
+    log = folder.aside(record.attempt) / failure["host"] / failure["log"].rpartition("/")[2]
     told = {name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what", "message")}
     data = folder.event(
         "restart",
@@ -119,7 +118,7 @@ def _tell(
         log=str(log),
     )
     said = f"restart {course.restarts} of {most} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
-    runtime.emit(Notice("warning", f"{said}; log: {log}", data=data))
+    runtime.emit(Notice("warning", said, data=data))
     return {name: value for name, value in data.items() if name != "event"}
 
 
@@ -146,16 +145,25 @@ def begin(
             plan = check(course.plan, sessions)
             record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
             started = start_all(plan, record, sessions)
+        folder.begin(record.attempt)
         for host, answer in started.items():
             folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
         runtime.emit(
             Notice(
                 "info",
-                f"attempt {record.attempt}: ranks meet at {record.master}",
-                data=folder.event("attempt", attempt=record.attempt, master=record.master),
+                f"attempt {record.attempt}: ranks meet at {record.master}; logs of the last one are in "
+                f"{folder.aside(last.attempt)}",
+                data=folder.event(
+                    "attempt",
+                    attempt=record.attempt,
+                    master=record.master,
+                    world_size=record.world_size,
+                    first_ranks=record.first_ranks,
+                    started=record.started,
+                ),
             )
         )
-        return record, {host.name: sessions.take(host) for host in plan.hosts}
+        return record, sessions.take_all(host.name for host in plan.hosts)
     finally:
         sessions.close()
 

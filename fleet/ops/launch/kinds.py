@@ -29,7 +29,7 @@ BOTH = {
     "stop": "all nodes are being stopped: `reason`, `grace`",
     "restart": "all ranks will be started again: `attempt`, which of `max_restarts` it is (`restart`), and what ended "
     "the last one: `rank`, `exit_code`, `signal`, `what`, `seconds`, `log`",
-    "attempt": "they have been: `attempt`, `master`",
+    "attempt": "they have been: `attempt`, `master`, `world_size`, `first_ranks`, `started` (when the run was)",
     "no-restart": "they could not be",
     "stubborn": "a node did not stop in time",
     "incomplete": "a node's logs are not complete here",

@@ -202,7 +202,7 @@ class RunFolder:
         before = self._attempt()
         if before == attempt:
             return
-        aside = self.path / f"{ATTEMPT}{before}"
+        aside = self.aside(before)
         hosts = [path for path in self.path.iterdir() if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path)))]
         try:
             aside.mkdir(0o700, exist_ok=True)
@@ -229,7 +229,11 @@ class RunFolder:
 
     def of(self, attempt: int, host: str) -> Path:
         """The folder of its logs."""
-        return self.path / f"{ATTEMPT}{attempt}" / host if self.is_aside(attempt) else self.path / host
+        return (self.aside(attempt) if self.is_aside(attempt) else self.path) / host
+
+    def aside(self, attempt: int) -> Path:
+        """Where those go when another one has followed."""
+        return self.path / f"{ATTEMPT}{attempt}"
 
     def event(self, name: str, **data: Any) -> dict[str, Any]:
         """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""

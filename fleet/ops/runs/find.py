@@ -33,11 +33,13 @@ _NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order."""
+    """A run as its nodes tell of it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
+    earlier attempt is still live."""
 
     run_id: str
     hosts: Mapping[str, Host]
     parts: Mapping[str, RunHere]
+    replaced: tuple[Host, ...] = ()
 
     @property
     def about(self) -> About | None:
@@ -128,6 +130,10 @@ class FoundRun:
         }
 
 
+def attempt_of(part: RunHere) -> int:
+    return part["about"].get("attempt", 0) if part["about"] else 0
+
+
 def over(part: RunHere) -> bool:
     """Whether it has ended on that node."""
     return part["status"].get("state") in FINAL
@@ -167,8 +173,12 @@ def find(
     hosts = {host.name: host for host in inventory.hosts}
     runs = []
     for run_id, of in parts.items():
-        ordered = dict(sorted(of.items(), key=lambda item: item[1]["node_rank"]))
-        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered))
+        last = max(map(attempt_of, of.values()))
+        # a node that another has replaced knows of an earlier attempt only
+        current = [(name, part) for name, part in of.items() if attempt_of(part) == last]
+        ordered = dict(sorted(current, key=lambda item: item[1]["node_rank"]))
+        replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
+        runs.append(FoundRun(run_id, {name: hosts[name] for name in ordered}, ordered, replaced))
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
 
 

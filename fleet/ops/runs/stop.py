@@ -61,13 +61,15 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     def stop(session: Session, host: Host) -> Result:
         answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
         # who follows the run ends it everywhere once it has ended on one node, and may have been quicker
-        was = "running" if answer["was"] == "gone" and not over(found.parts[host.name]) else answer["was"]
+        part = found.parts.get(host.name)
+        was = "running" if answer["was"] == "gone" and not (part and over(part)) else answer["was"]
         data = {"was": was, "left": answer["left"]}
         left = undying(answer)
         error = HostFailed(left, host=host.name, kind="stubborn", hint=UNDYING) if left else None
         return Result(host.name, not error, 0 if not error else None, error=error, data=data)
 
-    stopped = on_each(tuple(found.hosts.values()), replace(runtime, fanout=len(found.hosts)), stop, what="stopping")
+    hosts = (*found.hosts.values(), *found.replaced)
+    stopped = on_each(hosts, replace(runtime, fanout=len(hosts)), stop, what="stopping")
     unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
     data: dict[str, Any] = {"run": found.run_id, "janitor": None}
@@ -75,8 +77,8 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         record = replace(found.record(plan.runs_dir), grace=grace)
         folder = RunFolder.open(plan.runs_dir, found.run_id)
         folder.release()
-        hosts = [host for host in plan.inventory.hosts if host.name in left]
-        data["janitor"] = send_janitor(record, hosts, runtime.transport)
+        silent = [host for host in plan.inventory.hosts if host.name in left]
+        data["janitor"] = send_janitor(record, silent, runtime.transport)
         if data["janitor"]:
             runtime.emit(Notice("warning", stays(data["janitor"], record)))
     results = (*stopped, *unknown)
