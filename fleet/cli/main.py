@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +22,8 @@ from fleet.cli.command import SETTINGS, VerbGroup
 from fleet.cli.options import TYPED, common_options, settings_of
 from fleet.cli.verbs import VERB_GROUPS, VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
+
+REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
 
 
 class LazyGroup(VerbGroup):
@@ -106,13 +109,27 @@ def give_way() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
-def run(argv: Sequence[str], obj: Any = None) -> int:
-    """Run one fleet command line in this process; returns its exit code. Also what playbook steps call."""
+def remind(ctx: click.Context) -> None:
+    """Of runs of this folder that wait for a head: their terminal was closed, or fleet was killed."""
+    settings = settings_of(ctx)
+    if settings.json or settings.quiet or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
+        return
+    from fleet.cli.output import clean, hint_line, talk
+    from fleet.ops.runs.left import left_alone
+
+    for notice in left_alone(Path("runs")):
+        talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}")
+        talk(hint_line(notice.hint or "", selection=False))
+
+
+def run(argv: Sequence[str], obj: Any = None, *, typed: bool = False) -> int:
+    """Run one fleet command line in this process; returns its exit code. Also what playbook steps call. typed: somebody
+    did type it, and may be reminded of something."""
     with hints.of_line():
-        return _run(argv, obj)
+        return _run(argv, obj, typed)
 
 
-def _run(argv: Sequence[str], obj: Any) -> int:
+def _run(argv: Sequence[str], obj: Any, typed: bool) -> int:
     ctx: click.Context | None = None
     try:
         with cli.make_context("fleet", list(argv), obj=obj) as ctx:
@@ -120,6 +137,8 @@ def _run(argv: Sequence[str], obj: Any) -> int:
             ctx.meta[TYPED] = ("fleet", *argv)
             begun = time.monotonic()
             code = cli.invoke(ctx)
+            if typed:
+                remind(ctx)
             if settings_of(ctx).verbose and not settings_of(ctx).json:
                 took = f"{time.monotonic() - begun:.2f} s, exit code {code or 0}"
                 click.echo(f"{ctx.invoked_subcommand}: {took}", err=True)
@@ -191,7 +210,7 @@ def main() -> None:
 
         code = complete(cli, os.environ["_FLEET_COMPLETE"])
     else:
-        code = run(sys.argv[1:])
+        code = run(sys.argv[1:], typed=True)
     try:
         sys.stdout.flush()
     except OSError:  # a full disk, of which was spoken already, or a reader who had enough

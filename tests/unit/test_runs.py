@@ -22,6 +22,7 @@ from fleet.ops.launch import janitor
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.runs import attach
 from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
+from fleet.ops.runs.left import left_alone
 from fleet.ops.runs.local import local_runs, names, prunable, prune
 from fleet.ops.runs.logs import is_whole, tail_offset
 from fleet.rules.units import bytes_of
@@ -270,3 +271,23 @@ def test_a_program_prunes_too(tmp_path: Path) -> None:
 )
 def test_a_size_in_words(text: str, size: float | None) -> None:
     assert bytes_of(text) == size
+
+
+def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "t-20261122-101500-0001")
+    folder.event("running")
+    folder.be_latest()
+    folder.write_json("run.json", {"lease": 60.0})
+
+    def said(ago: float) -> list[str]:
+        os.utime(folder.path / "events.jsonl", (0, time.time() - ago))
+        return [notice.message for notice in left_alone(tmp_path / "runs")]
+
+    assert said(20.0) == [], "we follow it"
+    folder.release()
+    assert said(20.0) == [f"run {folder.path.name} has been without its head for 20 s; its nodes end it after 60 s"]
+    assert said(0.0) == said(61.0) == []
+    folder.sign()
+    assert time.time() - (folder.path / "events.jsonl").stat().st_mtime < 60
+    folder.write_json("summary.json", {})
+    assert said(20.0) == []

@@ -21,6 +21,7 @@ from typing import Any
 from fleet.errors import FleetError, ProtocolError, UsageError
 from fleet.protocol.state import ATTEMPT, LOG_NAME
 
+SIGN_SECONDS = 2.0
 LATEST = "latest"  # the newest run, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
@@ -122,6 +123,7 @@ class RunFolder:
         self._lock = threading.Lock()
         self._waiting = b""
         self._held: int | None = None
+        self._signed = 0.0
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
@@ -153,6 +155,14 @@ class RunFolder:
         folder = cls(runs_dir / run_id)
         folder.hold()
         return folder
+
+    def sign(self) -> None:
+        """Of life, every few seconds: somebody follows the run here."""
+        now = time.monotonic()
+        if now >= self._signed + SIGN_SECONDS:
+            self._signed = now
+            with contextlib.suppress(OSError):
+                os.utime(self.path / "events.jsonl")
 
     def be_latest(self) -> None:
         """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""

@@ -96,6 +96,7 @@ class Run:
             self._watch_early()
             self._watch_interrupts()
             self._watch_stop()
+            self.folder.sign()
             if self.runtime.cancel.count >= LEAVE:
                 break
         self._clean_up()
