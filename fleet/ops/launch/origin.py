@@ -46,7 +46,7 @@ class Origin:
 
     def wait(self) -> None:
         """Until all of it is written; git has its own deadline."""
-        self._thread.join(2 * SECONDS)
+        self._thread.join(SECONDS + 1)
 
     def _add_code(self) -> None:
         code, diff = look(self._document["fleet"]["folder"])

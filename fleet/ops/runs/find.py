@@ -164,7 +164,7 @@ def find(
         fanout.check_limits(len(inventory.hosts), len(inventory.hosts))
         results = over_all(inventory.hosts, runtime, lambda host: ask(sessions.get(host), host), what)
     for name, where in odd.items():
-        text = f"{fold(where)}: what is kept of {name} there makes no sense, so it is not looked at"
+        text = f"{fold(where)}: ~/.fleet/runs/{name} makes no sense there, so it is passed over"
         runtime.emit(Notice("warning", text, hint=f"where nothing of it runs, take it away: ~/.fleet/runs/{name}"))
     parts: dict[str, dict[str, RunHere]] = {}
     for result in results:
