@@ -103,8 +103,8 @@ def builds(tools: Tools) -> "dict[str, Any]":
 
 
 def live_runs(spec: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """Others than the one that is to start."""
-    found = [dict(run) for run in runs("", True) if run["run"] != spec.get("run")]
+    """Others than the one that is to start, of which is known what they are."""
+    found = [dict(run) for run in runs("", True) if run["run"] != spec.get("run") and "about" in run]
     return [{key: run[key] for key in ("run", "about", "devices")} for run in found]
 
 
