@@ -42,7 +42,6 @@ STREAM = {
     "not-synced": "nothing was started, as a host did not take the code: `kind`, `message`, `hint`",
     "not-started": "everything was stopped again, as a host did not start: `kind`, `message`, `hint`",
     "not-ready": "no other attempt begins, as a host is not ready for it: `kind`, `message`, `hint`",
-    "not-ready": "a host cannot take part in another attempt: `kind`, `message`, `hint`",
     "step": "sync, preflight, start are through: `step`, `hosts`, `seconds`",
     "notice": "something else worth saying: `level`, `message`, `hint`",
     "summary": "the last line, with all that is below",
