@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,28 @@ def test_a_supervisor_of_before_a_reboot_is_not_mistaken_for_ours(home: Path, ru
     copy = Copy()
     copy.follow(run, home)
     assert copy.named("status")[-1]["state"] == "lost"
+
+
+def test_a_full_disk_is_said_while_the_run_goes_on_and_so_is_room(tmp_path: Path, run: str) -> None:
+    home = tmp_path / "small"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(home)], check=True)
+    try:
+        start(home, run, ranks_argv("while sleep 0.1; do head -c 50000 /dev/zero; echo more; done 2>/dev/null"))
+        said = []
+        with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
+            for frame in follow.frames():
+                if frame.kind == b"J" and "disk_full" in frame.json():
+                    said.append(frame.json())
+                    if len(said) == 1:
+                        subprocess.run(["mount", "-o", "remount,size=64m", str(home)], check=True)
+                    elif len(said) == 2:
+                        follow.send({"op": "stop", "grace": 0.2})
+        full = {"event": "status", "state": "running", "disk_full": True}
+        assert said[:2] == [full, {**full, "disk_full": False}]
+        assert final(home, run)["cause"] == "asked"
+    finally:
+        until(lambda: subprocess.run(["umount", str(home)], check=False).returncode == 0)
 
 
 def test_throughput(home: Path, run: str) -> None:

@@ -5,6 +5,7 @@ need be: of an earlier attempt, send what is there now, renew nothing, how often
 rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
     J {"event": "rank", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
+    J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
     J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
@@ -22,6 +23,7 @@ from fleet.node.run.ending import LEFTOVER_GRACE, bury
 from fleet.node.run.run_folder import (
     attempt_folder,
     detach_run,
+    disk_is_full,
     lease_of,
     owners,
     read_json,
@@ -42,7 +44,7 @@ say: "Callable[[run.Followed], None]" = send_json
 CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS = 0.01, 0.04, 1.0
-OWNER_CHECK_SECONDS = 0.5
+OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
 
 
 class Stream:
@@ -74,7 +76,8 @@ class Follower:
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
-        self.owners_checked = time.monotonic()
+        self.owners_checked = self.disk_checked = time.monotonic()
+        self.disk_full = False
 
     def follow(self) -> None:
         last = time.monotonic()
@@ -89,6 +92,7 @@ class Follower:
             if over and not moved and not found:
                 break
             now = time.monotonic()
+            self.check_disk(now)
             if moved or found:
                 last = now
             else:
@@ -135,6 +139,15 @@ class Follower:
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
             send_json(dict(self.status, event="status"))
+
+    def check_disk(self, now: float) -> None:
+        """What ranks cannot write is lost, and they may not care: it is said, once, and when there is room again."""
+        if now - self.disk_checked < DISK_CHECK_SECONDS or self.status.get("state") in FINAL:
+            return
+        self.disk_checked = now
+        if self.disk_full != disk_is_full(self.folder):
+            self.disk_full = not self.disk_full
+            say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
 
 def listen(folder: str, passive: bool = False) -> None:

@@ -99,6 +99,12 @@ def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None
     os.rename(path + suffix, path)
 
 
+def disk_is_full(folder: str) -> bool:
+    """Whether what ranks write there may be lost."""
+    disk = os.statvfs(folder)
+    return bool(disk.f_blocks) and disk.f_bavail * disk.f_frsize < 65536
+
+
 def read_status(folder: str) -> "dict[str, Any]":
     return read_json(os.path.join(folder, STATUS))
 

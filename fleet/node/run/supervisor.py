@@ -15,6 +15,7 @@ from fleet.node.run.extension_builds import Builds, build_root
 from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.run_folder import (
     RANK_WRAPPER,
+    disk_is_full,
     final_status,
     lease_of,
     read_json,
@@ -179,8 +180,7 @@ class Supervisor:
             status["signal"] = os.WTERMSIG(self.ended)
         if status["engine_status"] != 0 or self.reason is not None:
             status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
-        disk = os.statvfs(self.folder)
-        if disk.f_blocks and disk.f_bavail * disk.f_frsize < 65536:
+        if disk_is_full(self.folder):
             status["disk_full"] = True
         write_final(self.folder, status)
 

@@ -24,6 +24,8 @@ BOTH = {
     "resumed": "it is back",
     "blocked": "this machine's disk takes no logs: `reason`",
     "unblocked": "it does again",
+    "full": "a node's disk is full: what its ranks write is lost, until",
+    "room": "there is room again",
     "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
     "stop": "all nodes are being stopped: `reason`, `grace`",

@@ -28,7 +28,7 @@ from fleet.transport.base import Session
 TICK = 0.1
 JOIN_SECONDS = 5.0
 STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
-ENGINE_GRACE = 1.0  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
+ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
 # how often the user has asked to stop
 GENTLY, AT_ONCE, LEAVE = 1, 2, 3
@@ -156,10 +156,19 @@ class Run:
                 locks=message["builds"],
                 hint=f"end this run, then: {remedy}",
             )
+        elif message.get("state") == "running" and "disk_full" in message:
+            self._on_disk(heard.host, bool(message["disk_full"]))
         else:
             state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
             self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
             self._stop_if(self.gang.node_status(heard.host, message))
+
+    def _on_disk(self, host: str, full: bool) -> None:
+        if full:
+            what = _of(host, ": the disk of ~/.fleet/runs is full there: what its ranks write is lost")
+            self.say("error", what, "full", host, hint=f"make room there: 'fleet exec -w {host} -- df -h' shows where")
+        else:
+            self.say("info", _of(host, ": there is room again for what its ranks write"), "room", host)
 
     def _on_rank(self, host: str, message: RankEnded) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
