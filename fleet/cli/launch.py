@@ -62,7 +62,16 @@ if TYPE_CHECKING:
         **sections(OWN),
         "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
         "Environment": ["env", "env_expand", "env_file"],
-        "While it runs": ["ranks", "detach", "lease", "grace", "node_timeout", "share", "no_preflight"],
+        "While it runs": [
+            "ranks",
+            "detach",
+            "lease",
+            "grace",
+            "node_timeout",
+            "stall_timeout",
+            "share",
+            "no_preflight",
+        ],
         "Name and logs": ["name", "runs_dir"],
         "Once more": ["from_", "again"],
     },
@@ -123,6 +132,12 @@ if TYPE_CHECKING:
 @ranks_option
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")
 @runs_dir_option("Where logs go.")
+@click.option(
+    "--stall-timeout",
+    type=Seconds(min=1),
+    metavar="S",
+    help="End the run, with its stacks, when no rank has written anything for S seconds [never].",
+)
 @click.option("--share", is_flag=True, help="Start also where another run is live.")
 @click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
 @again_options

@@ -53,6 +53,7 @@ def message(failure: Failure, run: RunRecord) -> str:
         "lease": f"{where} ended its ranks: it had heard nothing of this machine for {run.lease or 0:g} s",
         "frozen": f"{where} ended its ranks: it had been frozen for longer than this machine waits",
         "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
+        "stalled": failure.why.message if failure.why else "no rank wrote anything any more",
         "supervisor": f"{where} ended its ranks: fleet's supervisor of this run was killed there",
     }
     return sentences[failure.what]
@@ -69,7 +70,7 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
-    if failure.why is not None and failure.why.kind == "host-key":
+    if failure.why is not None and failure.why.kind in ("host-key", "stalled"):
         return failure.why.hint
     if failure.what in hints:
         return hints[failure.what]

@@ -18,6 +18,7 @@ from fleet.model import Host
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.run import Followed, FollowSpec
+from fleet.protocol.state import NODE_LOG
 from fleet.rules.advice import ADVICE
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import Frame
@@ -101,6 +102,7 @@ class Follower(threading.Thread):
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.run_id, self.host, self.logs = run_id, host, logs
         self.silent_since: float | None = None
+        self.spoke = 0.0  # when a rank wrote its last, by time.monotonic()
         self.shut: FleetError | None = None  # who answers there does not let us in again
         self._session: Session | None = session
         self._transport, self._post, self._emit = transport, post, emit
@@ -228,6 +230,8 @@ class Follower(threading.Thread):
         if frame.stream not in streams:
             raise ProtocolError("output of a stream that was not announced", self.host.name)
         name, offset = streams[frame.stream]
+        if name != NODE_LOG:
+            self.spoke = time.monotonic()
         streams[frame.stream] = name, offset + len(frame.payload)
         was_blocked = self.logs.blocked
         fresh = self.logs.write(name, offset, frame.payload)

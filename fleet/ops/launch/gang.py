@@ -75,7 +75,7 @@ class RankEnd:
 @dataclass(frozen=True)
 class Failure:
     """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
-    "node", "link" (all nodes at once), or one of OWN_CAUSES."""
+    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES."""
 
     host: str
     node_rank: int
@@ -132,6 +132,7 @@ class Gang:
         self.restarts = restarts
         self.stopped_at: float | None = None
         self.reason: str | None = None
+        self.stall: Failure | None = None
 
     def stop(self, reason: str, now: float) -> bool:
         """Note that everyone is told to stop; False when they were already."""
@@ -171,6 +172,8 @@ class Gang:
 
         collateral: says of a failed rank whether its output only laments another one's death.
         """
+        if self.stall is not None:
+            return self.stall
         found = [*self._rank_failures(collateral), *self._node_failures()]
         return min(found, key=lambda f: f.time, default=None)
 

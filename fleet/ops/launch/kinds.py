@@ -18,7 +18,10 @@ BOTH = {
     "status": "a node's state changed: `state`; behind its end `reason`, `engine_status`, `signal`, `left` (pids that "
     "would not die), `disk_full`",
     "rank": "a rank ended: `rank`, `node_rank`, `local_rank`, `status`, `signal`, `attempt`",
-    "advice": "the run tells of a mistake that ends nothing: `id`, `remedy`",
+    "advice": "the run tells of a mistake that ends nothing, or of its silence: `id`, `remedy`",
+    "stalled": "no rank has written anything for as long as --stall-timeout says: `seconds`, `ranks` (that run)",
+    "stacks": "where silent ranks stand: `places`, each with its `ranks`, `hosts`, `at`, `odd`; `file`: their stacks",
+    "went-on": "a run that was told as stalled goes on",
     "build-lock": "ranks wait for `locks` that nobody holds any more",
     "dropped": "the connection to a node was lost: `reason`; it is tried again",
     "resumed": "it is back",

@@ -261,6 +261,12 @@ class RunFolder:
                 pass
         return record
 
+    def add(self, name: str, text: str) -> Path:
+        """Append to a file for people; returns its path. What a full disk does not take is gone."""
+        with contextlib.suppress(OSError), open(self.path / name, "a", opener=private) as f:
+            f.write(text)
+        return self.path / name
+
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace NAME; FleetError when the disk does not take it."""
         target = self.path / name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping
-from math import inf
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Reason, fill
@@ -13,14 +12,15 @@ from fleet.events import Notice
 from fleet.model import Report
 from fleet.ops.launch.failure import alone, fate
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
-from fleet.ops.launch.gang import INTERRUPTED, Gang, RankEnd
+from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, RankEnd
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.silence import Silence
+from fleet.ops.launch.stalls import Stalls
 from fleet.ops.launch.summary import left_alone, summarise
 from fleet.protocol.messages.run import News, RankEnded
-from fleet.rules.advice import EARLY_SECONDS, UNEVEN, Advice, early
+from fleet.rules.advice import Advice
 from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -71,7 +71,7 @@ class Run:
             "broken": self._on_broken,
         }
         self._advised: set[Advice] = set()
-        self._done: tuple[float, RankEnd] | None = None  # the first rank that ended well, and when that was heard
+        self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
         self._stop_by: float | None = None
         self._killed = False
         self._silence = Silence(record.node_timeout, record.lease)
@@ -93,12 +93,13 @@ class Run:
             else:
                 self._handlers[heard.what](heard)
             self._watch_silence()
-            self._watch_early()
+            self._watch_stalls()
             self._watch_interrupts()
             self._watch_stop()
             self.folder.sign()
             if self.runtime.cancel.count >= LEAVE:
                 break
+        self._stalls.close()
         self._clean_up()
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
 
@@ -183,8 +184,7 @@ class Run:
             **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
         self._stop_if(reason)
-        if self._done is None and not end.failed:
-            self._done = time.monotonic(), end
+        self._stalls.rank_ended(end)
         if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
             for follower in self._followers.values():
                 follower.over()
@@ -267,14 +267,16 @@ class Run:
         self.say("error", _of(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
         self._stop_if(reason)
 
-    def _watch_early(self) -> None:
-        """A rank with fewer batches than others leaves them waiting for it, for half an hour."""
-        if self._done is None or self._done[0] + EARLY_SECONDS > time.monotonic():
-            return
-        end, running = self._done[1], sum(len(self.gang.unaccounted(n.host.name, n.ranks)) for n in self.record.nodes)
-        self._done = inf, end
-        if running and self.gang.stopped_at is None and not self.gang.restarts:
-            self._advise("early", end.host, early(end.rank, end.host, running), f"if those wait for it: {UNEVEN}")
+    def _watch_stalls(self) -> None:
+        live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
+        self._stalls.look(
+            max((follower.spoke for follower in self._followers.values()), default=0.0),
+            blind=any(follower.silent_since is not None or follower.logs.blocked for follower in live),
+        )
+
+    def _end_stalled(self, failure: Failure) -> None:
+        self.gang.stall = failure
+        self._stop_if(f"no rank wrote anything for {self.record.stall_timeout or 0:g} s")
 
     def _watch_interrupts(self) -> None:
         if self.runtime.cancel.count >= GENTLY:

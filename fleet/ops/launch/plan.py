@@ -89,6 +89,7 @@ class Plan:
             "lease": self.options.lease,
             "grace": self.options.grace,
             "node_timeout": self.options.node_timeout,
+            **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
         }
@@ -130,6 +131,7 @@ class Plan:
             started,
             self.attempt,
             job.max_restarts,
+            options.stall_timeout,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:

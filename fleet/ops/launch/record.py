@@ -17,7 +17,8 @@ class RunRecord:
     """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
     None for ever. grace, node_timeout: seconds. restarts: its engine starts ranks again by itself. logs: the run's
     folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt: how many
-    starts of it came before; max_restarts: failures after which fleet starts it again."""
+    starts of it came before; max_restarts: failures after which fleet starts it again.
+    stall_timeout: seconds of silence after which an attempt is over, None: never."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -33,6 +34,7 @@ class RunRecord:
     started: float = 0.0
     attempt: int = 0
     max_restarts: int = 0
+    stall_timeout: float | None = None
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -63,6 +65,7 @@ class RunRecord:
             "restarts": self.restarts,
             "attempt": self.attempt,
             "max_restarts": self.max_restarts,
+            "stall_timeout": self.stall_timeout,
         }
 
     def as_json(self) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class FoundRun:
             self.started,
             about.get("attempt", 0) if about else 0,
             about.get("max_restarts", 0) if about else 0,
+            about.get("stall_timeout") if about else None,
         )
 
     def as_json(self) -> dict[str, Any]:

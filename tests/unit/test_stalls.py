@@ -1,0 +1,74 @@
+"""What the silence of a run means: told once, at the right time, and never for what this machine did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
+
+
+def told(
+    watch: Watch,
+    until: float,
+    spoke: Sequence[float],
+    ends: Sequence[float] = (),
+    running: int = 4,
+    step: float = 1.0,
+    blind: bool = False,
+) -> list[tuple[float, str]]:
+    """(when, what) until then, of a run that began at 0: when its ranks wrote, and when some ended well."""
+    found, now = [], 0.0
+    while now < until:
+        now += step
+        last = max((when for when in spoke if when <= now), default=0.0)
+        over = [when for when in ends if when <= now]
+        kind = watch.look(now, last, over, running + len(ends) - len(over), blind=blind)
+        if kind:
+            found.append((now, kind))
+    return found
+
+
+def test_others_that_are_done_make_a_straggler() -> None:
+    assert told(Watch(None, 0.0), 179, [10.0], [20.0, 20.0, 20.0], 1) == [(80.0, "straggler")]
+
+
+def test_a_stall_is_told_once_and_another_one_only_when_it_is_twice_as_long() -> None:
+    assert told(Watch(None, 0.0), 9000, [10.0], [20.0, 20.0], 1) == [(80.0, "straggler")]
+    speaks = [100.0, 200.0, 400.0]
+    assert [when for when, _ in told(Watch(None, 0.0), 600, speaks, [20.0, 20.0], 1)] == [80.0, 320.0]
+
+
+def test_who_left_early_is_told_once_whatever_others_write() -> None:
+    speaks = [float(n) for n in range(400)]
+    assert told(Watch(None, 0.0), 400, speaks, [20.0], 3) == [(80.0, "early")]
+    assert told(Watch(None, 0.0), 400, speaks, [20.0, 20.0], 1) == [(80.0, "early")], "the last one is at work"
+    assert told(Watch(None, 0.0), 79, [], [20.0], 3) == []
+    assert told(Watch(None, 0.0), 200, [], [20.0], 0) == [], "all have ended"
+
+
+def test_plain_silence() -> None:
+    assert told(Watch(None, 0.0), 1000, [10.0])[0] == (10.0 + QUIET_SECONDS, "silent")
+    assert told(Watch(None, 0.0), MUTE_SECONDS + 9, [])[0] == (MUTE_SECONDS, "silent"), "imports take their time"
+    assert told(Watch(None, 0.0), 5000, [float(n) for n in range(0, 5000, 299)]) == []
+    slow = [float(n) for n in range(0, 9000, 400)]  # a line an epoch
+    assert told(Watch(None, 0.0), 9000, slow) == [(700.0, "silent")]
+
+
+def test_the_users_own_limit() -> None:
+    assert told(Watch(30.0, 0.0), 100, [10.0]) == [(40.0, "stalled")]
+    assert told(Watch(30.0, 0.0), 100, []) == [(30.0, "stalled")], "from the start on"
+    assert told(Watch(30.0, 0.0), 100, [10.0], [25.0], 3)[0] == (55.0, "stalled"), "an end is progress"
+    watch = Watch(30.0, 0.0)
+    assert told(watch, 41, [10.0]) == [(40.0, "stalled")]
+    assert not watch.still_stalled(1.0) and watch.still_stalled(31.0)
+
+
+@pytest.mark.parametrize("blind", [True, False])
+def test_what_was_not_seen_is_no_silence(blind: bool) -> None:
+    if blind:
+        assert told(Watch(30.0, 0.0), 500, [], blind=True) == []
+    else:  # this machine was suspended between two looks
+        assert told(Watch(30.0, 0.0), 500, [], step=40.0) == []
+    assert EARLY_SECONDS == 60.0
