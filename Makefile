@@ -42,8 +42,8 @@ matrix:  ## the fast suites under each Python at hand, with the lowest and the n
 chaos: root venv-test  ## faults of every kind in a lab, as a table of what was expected and seen (root; ONLY=name)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)")
 
-bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n)
-	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS))
+bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n, ONLY=exec,runs)
+	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY))
 
 clean:  ## removes .venv, runs and caches
 	rm -rf .venv .provision.log runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

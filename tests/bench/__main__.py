@@ -1,6 +1,6 @@
 """`make bench`: fleet beside its peers, in a lab; ratios with their spread, as markdown and JSON.
 
-    python -m tests.bench [--runs N] [--only help,launch,exec,code,broadcast] [--hosts 64] [--json FILE]
+    python -m tests.bench [--runs N] [--only help,launch,exec,runs,code,broadcast] [--hosts 64] [--json FILE]
 
 A timing is never a test: this prints numbers, exits 0, and says where an aim was missed.
 """
@@ -14,9 +14,10 @@ import platform
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import broadcast_peers, code_peers, exec_peers, launch_peers
+from tests.bench import broadcast_peers, code_peers, exec_peers, followed, launch_peers
 from tests.bench.fleet_lab import FLEET, bench_lab
 from tests.bench.harness import Contestant, command, race, record, table
 
@@ -27,14 +28,28 @@ def show(title: str, own: Contestant, peers: Sequence[Contestant], aims: dict[st
     return record(title, own, peers, aims)
 
 
+def show_runs(hosts: int, rounds: int) -> list[object]:
+    """Of runs under way: on so many nodes, then on 16."""
+    tables = []
+    with bench_lab(hosts) as lab:
+        figures = [*followed.idle(lab), followed.first_words(lab, rounds)]
+        for title, own, peers in followed.asked(lab):
+            tables.append(show(title, own, peers, followed.AIMS, rounds))
+        followed.rest(lab)
+    with bench_lab(16) as lab:
+        figures += followed.flood(lab) + followed.ending(lab, rounds)
+    print(followed.table("Runs under way", figures), flush=True)
+    return [*tables, {"title": "Runs under way", "figures": [asdict(figure) for figure in figures]}]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="rounds of each table [5]")
-    parser.add_argument("--hosts", type=int, default=64, help="of the exec table [64]")
+    parser.add_argument("--hosts", type=int, default=64, help="of the tables of exec and of runs [64]")
     parser.add_argument("--link", default="100mbit", help="of the broadcast table [100mbit]")
     parser.add_argument("--size", type=int, default=244, help="of the broadcast table, MiB [244: 256 MB]")
     parser.add_argument("--files", type=int, default=20000, help="of the code table [20000]")
-    parser.add_argument("--only", default="help,launch,exec,code,broadcast", help="tables, by comma")
+    parser.add_argument("--only", default="help,launch,exec,runs,code,broadcast", help="tables, by comma")
     parser.add_argument("--json", type=Path, default=Path("runs/bench.json"), metavar="FILE")
     args = parser.parse_args()
     # ended politely, the lab is taken down as on Ctrl-C
@@ -55,6 +70,8 @@ def main() -> int:
         with bench_lab(args.hosts) as lab:
             own, peers = exec_peers.contestants(lab)
             tables.append(show(f"`hostname` on {args.hosts} hosts", own, peers, exec_peers.AIMS, args.runs))
+    if "runs" in wanted:
+        tables += show_runs(args.hosts, args.runs)
     if "code" in wanted:
         with bench_lab(16) as lab:
             tree = code_peers.make_tree(lab, args.files)

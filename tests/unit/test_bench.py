@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.bench import followed
 from tests.bench.harness import Contestant, Done, command, race, ratios, record, table
 
 
@@ -44,3 +45,16 @@ def test_ratios_are_taken_within_rounds() -> None:
 def test_a_command_gives_its_status_and_both_streams() -> None:
     done = command([sys.executable, "-c", "import sys; print('o'); print('e', file=sys.stderr); sys.exit(3)"])()
     assert (done.status, done.output) == (3, "o\ne\n")
+
+
+def test_a_figure_says_whether_its_aim_was_met() -> None:
+    figures = [
+        followed.Figure("idle", "3 %", "< 2 %", False),
+        followed.Figure("memory", "0 MiB", "< 1 MiB"),
+        followed.Figure("shown", "99 %"),
+    ]
+    assert followed.table("T", figures).splitlines()[4:] == [
+        "| idle | 3 % | < 2 % not met |",
+        "| memory | 0 MiB | < 1 MiB met |",
+        "| shown | 99 % |  |",
+    ]
