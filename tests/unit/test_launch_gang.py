@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.ops.launch.gang import Clock, Gang, RankEnd
 
@@ -171,3 +173,32 @@ def test_an_engine_that_may_start_ranks_again_decides_itself(failing: bool) -> N
     g = gang(restarts=not failing)
     g.rank_ended(end("a", 0, 10.0, 3 if failing else 0))
     assert not g.all_well({"a": [0]})
+
+
+@given(st.data())
+def test_whatever_the_clocks_say_the_first_is_the_first(data: st.DataObject) -> None:
+    """Clocks are off by up to a day; of each node's messages one came at once, the others are late by up to a minute.
+    They tell of what was long ago, as of a run that ended before anybody looked."""
+    hosts = [f"h{n}" for n in range(data.draw(st.integers(2, 5)))]
+    off = {host: data.draw(st.floats(-86400, 86400)) for host in hosts}
+    ends = [1000.0 + 0.2 * n for n in data.draw(st.permutations(range(len(hosts))))]
+    g = Gang({host: n for n, host in enumerate(hosts)})
+    for rank, (host, when) in enumerate(zip(hosts, ends, strict=True)):
+        delays = [data.draw(st.floats(0, 0.05)), *data.draw(st.lists(st.floats(0, 60), max_size=4))]
+        sent = 2000.0
+        for delay in data.draw(st.permutations(delays)):
+            sent += 1
+            g.nodes[host].clock.heard(sent + off[host], sent + delay)
+        g.rank_ended(RankEnd(host, rank, rank, 0, 1, None, when + off[host]))
+        assert -1e-6 <= g.nodes[host].clock.on_head(when + off[host]) - when <= 0.05 + 1e-6
+    first = g.first()
+    assert first is not None and first.host == hosts[ends.index(min(ends))]
+
+
+def test_a_clock_that_drifts_is_followed() -> None:
+    clock = Clock()
+    for minute in range(3 * 24 * 60):  # 100 ppm slow, three days long
+        true = minute * 60.0
+        clock.heard(true * (1 - 1e-4), true + 0.01)
+    assert abs(clock.on_head(true * (1 - 1e-4)) - true) < 0.1
+    assert len(clock.fastest) < 20

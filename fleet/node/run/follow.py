@@ -4,9 +4,9 @@ spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": b
 need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node lives. Files:
 rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
-    J {"event": "rank", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
+    J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
     J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
-    J {"event": "status", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
+    J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
@@ -88,7 +88,7 @@ class Follower:
             for stream in self.streams.values():
                 moved = stream.turn() or moved
             for message in found:
-                send_json(message)
+                send_json(dict(message, sent=time.time()))
             if over and not moved and not found:
                 break
             now = time.monotonic()
@@ -138,7 +138,7 @@ class Follower:
         self.status = bury(self.run, self.folder, LEFTOVER_GRACE, "the supervisor was killed")
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
-            send_json(dict(self.status, event="status"))
+            send_json(dict(self.status, event="status", sent=time.time()))
 
     def check_disk(self, now: float) -> None:
         """What ranks cannot write is lost, and they may not care: it is said, once, and when there is room again."""

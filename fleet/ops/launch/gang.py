@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError
 from fleet.protocol.messages.run import RankEnded, RunState
 
+CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
 # how the reason of a stop begins that the user wants: by Ctrl-C here; by `fleet stop`, wherever that ran
@@ -21,16 +22,21 @@ OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST
 
 @dataclass
 class Clock:
-    """A node's clock against the head's: the smallest (received - sent) of all messages, latency included."""
+    """A node's clock against the head's: the smallest (received - sent) of the messages of late, latency included. In
+    the days of a run two clocks drift apart by seconds.
 
-    offset: float | None = None
+    fastest: (received, received - sent) of those that no later one was faster than.
+    """
+
+    fastest: list[tuple[float, float]] = field(default_factory=list)
 
     def heard(self, node_time: float, head_time: float) -> None:
         delay = head_time - node_time
-        self.offset = delay if self.offset is None else min(self.offset, delay)
+        kept = [it for it in self.fastest if it[0] > head_time - CLOCK_SECONDS and it[1] < delay]
+        self.fastest = [*kept, (head_time, delay)]
 
     def on_head(self, node_time: float) -> float:
-        return node_time + (self.offset or 0.0)
+        return node_time + (self.fastest[0][1] if self.fastest else 0.0)
 
 
 @dataclass(frozen=True)

@@ -143,8 +143,8 @@ class Run:
             self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]})
             self._stop_if(f"{heard.host}: {message['message']}")
             return
-        if "time" in message:
-            node.clock.heard(message["time"], heard.time)
+        if "sent" in message:
+            node.clock.heard(message["sent"], heard.time)
         if message["event"] == "rank":
             self._on_rank(heard.host, message)
         elif message.get("builds"):

@@ -39,6 +39,7 @@ class RankEnded(_Rank, total=False):
     time: Time
     attempt: Whole
     begins: tuple[int, int] | None
+    sent: Time
 
 
 # a line of the kernel's log. time: about when, on the node's clock. rank: whose process it names
@@ -61,6 +62,7 @@ RunState = TypedDict(
         "kernel": list[KernelLine] | None,
         "began": Time | None,
         "time": Time,
+        "sent": Time,
     },
     total=False,
 )
