@@ -65,6 +65,12 @@ class World:
     elastic: bool = False
 
     @property
+    def master(self) -> str:
+        """ADDRESS:PORT, an IPv6 address in brackets."""
+        address = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
+        return f"{address}:{self.master_port}"
+
+    @property
     def size(self) -> int:
         """The number of ranks."""
         return sum(node.local_world_size for node in self.nodes)

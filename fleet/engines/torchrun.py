@@ -46,10 +46,9 @@ class Torchrun(Engine):
             ]
         # is_host is told, not guessed from host names. c10d orders nodes by address: the ranks that a node
         # gets are torchrun's choice here, and are read from what the ranks report
-        address = f"[{world.master_addr}]" if ":" in world.master_addr else world.master_addr
         return [
             "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={address}:{world.master_port}",
+            f"--rdzv-endpoint={world.master}",
             f"--rdzv-conf=is_host={int(node.node_rank == 0)}",
             f"--max-restarts={job.max_restarts}",
         ]

@@ -75,7 +75,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         runtime.emit(
             Notice(
                 "info",
-                f"ranks meet at {plan.world.master_addr}:{plan.world.master_port}",
+                f"ranks meet at {plan.world.master}",
                 data=folder.event("plan", **plan.describe()),
             )
         )
