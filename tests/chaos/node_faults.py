@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.chaos.ground import Ground, until, wait
 from tests.chaos.rank_faults import ended
@@ -14,11 +14,11 @@ FOLLOWER = "for p in $(pgrep -f '^sshd: root@notty'); do pkill -9 -P $p; done"
 KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub | cut -d' ' -f2"
 
 
-def on_node(line: str, node: int = 2) -> Callable[[Ground], Seen]:
+def on_node(line: str, node: int = 2, ranks: Sequence[str] = ("count", "100000")) -> Callable[[Ground], Seen]:
     """A shell line on a node whose ranks count; {supervisor} and {guardian} are their pids."""
 
     def go(ground: Ground) -> Seen:
-        process = ground.launch("./ranks.py", "count", "100000")
+        process = ground.launch("./ranks.py", *ranks)
         host = ground.names[node]
         supervisor, guardian = ground.owners(host)
         ground.lab.sh(host, line.format(supervisor=supervisor, guardian=guardian))
@@ -159,6 +159,13 @@ FAULTS = (
     Fault(
         "a supervisor and its guardian are killed -9",
         on_node("kill -9 {guardian} {supervisor}"),
+        1,
+        "^supervisor on lab03: .*supervisor of this run was killed",
+        LOGS,
+    ),
+    Fault(
+        "both are killed -9, ranks left daemons without an environment",
+        on_node("kill -9 {guardian} {supervisor}", ranks=("hidden",)),
         1,
         "^supervisor on lab03: .*supervisor of this run was killed",
         LOGS,
