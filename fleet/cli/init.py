@@ -58,6 +58,7 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
     )
     if settings.dry_run:
         return plans.tell("init", plan)
+    op.try_to_write(plan)
     quiet = settings.quiet or settings.json
     for note in plan.notes if not quiet else ():
         talk(clean(note))

@@ -17,19 +17,18 @@ from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.context import load_inventory
 from fleet.cli.examples import find, shipped
 from fleet.cli.main import cli, run
+from fleet.cli.masks import hidden, masked
 from fleet.cli.options import Settings, common_options, pairs, settings_of
 from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import select
-from fleet.inventory.secret import SECRET
 from fleet.model import Inventory
 from fleet.playbook import Param, Step, load, starting_at
 from fleet.playbook import play as run_steps
 from fleet.tasks.named import NamedTasks
 
 # told once for the whole playbook, or per step by its own key ("on")
-ENV_OPTIONS = ("--env", "--env-expand")
 _OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 
@@ -106,34 +105,6 @@ class JsonVerbs(CliVerbs):
         documents = [json.loads(line) for line in caught if line.strip()]
         self.steps.append({"argv": masked(argv), "exit_code": code, "documents": documents})
         return code
-
-
-def masked(argv: Sequence[str]) -> list[str]:
-    """A step's argv as it may be shown: values of variables are often secrets."""
-    out: list[str] = []
-    for word in argv:
-        option, _, rest = word.partition("=")
-        if out and out[-1] in ENV_OPTIONS and "=" in word:
-            out.append(f"{option}=***")
-        elif option in ENV_OPTIONS and "=" in rest:
-            out.append(f"{option}={rest.partition('=')[0]}=***")
-        elif word == "--":
-            return [*out, *argv[len(out) :]]  # what follows belongs to a command that fleet does not know
-        else:
-            out.append(word)
-    return out
-
-
-def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """--var words as they may be shown, to be copied: without values that a step hides and that seem secret."""
-    masks = [word for step in steps for word, seen in zip(step.argv, masked(step.argv), strict=True) if word != seen]
-    out = []
-    for word in vars_:
-        name, _, value = word.partition("=")
-        filled = [each for each in masks if value and value in each]
-        secret = any(SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
-        out.append(f"{name}=***" if secret else word)
-    return out
 
 
 def shared_options(settings: Settings) -> list[str]:

@@ -59,7 +59,7 @@ def refuse_owned(job: Job, words: Sequence[str], owned: Mapping[str, str | None]
             instead = owned[name]
             raise UsageError(
                 f"{option}: fleet itself tells that {job.engine}'s launcher on each node",
-                hint=_line(["--engine", job.engine, *instead.split(), "train.py"]) if instead else "leave it away",
+                hint=f"leave it away; fleet's own option is {instead}" if instead else "leave it away",
             )
 
 

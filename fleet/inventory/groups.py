@@ -34,7 +34,9 @@ class Groups:
 
     def __contains__(self, word: object) -> bool:
         # a group and a node set are none; to know that takes no look at all addresses
-        return word in self._names or not re.match(r"@|.*\[", str(word)) and word in self._words
+        if word in self._names or re.match(r"@|.*\[", str(word)):
+            return word in self._names
+        return word in self._words or canonical(str(word)) in self._words
 
     @cached_property
     def _words(self) -> dict[str, list[str]]:

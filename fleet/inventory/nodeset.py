@@ -29,6 +29,7 @@ _LOGIN = re.compile(r"\s*([^\s,!&^@\[\]]+@[^\s,!&^@\[\]]+)")
 _OPERATOR = re.compile(r"\s*(?:([,!&^@])|$)")
 _DEVICE = r"[0-9]+(?:-[0-9]+)?"
 _FIRST_DEVICE = re.compile(rf"(.+):({_DEVICE})")
+_IPV6 = re.compile(r"(?=(?:[^:]*:){2})[0-9a-fA-F:.]+(%[\w.-]+)?")
 _MORE_DEVICES = re.compile(rf"(?:,{_DEVICE})+(?=\s*(?:[,!&^@]|$))")
 
 
@@ -68,7 +69,8 @@ def scan(text: str, known: Container[str]) -> list[Term]:
         if login and match["operand"] not in known and login[1] in known:
             match = login
         operand, devices, position = match[1], None, match.end()
-        if operand not in known and (behind := _FIRST_DEVICE.fullmatch(operand)):
+        behind = None if operand in known else _FIRST_DEVICE.fullmatch(operand)
+        if behind and (behind[1] in known or not _IPV6.fullmatch(operand)):
             operand, devices = behind[1], behind[2]
             if more := _MORE_DEVICES.match(text, position):
                 devices, position = devices + more[0], more.end()

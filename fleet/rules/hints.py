@@ -258,6 +258,10 @@ HINTS = (
         r"the script does not know \1: read LOCAL_RANK from the environment, or --engine-arg=--no_local_rank",
     ),
     Hint(
+        r"training_script\b[\s\S]*error: unrecognized arguments: (.*)",
+        r"the engine's launcher does not know '\1': see what is given as --engine-arg or --extra-launch-args",
+    ),
+    Hint(
         r"unrecognized arguments: (.*)",
         r"the script does not know '\1': options of fleet stand in front of SCRIPT, the script's own behind it",
     ),

@@ -333,3 +333,12 @@ def test_a_file_with_a_byte_order_mark_keeps_it(tmp_path: Path) -> None:
     old = "hosts: {a: {}}\n"
     init.write(init.plan(path, old, Given(parse_yaml(old, "f"))), "hosts: {a: {slots: 2}}\n")
     assert path.read_bytes() == b"\xef\xbb\xbfhosts: {a: {slots: 2}}\n"
+
+
+def test_where_nothing_can_be_written_nobody_is_asked(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "run", lambda *args: pytest.fail("hosts were asked"))
+    (here / "lines").write_text("ssh root@198.18.0.9\n")
+    assert run(["init", "-i", "/proc/no/fleet.yaml", "lines"]) == 1
+    assert capsys.readouterr().err == "error: cannot write /proc/no/fleet.yaml: No such file or directory\n"

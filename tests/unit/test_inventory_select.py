@@ -164,6 +164,8 @@ groups: {g: "10.0.0.[1-2]", h: [192.168.0.1, "1.2.3.4:33022"]}
         ("1.2.3.4:33021", None, "v1"),
         ("fd00::1", None, "v1"),
         ("fd00::1:0,1", None, "v1:0,1"),
+        ("FD00:0::1", None, "v1"),
+        ("fd00:0::1:2", None, "v1:2"),
         ("10.0.0.9", None, "10.0.0.9"),  # a name wins
         ("gpu.example.com", None, "n"),
         ("@g", None, "a b"),
@@ -180,6 +182,7 @@ def test_addresses_stand_for_hosts(hosts, exclude, left):
         ("1.2.3.4", "'1.2.3.4' is the address of 2 hosts", "say which: v1, v2"),
         ("1.2.3.4:0", "'1.2.3.4' is the address of 2 hosts", "say which: v1, v2"),
         ("10.0.0.7", "no host '10.0.0.7'", ""),
+        ("fd00::7", "no host 'fd00::7'", ""),
         ("root@10.0.0.1", "no host 'root'", "-w 10.0.0.1; its user stands in the inventory, user=root"),
         ("root@1.2.3.4:33022", "no host 'root'", "-w 1.2.3.4:33022; its user stands in the inventory"),
     ],

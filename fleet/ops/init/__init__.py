@@ -179,6 +179,12 @@ def diff(plan: InitPlan, text: str) -> list[str]:
     return list(difflib.unified_diff(old, new, str(plan.path), "proposed", lineterm=""))
 
 
+def try_to_write(plan: InitPlan) -> None:
+    """HostFailed where a new file cannot be written: nobody is asked in vain."""
+    if plan.old is None:
+        files.try_to_write(plan.path)
+
+
 def write(plan: InitPlan, text: str) -> None:
     """Put it in place, all of it or nothing. HostFailed: the file is another one by now."""
     now = files.read(plan.path)

@@ -57,6 +57,17 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool =
     return True
 
 
+def try_to_write(path: Path) -> None:
+    """HostFailed where nothing could be put at `path`, as far as that shows before it is done."""
+    there = Path(os.path.realpath(path)).parent
+    while not there.exists():
+        there = there.parent
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise HostFailed(f"cannot write {path}: {error.strerror}") from error
+
+
 def make_private_dir(path: Path) -> bool:
     """Make sure the folder (and those above it) exists, 0700 when fleet makes it. True when it was made."""
     if path.is_dir():
