@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from fleet.api import Verbs
+from fleet.cli.command import completed
 from fleet.cli.context import use_inventory
 from fleet.cli.options import Settings, settings_of
 from fleet.errors import UsageError
@@ -29,7 +30,7 @@ def again_options(command: F) -> F:
         ("--again", "again", "Launch what RUN was once more, on what the inventory says now."),
         ("--from", "from_", "Launch what RUN was once more, on the hosts as they were described then."),
     ):
-        command = click.option(option, name, metavar="RUN", help=said)(command)
+        command = click.option(option, name, metavar="RUN", shell_complete=completed("run_here"), help=said)(command)
     return command
 
 

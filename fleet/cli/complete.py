@@ -1,6 +1,6 @@
 """What a shell completes: verbs, options and values as click knows them, and the hosts and groups of the inventory.
 
-Run by the shell at each Tab: it reads the inventory's file and nothing else, asks no host, and says nothing when it
+Run by the shell at each Tab: it reads the inventory's file and names of files, asks no host, and says nothing when it
 cannot.
 """
 
@@ -211,6 +211,12 @@ def example(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     from fleet.cli.examples import shipped
 
     return _starting(shipped(), incomplete)
+
+
+def run_here(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A run that has a folder on this machine."""
+    runs_dir = Path(ctx.params.get("runs_dir") or "runs")
+    return _starting(sorted(path.parent.name for path in runs_dir.glob("*/events.jsonl")), incomplete)
 
 
 def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

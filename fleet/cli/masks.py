@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet.inventory.secret import SECRET
+from fleet.inventory import secret as secrets
 from fleet.playbook import Step
 
 ENV_OPTIONS = ("--env", "--env-expand")
@@ -12,18 +12,7 @@ ENV_OPTIONS = ("--env", "--env-expand")
 
 def masked(argv: Sequence[str]) -> list[str]:
     """A step's argv as it may be shown: values of variables are often secrets."""
-    out: list[str] = []
-    for word in argv:
-        option, _, rest = word.partition("=")
-        if out and out[-1] in ENV_OPTIONS and "=" in word:
-            out.append(f"{option}=***")
-        elif option in ENV_OPTIONS and "=" in rest:
-            out.append(f"{option}={rest.partition('=')[0]}=***")
-        elif word == "--":
-            return [*out, *argv[len(out) :]]  # what follows belongs to a command that fleet does not know
-        else:
-            out.append(word)
-    return out
+    return secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
 
 
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
@@ -33,6 +22,6 @@ def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
     for word in vars_:
         name, _, value = word.partition("=")
         filled = [each for each in masks if value and value in each]
-        secret = any(SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
+        secret = any(secrets.SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
         out.append(f"{name}=***" if secret else word)
     return out

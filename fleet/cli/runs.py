@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleet.cli import plans, terminal
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.launch import follow as follow_run
 from fleet.cli.layout import table
@@ -75,7 +75,7 @@ def show_runs(report: Report, every: bool) -> None:
 
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
-@click.argument("run")
+@click.argument("run", shell_complete=completed("run_here"))
 @click.option("--grace", type=Seconds(min=0), metavar="S", help="Seconds between SIGTERM and SIGKILL [the run's own].")
 @RUNS_DIR
 @common_options
@@ -101,7 +101,7 @@ def show_stopped(report: Report) -> None:
 
 
 @click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
 @ranks_option
 @RUNS_DIR
 @common_options
@@ -118,7 +118,7 @@ def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
 @click.command(
     "logs", cls=Verb, examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err")
 )
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
 @click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
 @click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fleet.cli import plans
-from fleet.cli.command import Verb
+from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, the_fleet
 from fleet.cli.options import common_options, settings_of
 from fleet.cli.output import clean, echo, hint_line, talk
@@ -17,7 +17,7 @@ from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_tex
 
 
 @click.command("stacks", cls=Verb, examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"))
-@click.argument("run", default="latest")
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
 @click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")
 @click.option(

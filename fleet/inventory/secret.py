@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 SECRET = re.compile("token(?!iz)|secret|passw|passphrase|credential|key|auth(?!or)|cookie", re.IGNORECASE)
 # of libraries' settings; what of these is a secret has a name that says so
@@ -14,6 +14,7 @@ _SETTINGS = re.compile(
 _GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)")
 _WORD = re.compile("[A-Za-z0-9]+")
 MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a word of both letters and digits may be a password
+Keep = Callable[[str, str], "str | None"]
 OPTIONS = ("--env", "--env-expand", "--var")
 
 
@@ -33,23 +34,24 @@ def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
     return {name: kept(name, value) for name, value in env.items()}
 
 
-def masked(argv: Sequence[str]) -> list[str]:
-    """A fleet command line as it may be written down: values of variables that may be secret are ***."""
+def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = kept) -> list[str]:
+    """A command line as it may be shown or written down: of options that take NAME=VALUE, a value that is not kept is
+    ***. What stands behind -- is a command of which nothing is known."""
+
+    def hidden(pair: str) -> str:
+        name, equals, value = pair.partition("=")
+        return pair if not equals or keep(name, value) is not None else f"{name}=***"
+
     out: list[str] = []
     for word in argv:
-        option, equals, rest = word.partition("=")
-        if out and out[-1] in OPTIONS:
-            out.append(_masked(word))
-        elif option in OPTIONS and equals:
-            out.append(f"{option}={_masked(rest)}")
+        option, equals, pair = word.partition("=")
+        if word == "--":
+            return [*out, *argv[len(out) :]]
+        if out and out[-1] in options:
+            out.append(hidden(word))
         else:
-            out.append(word)
+            out.append(f"{option}={hidden(pair)}" if option in options and equals else word)
     return out
-
-
-def _masked(pair: str) -> str:
-    name, equals, value = pair.partition("=")
-    return pair if not equals or kept(name, value) is not None else f"{name}=***"
 
 
 def _is_number(value: str) -> bool:
