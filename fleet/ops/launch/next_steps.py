@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.stalls import STACKS_FILE
 
 TAIL = 100
+NOT_THE_SCRIPT = ("lease", "signal", "supervisor")  # what ended it
 RUNS_DIR = Path("runs")  # where logs are unless --runs-dir says otherwise
 # a script that tells of its checkpoint
 _SAVED = re.compile(
@@ -25,7 +27,11 @@ def next_steps(failure: dict[str, Any], run: RunRecord, said: Iterable[str]) -> 
     steps = []
     if failure["what"] == "link":
         return [_line(run, "attach", run.run_id)]
-    if failure["unfit"]:
+    if failure["what"] == "stalled":
+        return [shlex.join(["cat", str(run.logs / STACKS_FILE)])]
+    if failure["what"] in NOT_THE_SCRIPT:
+        steps.append(_line(run, "launch", "--again", run.run_id))
+    elif failure["unfit"]:
         steps.append(_line(run, "launch", "--again", run.run_id, "-x", failure["unfit"]))
     if failure["left_early"]:
         steps.append(_line(run, "logs", run.run_id, "--rank", str(failure["left_early"]["rank"]), "--tail", str(TAIL)))
