@@ -156,7 +156,7 @@ HINTS = (
         "~/.cache/huggingface:~/.cache/', and give --env HF_HUB_OFFLINE=1",
     ),
     Hint(
-        r"(?i)\bloss\b.{0,20}\b(?:is|are|was|became|=|:) *(?:nan|inf)\b|\b(?:nan|inf)\b in (?:the )?loss|"
+        r"(?i)\bloss\b.{0,20}?(?:\b(?:is|are|was|became) (?:nan|inf)\b|[=:] *nan\b)|non-finite loss|"
         r"FloatingPointError|Minimum loss scale reached|loss scale already at minimum",
         "the loss left the range of numbers: a lower learning rate, warm-up, clipped gradients, bf16 for fp16",
     ),
