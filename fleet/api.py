@@ -447,16 +447,19 @@ class Verbs(ABC, Generic[R, C, L]):
         err: bool = False,
         tail: int | None = None,
         since: float | None = None,
+        attempt: int | None = None,
         runs_dir: str | os.PathLike[str] = "runs",
     ) -> R:
         """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
         None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
-        then on, in seconds since the epoch."""
+        then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
         from fleet.ops.runs import logs
 
         only = None if host is None else self._fleet.select(host).names
         chosen = None if rank is None else frozenset(rank)
-        plan = logs.LogsPlan(self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since)
+        plan = logs.LogsPlan(
+            self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since, attempt
+        )
         return self._do(plan, logs.run)
 
     def stacks(self, run: str = "latest", *, rank: Collection[int] | None = None, native: bool = True) -> R:

@@ -124,6 +124,7 @@ def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
 @click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--err", is_flag=True, help="Standard errors alone.")
 @click.option("--since", callback=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
+@click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Of a run that was started again [the last].")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
 @RUNS_DIR
 @common_options
@@ -134,6 +135,8 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     settings = settings_of()
     if settings.json:
         raise UsageError("logs takes no --json", hint="the files are as the ranks wrote them: runs/RUN/HOST/rank*.out")
+    if given["attempt"] is not None and (given["follow"] or given["since"] is not None):
+        raise UsageError("--attempt goes with neither --follow nor --since", hint=f"fleet logs {run} --attempt 0")
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
         return plans.tell("logs", planned)

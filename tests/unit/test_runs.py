@@ -291,3 +291,25 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     assert time.time() - (folder.path / "events.jsonl").stat().st_mtime < 60
     folder.write_json("summary.json", {})
     assert said(20.0) == []
+
+
+def test_the_logs_of_an_earlier_attempt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    folder = RunFolder.create(runs, "t-20261122-101500-0001")
+    for attempt in (0, 1, 2):
+        folder.begin(attempt)
+        folder.node("gpu1").write("rank0.out", 0, b"of attempt %d\n" % attempt)
+    folder.event("running")
+    folder.write_json("summary.json", {"incomplete_logs": []})
+    folder.release()
+    (tmp_path / "h").write_text("gpu1\n")
+    words = ["-i", str(tmp_path / "h"), "logs", "t", "--runs-dir", str(runs)]
+    for more, code, said in (
+        ([], 0, "of attempt 2"),
+        (["--attempt", "0"], 0, "of attempt 0"),
+        (["--attempt", "2"], 0, "of attempt 2"),
+        (["--attempt", "3"], 2, "has no logs of an attempt 3 here\n  hint: its last attempt is 2, its first one 0"),
+        (["-f", "--attempt", "0"], 2, "--attempt goes with neither --follow nor --since"),
+    ):
+        assert run([*words, *more]) == code
+        assert said in "".join(capfd.readouterr())

@@ -245,6 +245,16 @@ class RunFolder:
         """Where those go when another one has followed."""
         return self.path / f"{ATTEMPT}{attempt}"
 
+    def logs_of(self, attempt: int | None) -> Path:
+        """What has a folder for each host, of that attempt, None: the last one; UsageError where there is none."""
+        if attempt is None or attempt == self._attempt():
+            return self.path
+        aside = self.path / f"{ATTEMPT}{attempt}"
+        if not aside.is_dir():
+            known = f"its last attempt is {self._attempt()}, its first one 0"
+            raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
+        return aside
+
     def event(self, name: str, **data: Any) -> dict[str, Any]:
         """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""
         record = {"event": name, "time": round(time.time(), 3), **data}

@@ -33,7 +33,7 @@ SILENCE_SECONDS = 45.0
 class LogsPlan:
     """word: what names the run. ranks: only these, and nothing of the engines; None: all. err: standard errors alone.
     only: hosts. tail: lines of each log to begin with, None: all. since: what was written from then on, seconds since
-    the epoch. follow: until the run is over."""
+    the epoch. attempt: of a run that was started again, None: the last. follow: until the run is over."""
 
     inventory: Inventory
     word: str
@@ -44,6 +44,7 @@ class LogsPlan:
     err: bool = False
     tail: int | None = None
     since: float | None = None
+    attempt: int | None = None
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -128,10 +129,10 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     run_id, found = _named(plan, runtime, sessions)
     folder = RunFolder.open(plan.runs_dir, run_id)
-    reader = Reader(folder.path, plan, runtime.emit)
     untold: Mapping[str, FleetError] = {}
     errors: Mapping[str, FleetError] = {}
     try:
+        reader = Reader(folder.logs_of(plan.attempt), plan, runtime.emit)
         if plan.since is not None and found is not None:
             reader.begins, untold = offsets_since(plan.since, found, sessions)
         if found is not None and folder.held:
