@@ -344,6 +344,7 @@ class Verbs(ABC, Generic[R, C, L]):
         preflight: bool = True,
         detach: bool = False,
         share: bool = False,
+        spares: int = 0,
         folder: str | os.PathLike[str] | None = None,
         repeats: str | None = None,
         **options: Any,
@@ -353,8 +354,9 @@ class Verbs(ABC, Generic[R, C, L]):
         a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
         program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
         once it runs it goes on without this program, and `attach` follows it. share: also where another run is live.
-        folder: what `sync` mirrors, and the workdir of hosts that have none; None: the current one. repeats: see
-        `again`.
+        max_restarts: after a failure all ranks are started again, so often. spares: so many hosts stand by to take lost
+        ones' places. folder: what `sync` mirrors, and the workdir of hosts that have none; None: the current one.
+        repeats: see `again`.
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
@@ -399,6 +401,7 @@ class Verbs(ABC, Generic[R, C, L]):
             detach,
             share=share,
             stall_timeout=stall_timeout,
+            spares=spares,
             asked={**asked, "folder": str(here)},
             typed=self._fleet.typed,
             repeats=repeats,

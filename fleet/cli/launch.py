@@ -57,12 +57,12 @@ if TYPE_CHECKING:
             "sync",
             "force",
             "engine_args",
-            "max_restarts",
         ],
         **sections(OWN),
-        "Where, and how many": ["nnodes", "nproc_per_node", "master_addr", "master_port"],
+        "Where, and how many": ["nnodes", "spares", "nproc_per_node", "master_addr", "master_port"],
         "Environment": ["env", "env_expand", "env_file"],
         "While it runs": [
+            "max_restarts",
             "ranks",
             "detach",
             "lease",
@@ -128,6 +128,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-restarts", type=click.IntRange(min=0), default=0, metavar="N", help="Restarts of all ranks after a failure."
+)
+@click.option(
+    "--spares", type=click.IntRange(min=0), default=0, metavar="N", help="N hosts stand by to take lost ones' places."
 )
 @ranks_option
 @click.option("--name", metavar="NAME", help="The run's name [the script's].")

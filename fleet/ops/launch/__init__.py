@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fleet import fanout
 from fleet.each import as_one
-from fleet.errors import HostFailed
+from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.launch.attempts import Course, follow_run
@@ -16,7 +16,7 @@ from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
-from fleet.ops.launch.preflight import preflight
+from fleet.ops.launch.spares import left_out, preflight_all, with_enough
 from fleet.ops.launch.start import Sessions, start_all, step
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
@@ -58,18 +58,23 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 
 def _run(draft: Plan, runtime: Runtime) -> Report:
-    hosts, run_id, runs_dir = len(draft.hosts), draft.run_id, draft.options.runs_dir
+    hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.options.runs_dir
+    out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     if draft.options.sync:
         with step(runtime, "sync", hosts):
-            sync_code(draft, runtime)
+            draft, _, unsynced = with_enough(draft, runtime, lambda plan: sync_code(plan, runtime))
+            out.update(unsynced)
     sessions, folder, origin = Sessions(runtime), None, None
     try:
         with step(runtime, "preflight", hosts):
-            plan = preflight(draft, sessions)
+            plan, unfit = preflight_all(draft, sessions)
+            out.update(unfit)
         folder = RunFolder.create(runs_dir, run_id)
         folder.be_latest()
         folder.event("version", **first_event())
+        for name, why in out.items():
+            folder.event("left-out", host=name, message=left_out(name, why), kind=why.kind)
         record = plan.record(time.time())
         origin = Origin(plan, record, folder, runtime)
         runtime.emit(

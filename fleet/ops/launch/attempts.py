@@ -1,4 +1,5 @@
-"""A run as a row of attempts: after a failure the whole gang is started again, as often as --max-restarts says.
+"""A run as a row of attempts: after a failure the whole gang is started again, as often as --max-restarts says; after
+the loss of a node with a spare in its place, as long as there are spares.
 
 An attempt is a start like the first, with a port and so a store of its own; the run keeps its id. What it takes
 (`Course`) is known to the process that planned the run, or to the keeper that it left behind.
@@ -8,19 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.each import as_one
 from fleet.errors import EXIT_INTERRUPTED, FleetError, HostFailed, Interrupted
 from fleet.events import Notice
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.launch.gang import INTERRUPTED
 from fleet.ops.launch.keeper import send_keeper
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.plan import Plan, candidate_ports
+from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts
 from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
@@ -36,19 +41,28 @@ STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 @dataclass(frozen=True)
 class Course:
     """What starting a run again takes. plan: of the attempt under way. restarts: failures so far. quick: those in a row
-    that came soon after a start."""
+    that came soon after a start. lost: the hosts that others replace for this attempt."""
 
     plan: Plan
     restarts: int = 0
     quick: int = 0
+    lost: Failed = field(default_factory=dict)
 
     def after(self, report: Report, lasted: float) -> Course | None:
         """What is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
-        failure = report.data["first_failure"]
-        if failure is None or failure["what"] == "link" or self.restarts >= self.plan.job.max_restarts:
+        failure, lost = report.data["first_failure"], lost_hosts(report)
+        if failure is None or failure["what"] == "link":
             return None
         quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
-        return Course(replace(self.plan, attempt=self.plan.attempt + 1), self.restarts + 1, quick)
+        plan = replace(self.plan, attempt=self.plan.attempt + 1)
+        if 0 < len(lost) <= len(plan.spares):
+            return Course(plan.without(lost), self.restarts, quick, lost)
+        return Course(plan, self.restarts + 1, quick) if self.restarts < plan.job.max_restarts else None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a failure need not be the end."""
+        return self.restarts < self.plan.job.max_restarts or bool(self.plan.spares)
 
     @property
     def pause(self) -> float:
@@ -79,13 +93,13 @@ def follow_run(
         if after is None:
             return conclude(report, record, restarts, folder, runtime)
         run.close()
-        restarts.append(_tell(after, report, record, time.monotonic() - began, folder, runtime))
+        told = _tell(after, report, record, time.monotonic() - began, folder, runtime)
         try:
-            record, sessions = begin(after, record, folder, runtime)
+            plan, record, sessions = begin(after, record, folder, runtime)
         except FleetError as error:
-            report = _not_again(error, report, folder, runtime)
-            return conclude(report, record, restarts[:-1], folder, runtime)
-        course, run = after, None
+            return conclude(_not_again(error, report, folder, runtime), record, restarts, folder, runtime)
+        course, run = replace(after, plan=plan), None
+        restarts.append(told)
 
 
 def conclude(
@@ -104,7 +118,7 @@ def conclude(
 def _tell(
     course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
 ) -> dict[str, Any]:
-    """One line, and its event: what ended the attempt, and which restart that makes."""
+    """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
     failure, most = report.data["first_failure"], course.plan.job.max_restarts
     log = folder.aside(record.attempt) / failure["host"] / failure["log"].rpartition("/")[2]
     told = {name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what", "message")}
@@ -114,10 +128,15 @@ def _tell(
         restart=course.restarts,
         max_restarts=most,
         **told,
+        replaced={name: error.message for name, error in course.lost.items()},
         seconds=round(lasted, 3),
         log=str(log),
     )
-    said = f"restart {course.restarts} of {most} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
+    which = f"restart {course.restarts} of {most}"
+    if course.lost:
+        spares = [host.name for host in course.plan.hosts if host not in record.hosts]
+        which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
+    said = f"{which} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
     runtime.emit(Notice("warning", said, data=data))
     return {name: value for name, value in data.items() if name != "event"}
 
@@ -134,38 +153,54 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
 
 def begin(
     course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
-) -> tuple[RunRecord, Mapping[str, Session]]:
-    """Start the attempt: its record, and a connection to each node. FleetError where it cannot be, Interrupted where it
-    is not to be."""
+) -> tuple[Plan, RunRecord, Mapping[str, Session]]:
+    """Start the attempt: its plan and record, and a connection to each node. Spares take the place of hosts where it
+    cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
     if runtime.cancel.wait(course.pause):
         raise Interrupted(f"{INTERRUPTED} between two attempts")
-    sessions = Sessions(runtime)
-    try:
-        with step(runtime, "restart", len(course.plan.hosts)):
-            plan = check(course.plan, sessions)
-            record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
-            started = start_all(plan, record, sessions)
-        folder.begin(record.attempt)
-        for host, answer in started.items():
-            folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
-        runtime.emit(
-            Notice(
-                "info",
-                f"attempt {record.attempt}: ranks meet at {record.master}; logs of the last one are in "
-                f"{folder.aside(last.attempt)}",
-                data=folder.event(
-                    "attempt",
-                    attempt=record.attempt,
-                    master=record.master,
-                    world_size=record.world_size,
-                    first_ranks=record.first_ranks,
-                    started=record.started,
-                ),
-            )
+    plan = course.plan
+    with closing(Sessions(runtime)) as sessions:
+        while True:
+            try:
+                return _begin(plan, last, folder, sessions)
+            except FleetError as error:
+                plan, failed = go_on(plan, error)
+                plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
+            for name, why in failed.items():
+                text = left_out(name, why)
+                event = folder.event("left-out", host=name, message=text, kind=why.kind)
+                runtime.emit(Notice("warning", text, name, why.hint, event))
+
+
+def _begin(
+    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions
+) -> tuple[Plan, RunRecord, Mapping[str, Session]]:
+    runtime = sessions.runtime
+    with step(runtime, "restart", len(plan.hosts)):
+        plan = check(plan, sessions)
+        if plan.hosts != last.hosts:
+            plan = preflight(plan, sessions)
+        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
+        started = start_all(plan, record, sessions)
+    folder.begin(record.attempt)
+    for host, answer in started.items():
+        folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
+    runtime.emit(
+        Notice(
+            "info",
+            f"attempt {record.attempt}: ranks meet at {record.master}; logs of the last one are in "
+            f"{folder.aside(last.attempt)}",
+            data=folder.event(
+                "attempt",
+                attempt=record.attempt,
+                master=record.master,
+                world_size=record.world_size,
+                first_ranks=record.first_ranks,
+                started=record.started,
+            ),
         )
-        return record, sessions.take_all(host.name for host in plan.hosts)
-    finally:
-        sessions.close()
+    )
+    return plan, record, sessions.take_all(host.name for host in plan.hosts)
 
 
 def check(plan: Plan, sessions: Sessions) -> Plan:
@@ -189,4 +224,4 @@ def check(plan: Plan, sessions: Sessions) -> Plan:
     if port is None:
         what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"
         raise HostFailed(what, host=first, hint=f"'fleet kill-port -w {first} {ports[0]}' shows who listens")
-    return replace(plan.refine(plan.facts, (plan.world.master_addr, port)), attempt=plan.attempt)
+    return plan.refine(plan.facts, (plan.world.master_addr, port))

@@ -32,7 +32,8 @@ def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport, cour
     it takes to start the run again."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
     packed = base64.b64encode(pickle.dumps(course)).decode()
-    process = begin("keeper", record, record.hosts, transport, course=packed)
+    hosts = (*record.hosts, *(course.plan.spares if course is not None else ()))
+    process = begin("keeper", record, hosts, transport, course=packed)
     folder.release()
     if process is not None:
         assert process.stdout
@@ -60,7 +61,7 @@ def main() -> None:
     spec, record, _, transport = told()
     course: Course | None = pickle.loads(base64.b64decode(spec["course"]))
     folder = RunFolder(record.logs)
-    if not folder.hold(HANDOVER_SECONDS, helper=True, restarts=course is not None and record.max_restarts > 0):
+    if not folder.hold(HANDOVER_SECONDS, helper=True, restarts=course is not None and course.goes_on):
         sys.exit(f"another process follows {record.run_id} here")
     runtime = Runtime(transport)
     run = Run(record, folder, {}, runtime)

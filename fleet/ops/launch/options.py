@@ -19,13 +19,13 @@ from fleet.inventory.fields import MAX_SLOTS
 class LaunchOptions:
     """How to run a Job. Times in seconds.
 
-    nnodes: take the first N hosts, None all. nproc: ranks a node: a number is in the Job; "slots" takes the
-    inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per GPU, else one per core.
-    lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node counts
-    as lost. stall_timeout: silence of all ranks after which the run is over, None: never. preflight: False starts in
-    spite of findings. force: with sync, also over what another folder delivered. detach: leave the run to itself
-    once it runs. share: also beside another live run. runs_dir: where runs/RUN is made. cwd: the head's folder, the
-    workdir of hosts that have none.
+    nnodes: take the first N hosts, None all but the spares. spares: hosts behind those that stand by. nproc: ranks a
+    node: a number is in the Job; "slots" takes the inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per
+    GPU, else one per core. lease: how long nodes go on without a head, None for ever. node_timeout: silence after which
+    a node counts as lost. stall_timeout: silence of all ranks after which the run is over, None: never. preflight:
+    False starts in spite of findings. force: with sync, also over what another folder delivered. detach: leave the run
+    to itself once it runs. share: also beside another live run. runs_dir: where runs/RUN is made. cwd: the head's
+    folder, the workdir of hosts that have none.
 
     For run.json: asked: what fleet.api's launch() was given. typed: the command line that it comes from. repeats: the
     run that this one is to be another of.
@@ -44,6 +44,7 @@ class LaunchOptions:
     detach: bool = False
     share: bool = False
     stall_timeout: float | None = None
+    spares: int = 0
     asked: Mapping[str, Any] = field(default_factory=dict)
     typed: tuple[str, ...] = ()
     repeats: str | None = None

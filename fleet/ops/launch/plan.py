@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from fleet.engines import engine
 from fleet.engines.base import Start, World
 from fleet.errors import UsageError
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.record import RunRecord, whoami
@@ -60,7 +61,7 @@ class NodePlan(Node):
 @dataclass(frozen=True)
 class Plan:
     """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
-    id's first candidate."""
+    id's first candidate. spares: hosts that stand by to take a lost one's place."""
 
     inventory: Inventory
     run_id: str
@@ -70,6 +71,7 @@ class Plan:
     nodes: tuple[NodePlan, ...]
     facts: Mapping[str, Known] = field(default_factory=dict)
     attempt: int = 0
+    spares: tuple[Host, ...] = ()
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -92,6 +94,7 @@ class Plan:
             **({"stall_timeout": self.options.stall_timeout} if self.options.stall_timeout else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
+            **({"spares": [host.name for host in self.spares]} if self.spares else {}),
         }
 
     def lines(self) -> Iterator[Line]:
@@ -107,6 +110,8 @@ class Plan:
             ranks = node["ranks"]
             span = f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
             yield f"{name}: node rank {node['node_rank']}, {span}, in {node['workdir']}"
+        if self.spares:
+            yield f"{fold(host.name for host in self.spares)}: stands by, to take a lost host's place"
         own = _own_word([node["argv"] for node in nodes.values()], [str(node["node_rank"]) for node in nodes.values()])
         yield PerHost(
             {name: _told(node, node["argv"]) for name, node in nodes.items()},
@@ -137,7 +142,21 @@ class Plan:
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
         """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
         not fit what is there."""
-        return plan(self.inventory, self.job, self.options, self.run_id, facts, master)
+        return replace(plan(self.inventory, self.job, self.options, self.run_id, facts, master), attempt=self.attempt)
+
+    def whole(self) -> Plan:
+        """As if the spares took part."""
+        return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
+
+    def without(self, names: Collection[str]) -> Plan:
+        """Spares in the place of these hosts; node ranks follow the inventory's order all the same."""
+        return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
+
+    def _on(self, hosts: Iterable[Host], nnodes: int) -> Plan:
+        kept = {host.name for host in hosts}
+        hosts = tuple(host for host in self.inventory.hosts if host.name in kept)
+        options = replace(self.options, nnodes=nnodes, spares=len(hosts) - nnodes)
+        return replace(self, inventory=replace(self.inventory, hosts=hosts), options=options).refine(self.facts)
 
 
 def _told(node: Mapping[str, Any], argv: Sequence[str]) -> list[str]:
@@ -185,17 +204,17 @@ def plan(
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
         plans.append(NodePlan(*part, start, env, job.env_expand, workdir_of(host, job, options)))
-    return Plan(inventory, run_id, job, options, world, tuple(plans), facts)
+    return Plan(inventory, run_id, job, options, world, tuple(plans), facts, spares=_spares(inventory, options))
 
 
 def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Known]) -> list[Node]:
     hosts = inventory.hosts
-    if options.nnodes is not None:
-        if options.nnodes > len(hosts):
-            raise UsageError(
-                f"--nnodes {options.nnodes}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'"
-            )
-        hosts = hosts[: options.nnodes]
+    wanted = max(1, options.nnodes or 1) + options.spares
+    if (options.nnodes or options.spares) and wanted > len(hosts):
+        asked = [f"--nnodes {options.nnodes}"] * (options.nnodes is not None)
+        asked += [f"--spares {options.spares}"] * (options.spares > 0)
+        raise UsageError(f"{' '.join(asked)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
+    hosts = hosts[: len(hosts) - options.spares if options.nnodes is None else options.nnodes]
     if not hosts:
         raise UsageError("no host is selected", hint="see 'fleet hosts'")
     nodes: list[Node] = []
@@ -205,6 +224,11 @@ def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mappin
         nodes.append(Node(host, node_rank, count, first))
         first += count
     return nodes
+
+
+def _spares(inventory: Inventory, options: LaunchOptions) -> tuple[Host, ...]:
+    first = len(inventory.hosts) - options.spares if options.nnodes is None else options.nnodes
+    return inventory.hosts[first : first + options.spares]
 
 
 def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Known | None) -> int:

@@ -36,7 +36,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     redrawn while it is taken."""
     first = plan.hosts[0].name
     address = meeting_address(plan, sessions.runtime.transport)
-    for port in [plan.job.master_port] if plan.job.master_port else candidate_ports(plan.run_id):
+    for port in [plan.job.master_port] if plan.job.master_port else candidate_ports(plan.run_id, plan.attempt):
         raw, errors = ask_all(plan, (address, port), sessions)
         if errors or not port_is_taken(raw[first]):
             break

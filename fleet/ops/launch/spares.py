@@ -1,0 +1,83 @@
+"""Hosts that stand by: what a run goes on with when one of its own fails before it starts, or is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from fleet.errors import FleetError, Interrupted
+from fleet.events import Event, Notice
+from fleet.model import Report
+from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.preflight import preflight
+from fleet.ops.launch.start import Sessions
+from fleet.runtime import Runtime
+
+T = TypeVar("T")
+Failed = Mapping[str, FleetError]
+
+
+def lost_hosts(report: Report) -> Failed:
+    """The nodes that an attempt ended without: given up, or frozen for longer than the head waits."""
+    failure = report.data["first_failure"] or {}
+    frozen = {failure["host"]: FleetError(failure["message"])} if failure.get("what") == "frozen" else {}
+    return {**frozen, **{r.host: r.error for r in report.results if r.error is not None and r.data["state"] == "lost"}}
+
+
+def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
+    """The plan without the hosts that an error names; raises it where that leaves too few."""
+    hosts = error.hosts or ({error.host: error} if error.host else {})
+    failed = {name: each for name, each in hosts.items() if each is not None}
+    if isinstance(error, Interrupted) or not 0 < len(failed) <= len(plan.spares):
+        raise error
+    return plan.without(failed), failed
+
+
+def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tuple[Plan, T, Failed]:
+    """Do what comes before the start for hosts and spares alike. Those that fail are left out as long as enough remain;
+    then it is done again, for all must fit together. The plan with which it went well, its answer, and who was left
+    out."""
+    out: dict[str, FleetError] = {}
+    while plan.spares:
+        with _held_back(runtime) as said:
+            try:
+                return plan, work(plan.whole()), out
+            except FleetError as error:
+                plan, failed = go_on(plan, error)
+                out.update(failed)
+                said[:] = [Notice("warning", left_out(name, why), name, why.hint) for name, why in failed.items()]
+    return plan, work(plan), out
+
+
+def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
+    """The plan with what was found, of the spares as well; who was left out."""
+    plan, whole, out = with_enough(draft, sessions.runtime, lambda each: preflight(each, sessions))
+    if not draft.spares:
+        return whole, out
+    return plan.refine(whole.facts, (whole.world.master_addr, whole.world.master_port)), out
+
+
+def left_out(host: str, why: FleetError) -> str:
+    return f"{host} is left out: {why.message}"
+
+
+@contextmanager
+def _held_back(runtime: Runtime) -> Iterator[list[Event]]:
+    """Remarks wait until it is known whether they matter."""
+    said: list[Event] = []
+    emit = runtime.emit
+
+    def hold(event: Event) -> None:
+        if isinstance(event, Notice):
+            said.append(event)
+        else:
+            emit(event)
+
+    runtime.emit = hold
+    try:
+        yield said
+    finally:
+        runtime.emit = emit
+        for event in said:
+            emit(event)

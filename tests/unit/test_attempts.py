@@ -1,0 +1,165 @@
+"""Whether a run goes on after a failure, on which hosts, and where the logs of each attempt are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, UsageError
+from fleet.events import Event, Notice
+from fleet.model import Host, Inventory, Job, Report, Result
+from fleet.ops.launch.attempts import Course
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import Plan, candidate_ports
+from fleet.ops.launch.plan import plan as make_plan
+from fleet.ops.launch.spares import with_enough
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
+
+HOSTS = tuple(Host(name, f"10.0.0.{number}", slots=2) for number, name in enumerate("dabc", 1))
+
+
+def planned(restarts: int = 0, spares: int = 0, nnodes: int | None = None) -> Plan:
+    job = Job("t.py", max_restarts=restarts)
+    return make_plan(Inventory(HOSTS), job, LaunchOptions(spares=spares, nnodes=nnodes), "r")
+
+
+def ended(plan: Plan, what: str | None = "rank", lost: tuple[str, ...] = ()) -> Report:
+    error = ConnectError("silent for 15 s", kind="lost")
+    results = tuple(
+        Result(host.name, False, error=error if host.name in lost else None, data={"state": state})
+        for host in plan.hosts
+        for state in ["lost" if host.name in lost else "stopped"]
+    )
+    failure = what and {"what": what, "host": lost[0] if lost else "a", "message": "it failed"}
+    return Report("launch", results, 1, {"first_failure": failure})
+
+
+def names(plan: Plan) -> str:
+    return "".join(host.name for host in plan.hosts)
+
+
+def test_a_failure_restarts_so_often_and_slower_each_time() -> None:
+    course: Course | None = Course(planned(restarts=3))
+    pauses = []
+    while (course := course.after(ended(course.plan), 2.0)) is not None:
+        assert course.plan.attempt == course.restarts and names(course.plan) == "dabc"
+        pauses.append(course.pause)
+    assert pauses == [1.0, 2.0, 4.0]
+    late = Course(planned(restarts=30), 8, 8).after(ended(planned()), 3600.0)
+    assert late is not None and late.pause == 1.0, "what had run for long is no crash loop"
+    assert Course(planned(restarts=99), 20, 20).pause == 30.0
+
+
+@pytest.mark.parametrize("what", [None, "link"])
+def test_what_no_restart_mends(what: str | None) -> None:
+    """None: interrupted, or logs that are missing. link: this machine's own, so it would reach nobody."""
+    assert Course(planned(restarts=3, spares=1)).after(ended(planned(), what), 2.0) is None
+
+
+def test_a_spare_takes_a_lost_hosts_place_and_ranks_follow_the_inventory() -> None:
+    plan = planned(spares=1)
+    assert names(plan) == "dab" and [host.name for host in plan.spares] == ["c"] and plan.world.size == 6
+    after = Course(plan).after(ended(plan, "node", ("d",)), 20.0)
+    assert after is not None and names(after.plan) == "abc" and not after.plan.spares
+    assert after.plan.world.master_addr == "10.0.0.2" and after.plan.attempt == 1 and after.restarts == 0
+    assert [node.first_rank for node in after.plan.nodes] == [0, 2, 4] and after.lost["d"].message == "silent for 15 s"
+    assert after.after(ended(after.plan, "node", ("a",)), 20.0) is None, "no spare is left, no restart was asked for"
+
+
+def test_a_frozen_host_is_lost_and_a_killed_supervisors_is_not() -> None:
+    plan = planned(spares=1, restarts=1)
+    frozen = Course(plan).after(ended(plan, "frozen"), 20.0)
+    assert frozen is not None and names(frozen.plan) == "dbc" and frozen.restarts == 0
+    killed = Course(plan).after(ended(plan, "supervisor"), 20.0)
+    assert killed is not None and names(killed.plan) == "dab" and killed.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "spares", "taken", "left"), [(2, 1, "da", "b"), (None, 3, "d", "abc"), (2, 0, "da", "")]
+)
+def test_which_hosts_stand_by(nnodes: int | None, spares: int, taken: str, left: str) -> None:
+    plan = planned(nnodes=nnodes, spares=spares)
+    assert names(plan) == taken and "".join(host.name for host in plan.spares) == left
+    assert plan.describe().get("spares", []) == list(left)
+
+
+@pytest.mark.parametrize(("nnodes", "spares"), [(None, 4), (4, 1), (3, 2)])
+def test_too_few_hosts(nnodes: int | None, spares: int) -> None:
+    with pytest.raises(UsageError, match=f"--spares {spares}: only 4 hosts are selected"):
+        planned(nnodes=nnodes, spares=spares)
+
+
+class Unfit:
+    """Work that fails on some hosts, with what it says meanwhile."""
+
+    def __init__(self, runtime: Runtime, *hosts: str, error: FleetError | None = None) -> None:
+        self.runtime, self.hosts, self.error, self.asked = runtime, hosts, error, list[str]()
+
+    def __call__(self, plan: Plan) -> str:
+        self.asked.append(names(plan))
+        failed: dict[str, FleetError | None] = {
+            host.name: PreflightError("no GPU", host=host.name) if host.name in self.hosts else None
+            for host in plan.hosts
+        }
+        if any(failed.values()):
+            self.runtime.emit(Notice("error", "a finding"))
+            raise self.error or PreflightError("refused").but(hosts=failed)
+        return "fine"
+
+
+def runtime() -> tuple[Runtime, list[str]]:
+    said: list[str] = []
+
+    def emit(event: Event) -> None:
+        assert isinstance(event, Notice)
+        said.append(f"{event.level}: {event.message}")
+
+    return Runtime(LocalTransport(), emit=emit), said
+
+
+def test_unfit_hosts_are_left_out_while_enough_remain() -> None:
+    here, said = runtime()
+    work = Unfit(here, "a")
+    plan, answer, out = with_enough(planned(spares=2), here, work)
+    assert (names(plan), [host.name for host in plan.spares], answer) == ("db", ["c"], "fine")
+    assert work.asked == ["dabc", "dbc"] and list(out) == ["a"]
+    assert said == ["warning: a is left out: no GPU"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "error"), [("ab", None), ("a", Interrupted("interrupted")), ("a", FleetError("odd"))]
+)
+def test_too_many_unfit_hosts_are_the_error_that_they_are(hosts: str, error: FleetError | None) -> None:
+    here, said = runtime()
+    with pytest.raises(FleetError, match="refused|interrupted|odd"):
+        with_enough(planned(spares=1), here, Unfit(here, *hosts, error=error))
+    assert said == ["error: a finding"]
+
+
+def test_each_attempt_has_ports_of_its_own() -> None:
+    assert not set(candidate_ports("r")) & set(candidate_ports("r", 1)) and candidate_ports("r", 0) == candidate_ports(
+        "r"
+    )
+    plan = replace(planned(), attempt=2)
+    assert plan.refine({}).attempt == 2 and plan.record(0.0).about()["attempt"] == 2
+
+
+def test_logs_of_earlier_attempts_are_set_aside(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    (folder.path / "stacks").mkdir()
+    written: list[Any] = []
+    for attempt in (0, 1, 3):  # the third one could not begin
+        folder.begin(attempt)
+        written.append(folder.node("a", attempt))
+        written[-1].write("rank0.out", 0, f"{attempt}\n".encode())
+    found = {str(path.relative_to(folder.path)): path.read_text() for path in folder.path.glob("**/rank0.out")}
+    assert found == {"a/rank0.out": "3\n", "attempt1/a/rank0.out": "1\n", "attempt0/a/rank0.out": "0\n"}
+    assert (folder.path / "stacks").is_dir()
+    late = folder.node("a", 0)
+    assert late.sizes() == {"rank0.out": 2} and folder.is_aside(0) and not folder.is_aside(3)
+    folder.release()
