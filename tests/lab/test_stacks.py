@@ -1,0 +1,101 @@
+"""Where the ranks of a run stand, and what is done about one in which none goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_launch import events, left_on, until
+from tests.lab.virtual_lab import VirtualLab
+
+DEADLOCK = """
+import os, time, torch, torch.distributed as dist
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, row):
+        if row == 2 and os.environ["RANK"] == "3":
+            time.sleep(600)
+        return torch.ones(4)
+dist.init_process_group("gloo")
+for step, batch in enumerate(torch.utils.data.DataLoader(Rows(), num_workers=1)):
+    dist.all_reduce(batch)
+    print("step", step, flush=True)
+"""
+HANGS_ONCE = """#!/usr/bin/python3
+import os, time
+print("up", flush=True)
+if os.environ["FLEET_ATTEMPT"] == "0":
+    if os.environ["RANK"] == "5":
+        time.sleep(600)
+    time.sleep(500)
+"""
+PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+
+
+@pytest.fixture
+def ready(lab: VirtualLab) -> Iterator[VirtualLab]:
+    lab.enrol()
+    for host in lab.names:
+        lab.inside(host, "sh", "-c", "mkdir -p ~/hangs && cat > ~/hangs/dead.py", stdin=DEADLOCK.encode())
+        lab.inside(host, "sh", "-c", "cd ~/hangs && cat > once && chmod +x once", stdin=HANGS_ONCE.encode())
+    if PY_SPY:  # one host is without it
+        lab.sh(lab.names[1], f"mv {PY_SPY} {PY_SPY}.away")
+    yield lab
+    for host in lab.names:
+        lab.sh(host, "rm -r ~/hangs")
+    if PY_SPY:
+        lab.sh(lab.names[1], f"mv {PY_SPY}.away {PY_SPY}")
+
+
+def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) -> None:
+    words = ("--detach", "--nproc-per-node", "1", "--python", sys.executable, "--workdir", "~/hangs", "dead.py")
+    ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, check=True, timeout=200)
+    until(lambda: [p for p in tmp_path.glob("runs/*-*/*/rank3.out") if "step 1" in p.read_text()], 200)
+    other = tmp_path / "another head"
+    other.mkdir()
+
+    def dead() -> bool:
+        nonlocal said
+        said = json.loads(ready.fleet("-i", "lab", "stacks", "--json", cwd=other, check=True, timeout=200).stdout)
+        return said["summary"].startswith("ranks 0-2 in all_reduce")
+
+    said: dict[str, object] = {}
+    until(dead, 200)
+    assert str(said["summary"]).startswith("ranks 0-2 in all_reduce (dead.py:12); rank 3 on "), said["summary"]
+    assert str(said["summary"]).endswith(f"{ready.names[3]} in DataLoader (dead.py:11)"), said["summary"]
+    by = {name: told["ranks"][0]["by"] for name, told in said["hosts"].items()}  # type: ignore[attr-defined]
+    usual = "py-spy" if PY_SPY else "faulthandler"
+    assert by == {name: "faulthandler" if name == ready.names[1] else usual for name in ready.names}
+    shown = ready.fleet("-i", "lab", "stacks", "--rank", "3", "--no-native", cwd=other, check=True, timeout=200).stdout
+    assert "in DataLoader (dead.py:11)" in shown and "_next_data" in shown and "all_reduce" not in shown, shown
+    (run,) = json.loads(ready.fleet("-i", "lab", "ps", "--json", cwd=other, check=True).stdout)["runs"]
+    assert (run["state"], run["ranks_ended"]) == ("running", 0), "nothing came of it"
+    ready.fleet("-i", "lab", "stop", run["run"], "--grace", "1", cwd=other, check=True)
+    over = ready.fleet("-i", "lab", "stacks", run["run"], cwd=other)
+    assert over.returncode == 2 and "is over: stopped" in over.stderr, over.stderr
+
+
+def test_a_run_that_hangs_is_told_with_its_stacks_and_started_again(ready: VirtualLab, tmp_path: Path) -> None:
+    words = ("--stall-timeout", "3", "--grace", "1", "--workdir", "~/hangs", "--engine", "command")
+    launch = ("-i", "lab", "launch", *words, "--nproc-per-node", "2")
+    done = ready.fleet(*launch, "--max-restarts", "1", "./once", cwd=tmp_path, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (stalled,), (stacks,), (restart,) = (events(tmp_path, name) for name in ("stalled", "stacks", "restart"))
+    assert 3 <= stalled["seconds"] < 5 and stalled["ranks"] == list(range(8))
+    (odd,) = [place for place in stacks["places"] if place["odd"]]
+    assert (odd["ranks"], odd["hosts"]) == ([5], [ready.names[2]])
+    assert (restart["what"], restart["rank"], restart["exit_code"]) == ("stalled", 5, 124)
+    text = Path(stacks["file"]).read_text()
+    assert f"rank 5 on {ready.names[2]} in <module> (once:6), the odd one out" in text, text
+    assert stacks["message"] in done.stderr and stacks["message"] in restart["message"]
+    assert not left_on(ready, tmp_path)
+
+    (tmp_path / "again").mkdir()
+    ended = ready.fleet(*launch, "./once", cwd=tmp_path / "again", timeout=200)
+    assert ended.returncode == 124 and "failed: no rank wrote anything for 3 s (--stall-timeout)" in ended.stderr
