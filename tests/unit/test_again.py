@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -116,14 +117,26 @@ def test_git_that_hangs_or_tells_too_much(tmp_path: Path, monkeypatch: pytest.Mo
     assert code.look(str(tmp_path))[0].why == "git: No such file or directory"
 
 
-@pytest.fixture
-def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The run.json of a run on one of three hosts."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "fleet.yaml").write_text(HOSTS % tmp_path)
-    (tmp_path / "show.sh").write_text('echo "$MODE $HF_TOKEN $OF_ALL $*"\n')
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run on one of three hosts."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "fleet.yaml").write_text(HOSTS % folder)
+    (folder / "show.sh").write_text('echo "$MODE $HF_TOKEN $OF_ALL $*"\n')
     words = ["--env", "MODE=fast", "--env", "HF_TOKEN=hunter2", "--grace", "2", "show.sh", "--lr", "1"]
-    assert run(["--transport", "local", "-w", "a", "launch", *words]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run(["--transport", "local", "-w", "a", "launch", *words]) == 0
+    return folder
+
+
+@pytest.fixture
+def first(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The run.json of such a run in the current folder."""
+    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
+    for path in (tmp_path / "fleet.yaml", *tmp_path.glob("runs/show*/run.json")):
+        path.write_text(path.read_text().replace(str(made), str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
     return document("latest")
 
 
@@ -176,6 +189,7 @@ WHICH: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({}, ["--again", "latest"], ["a"]),
     ({}, ["--from", "latest", "-w", "a,c"], ["a", "c"]),
     ({"selected": "c,b"}, ["--from", "latest"], ["b", "c"]),
+    ({"selected": "b:0,2,c:1"}, ["--from", "latest"], ["b", "c"]),
     ({"whole": True}, ["--again", "latest", "-x", "b"], ["a", "c"]),
     ({"whole": True, "nnodes": "3"}, ["--again", "latest", "-x", "b"], ["a", "c"]),
     ({"whole": True, "nnodes": "3"}, ["--again", "latest", "--nnodes", "1"], ["a"]),
@@ -240,15 +254,25 @@ def test_events_are_as_documented(first: dict[str, Any], capfd: pytest.CaptureFi
 
 
 def test_differences() -> None:
-    def of(commit: str | None = "a" * 40, sha: str | None = None, torch: str = "2.1", **more: Any) -> dict[str, Any]:
+    def of(commit: str | None = "a" * 40, torch: str = "2.1", code: Any = None, **more: Any) -> dict[str, Any]:
         facts = {host: {"torch": {"version": torch}, "packages": more} for host in ("n1", "n2")}
-        return {"code": {"commit": commit, "sha256": sha, "folder": "/w"}, "facts": facts, "fleet": {"version": "1"}}
+        code = {"commit": commit, "folder": "/w", "dirty": False, **(code or {})}
+        return {"code": code, "facts": facts, "fleet": {"version": "1"}, "logs": "runs/r"}
 
-    assert list(differences({}, of())) == [] == list(differences(of(), of()))
-    assert list(differences(of(), of("b" * 40))) == [f"the code in /w is at commit {'b' * 12}, and was at {'a' * 12}"]
-    assert list(differences(of(), of(sha="x"))) == ["the code in /w is at the same commit, with other changes"]
-    assert list(differences(of(torch="2.0"), of())) == ["n[1-2]: torch is 2.1, and was 2.0"]
-    assert list(differences(of(a="1"), of())) == ["n[1-2]: a is not there, and was 1"]
+    changed = of(code={"sha256": "x", "dirty": True, "diff": "code.diff"})
+    checkout = f"to have it as it was: git checkout {'a' * 12}"
+    for before, now, said, hint in [
+        (of(), of("b" * 40), f"the code in /w is at commit {'b' * 12}, and was at {'a' * 12}", checkout),
+        (of(), changed, "the code in /w is at the same commit, with other changes", checkout),
+        (changed, of(None), f"the code in /w is at commit none, and was at {'a' * 12}", None),
+        (of(torch="2.0"), of(), "n[1-2]: torch is 2.1, and was 2.0", None),
+        (of(a="1"), of(), "n[1-2]: a is not there, and was 1", None),
+    ]:
+        ((told, what),) = differences(before, now)
+        assert told == said
+        assert what == (hint or (f"{checkout} && git apply runs/r/code.diff" if before is changed else None))
+    for before in ({}, of(), {**of(), "code": None}, of(None, code={"why": "git: too slow"})):
+        assert list(differences(before, of())) == [], "nothing is known, or the same"
 
 
 def test_the_document_is_json_all_through(first: dict[str, Any]) -> None:

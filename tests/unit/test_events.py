@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tests.events import COMMON, documented, emitted
 
+EMITTED = list(emitted())
 LINE = "add it to fleet/ops/launch/kinds.py, then: python -m tools.reference"
 
 
 def test_every_event_is_documented() -> None:
     told = documented()
     missing = []
-    for each in emitted():
+    for each in EMITTED:
         if each.kind is None:
             missing.append(f"{each.where}: give the event's kind as a plain word, so that it can be found")
         elif each.kind not in told:
@@ -21,7 +22,7 @@ def test_every_event_is_documented() -> None:
 
 
 def test_every_event_that_is_documented_is_emitted() -> None:
-    there = {each.kind for each in emitted()}
+    there = {each.kind for each in EMITTED}
     assert len(there) > 20
     gone = sorted(documented().keys() - there)
     assert not gone, f"nothing emits {gone} any more: take the lines out of fleet/ops/launch/kinds.py (a new VERSION)"

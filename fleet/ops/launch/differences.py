@@ -10,20 +10,24 @@ from fleet.inventory.nodeset import fold
 SHORT = 12
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each, of two run.json."""
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """(a sentence, what to do) for each, of two run.json."""
     if before:
-        yield from _of_code(before.get("code") or {}, now.get("code") or {})
-        yield from _of_versions(before, now)
+        yield from _of_code(before, now.get("code") or {})
+        yield from ((said, None) for said in _of_versions(before, now))
 
 
-def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    was, is_ = before.get("commit"), now.get("commit")
-    where = f"the code in {now.get('folder')}"
+def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    then = before.get("code") or {"why": "nobody asked"}
+    was, is_, where = then.get("commit"), now.get("commit"), f"the code in {now.get('folder')}"
+    if was is None and then.get("why"):
+        return  # git told nothing then
+    apply = f" && git apply {before.get('logs')}/{then['diff']}" if then.get("diff") else ""
+    hint = f"to have it as it was: git checkout {_short(was)}{apply}" if was else None
     if was != is_:
-        yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}"
-    elif was and (before.get("sha256"), before.get("dirty")) != (now.get("sha256"), now.get("dirty")):
-        yield f"{where} is at the same commit, with other changes"
+        yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}", hint
+    elif was and (then.get("sha256"), then.get("dirty")) != (now.get("sha256"), now.get("dirty")):
+        yield f"{where} is at the same commit, with other changes", hint
 
 
 def _short(commit: str | None) -> str:

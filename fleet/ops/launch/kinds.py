@@ -11,7 +11,7 @@ VERSION = 1
 BOTH = {
     "version": "the first: `version` of these events, `fleet`'s own",
     "plan": "what is started where: as `--dry-run` shows it",
-    "differs": "something is not as it was in the `run` that this one repeats",
+    "differs": "something is not as it was in the `run` that this one repeats: `hint`",
     "running": "all nodes have started: `world_size`, `first_ranks` (of each host), `logs`",
     "attached": "a head follows it that did not start it: `version`, `world_size`, `first_ranks`, `logs`, "
     "`state`, `started` (when)",

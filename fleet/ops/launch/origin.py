@@ -58,9 +58,9 @@ class Origin:
             self._folder.write_json(RUN, self._document)
         except (OSError, FleetError) as error:
             self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
-        for said in differences(self._before, self._document):
-            record = self._folder.event("differs", message=said, run=self._document["repeats"])
-            self._runtime.emit(Notice("warning", said, data=record))
+        for said, hint in differences(self._before, self._document):
+            record = self._folder.event("differs", message=said, hint=hint, run=self._document["repeats"])
+            self._runtime.emit(Notice("warning", said, None, hint, record))
 
 
 def document(plan: Plan, record: RunRecord, transport: Transport) -> dict[str, Any]:

@@ -91,7 +91,11 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
     try:
         run = choose(word, names(runs_dir))
     except UsageError as error:
-        hint = error.hint if "begin so" in error.message else "'fleet runs' lists those of this folder; see --runs-dir"
+        hint = (
+            error.hint
+            if "begin so" in error.message
+            else "'fleet runs' lists what was started here; one of another machine is repeated there"
+        )
         raise UsageError(f"{runs_dir}: {error.message}", hint=hint) from None
     path = runs_dir / run / RUN
     document = read_object(path)
