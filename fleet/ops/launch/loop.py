@@ -220,7 +220,7 @@ class Run:
                 _of(heard.host, ": its logs are not complete here"),
                 "incomplete",
                 heard.host,
-                hint=f"the whole of them is on the node, in ~/.fleet/runs/{self.record.run_id}",
+                hint=f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest",
             )
 
     # -- what is done about it ----------------------------------------------------------------------------
