@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fabric.exceptions import GroupException
 from invoke.context import Context
 from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadException, UnexpectedExit
 
+from fleet import fanout
 from fleet.each import failed, over
 from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Started
@@ -23,6 +24,7 @@ from fleet.tasks import connection
 from fleet.tasks.files import Step, TaskFile, where_of
 from fleet.tasks.ground import Sink, ground, printed_by_host, printing_to
 
+T = TypeVar("T")
 Told = Callable[[Step, Report], None]
 
 
@@ -98,9 +100,16 @@ class _Running:
             return over(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
         if self.step.where == "group":
             with self._sinks_of(hosts):
-                return self._group(hosts, made)
-        self._here()
+                return self._left_behind(lambda: self._group(hosts, made))
+        self._left_behind(self._here)
         return ()
+
+    def _left_behind(self, work: Callable[[], T]) -> T:
+        """The task's own loop may wait for anything: after a Ctrl-C it is not waited for much longer."""
+        ((_, outcome),) = fanout.run([None], lambda _: work(), cancel=self.runtime.cancel)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def _sink(self, host: Host) -> Sink:
         return Sink(host.name, self.runtime.emit, self.spool)

@@ -280,6 +280,25 @@ def test_an_interrupt_ends_what_a_task_runs_here(folder: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("first", ["c: Context", "g: ThreadingGroup", "c"])
+def test_one_ctrl_c_ends_a_loop_that_waits_for_something(first: str, folder: Path) -> None:
+    (folder / "loop.py").write_text(
+        "import time\nfrom fabric import ThreadingGroup, task\nfrom invoke import Context\n@task\n"
+        f"def loop({first}):\n    while True:\n        print('waiting', flush=True)\n        time.sleep(0.1)\n"
+    )
+    words = [sys.executable, "-m", "fleet", "--transport", "local", "play", "loop.py", "loop"]
+    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process:
+        assert process.stdout
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            said, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 130 and b"Traceback" not in said
+
+
 def test_nothing_trusts_an_unknown_host() -> None:
     code = (
         "import fleet.tasks.connection as ours, fabric, fabric.connection, fabric.group, fabric.tasks, paramiko\n"
