@@ -20,7 +20,7 @@ from fleet.events import Notice
 from fleet.inventory.secret import kept, masked
 from fleet.ops.launch import code
 from fleet.ops.launch.differences import differences
-from fleet.ops.runs.again import recorded
+from fleet.ops.runs.again import Recorded, recorded
 from tests.events import undocumented
 
 HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0.0.1}\n  b:\n  c:\n"
@@ -277,3 +277,26 @@ def test_differences() -> None:
 
 def test_the_document_is_json_all_through(first: dict[str, Any]) -> None:
     assert json.loads(json.dumps(first)) == first
+
+
+def test_secrets_of_the_inventory_are_given_again_for_its_hosts_alone(first: dict[str, Any]) -> None:
+    a, b, _ = first["inventory"]["hosts"]
+    first["inventory"]["env"]["ALL_KEY"] = a["env"]["A_KEY"] = b["env"]["B_KEY"] = None
+    earlier = Recorded(first["run"], first)
+    with pytest.raises(UsageError, match="ALL_KEY, A_KEY"):
+        earlier.everyone({"B_KEY": "x"})
+    everyone = earlier.everyone({"A_KEY": "x", "ALL_KEY": "y"})
+    assert (everyone.env["ALL_KEY"], everyone.hosts[0].env, everyone.hosts[1].env) == ("y", {"A_KEY": "x"}, {})
+
+
+def test_a_variable_is_literal_or_expanded() -> None:
+    launch = {"script": "x.py", "env": {"A": "1", "B": None}, "env_expand": {"C": "$D"}, "args": ["1"], "grace": 2.0}
+    earlier = Recorded("r", {"launch": launch})
+    asked = earlier.asked({"env_expand": {"B": "$E"}, "env": {"C": "2"}, "grace": 3.0})
+    assert asked == {
+        "script": "x.py",
+        "args": ["1"],
+        "grace": 3.0,
+        "env": {"A": "1", "C": "2"},
+        "env_expand": {"B": "$E"},
+    }

@@ -17,7 +17,7 @@ from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.get.receive import Received, listing
 from fleet.ops.plans import Line
-from fleet.ops.runs.find import choose, find, is_part_of_name, missing
+from fleet.ops.runs.find import choose, find, is_part_of_name, meant_first, missing
 from fleet.ops.turn import turn
 from fleet.protocol.messages.give import GiveSpec, Listed
 from fleet.rules.units import size_text
@@ -110,7 +110,7 @@ def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[R
     """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
     if not plan.is_path:
         runs, asked = find(plan.inventory, runtime, live=False)
-        known = {run.run_id: run for run in runs}
+        known = {run.run_id: run for run in meant_first(runs)}
         try:
             run = known[choose(plan.what, list(known))]
         except UsageError:
