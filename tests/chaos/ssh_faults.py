@@ -32,10 +32,12 @@ def killed(ground: Ground) -> Seen:
     """Killed as soon as a host lets the new head in; once more ends well; undone, all is as it was."""
     env, host = newcomer(ground), ground.names[0]
     before = [ground.lab.sh(h, AUTHORIZED) for h in ground.names]
+    ground.slow("256kbit")  # else it may be over before anybody has seen the key
     process = ground.start(*setup(ground.lab.password_file), env=env, start_new_session=True)
     until(lambda: process.poll() is not None or ground.lab.sh(host, AUTHORIZED) != before[0], "a key")
     os.killpg(process.pid, signal.SIGKILL)
     code = wait(process)
+    ground.fast(*ground.names)
     again = ground.fleet(*setup(ground.lab.password_file), env=env)
     undone = ground.fleet("-i", "home/lab.yaml", "setup-ssh", "--undo", env=env)
     same = before == [ground.lab.sh(h, AUTHORIZED) for h in ground.names]

@@ -115,7 +115,7 @@ class Follower(threading.Thread):
         self._allowance = _Allowance()
         self._advice = set(ADVICE)
         # of a run of many nodes that says nothing, the heartbeats are all that there is to do here
-        beat = min(HEARTBEAT_MOST, self._silence / 3)
+        beat = min(HEARTBEAT_MOST, self._silence / 2.5)
         self._how: dict[str, Any] = {"attempt": attempt, "once": once, "passive": passive, "heartbeat": beat}
 
     def stop(self, grace: float, reason: str) -> None:
