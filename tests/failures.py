@@ -141,7 +141,7 @@ FAILURES: dict[Callable[[], Report], tuple[str, str]] = {
     an_assertion_on_one_rank: ("rank 2 on gpu3", "AssertionError: loss is NaN at step 20"),
     a_rank_that_left_with_0: ("rank 1 on gpu2", "rank 2 on gpu3 had ended with exit code 0, 1.5 s before"),
     a_rank_that_hung_behind_its_error: ("rank 2 on gpu3", "ValueError: batch 17 is empty"),
-    a_rank_that_was_killed: ("rank 2 on gpu3", "killed from outside, and not by the kernel"),
+    a_rank_that_was_killed: ("rank 2 on gpu3", "killed by SIGKILL, and not by the kernel"),
     a_rank_without_memory: ("rank 2 on gpu3", "out of memory: the kernel killed python3"),
     a_node_that_was_cut_off: ("gpu2 (node rank 1) was lost", "silent for 15 s"),
     a_gpu_that_fell_off_the_bus: ("rank 0 on gpu1", "on gpu4: a GPU has fallen off the bus"),

@@ -14,6 +14,10 @@ _LAST_WORDS = re.compile(
     r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |"
     r"Fatal Python error: |\s*what\(\): |fleet: cannot start "
 )
+_LAUNCHERS = re.compile(
+    r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError|"
+    r"subprocess\.CalledProcessError: Command '\[.*python"
+)
 _OWN = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -57,10 +61,12 @@ def _end(bare: Sequence[str], start: int) -> int:
 
 
 def last_of(text: str, limit: int = 60) -> str | None:
-    """The last traceback in the text with those it is chained to, at most its last `limit` lines."""
+    """The last traceback in the text with those it is chained to, at most its last `limit` lines; that of a launcher
+    which started the script only where there is no other."""
     lines = text.splitlines()
-    found = [(first, end) for is_trace, first, end in split(lines) if is_trace]
-    return "\n".join(plain(lines[slice(*found[-1])])[-limit:]) if found else None
+    found = ["\n".join(plain(lines[first:end])[-limit:]) for is_trace, first, end in split(lines) if is_trace]
+    own = [trace for trace in found if not _LAUNCHERS.match(exception_of(trace))]
+    return next(reversed(own or found), None)
 
 
 def identity(trace: str) -> str:
@@ -82,5 +88,7 @@ def cause_in(text: str) -> str | None:
 def exception_of(trace: str) -> str:
     """Its exception, without the way there: "ValueError: learning rate is negative"; "" where it was cut short."""
     lines = trace.split("\n")
-    on_the_way = [i for i, line in enumerate(lines) if line.startswith((" ", "\t")) or line.strip() == HEADER]
-    return "\n".join(lines[on_the_way[-1] + 1 :])
+    at = max((i + 1 for i, line in enumerate(lines) if is_header(line)), default=0)
+    while at < len(lines) and lines[at].startswith((" ", "\t")):
+        at += 1
+    return "\n".join(lines[at:])

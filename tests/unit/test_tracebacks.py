@@ -54,6 +54,16 @@ def test_parts_of_a_text() -> None:
     assert exception_of("Traceback (most recent call last):\n  x") == exception_of(header) == ""
 
 
+def test_what_a_launcher_adds_tells_nothing() -> None:
+    """A shell script that starts torchrun, or accelerate, itself."""
+    launcher = trace(0, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ").rstrip()
+    table = "=====\nt.py FAILED\n-----\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : 1 (pid: 77)\n====="
+    accelerate = trace(0, "subprocess.CalledProcessError: Command '['/usr/bin/python3', 't.py']' returned non-zero")
+    for text in (f"{trace(1)}\n{launcher}\n{table}", f"{trace(1)}\n{accelerate}"):
+        assert cause_in(text) == "ValueError: rank 1 is negative" and "ChildFailed" not in (last_of(text) or "")
+    assert "ChildFailedError" in (last_of(launcher) or "")
+
+
 def test_a_syntax_error_is_one_too() -> None:
     text = '  File "/w/t.py", line 2\n    print("a"\n         ^\nSyntaxError: \'(\' was never closed'
     assert last_of("before\n" + text + "\n\nafter") == text and exception_of(text).startswith("SyntaxError")

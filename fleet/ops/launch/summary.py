@@ -191,7 +191,7 @@ def describe(failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gan
         on = f"on {kernel.host}: " if kernel.host != failure.host else ""
         why, hint = on + kernel.rule.meaning, kernel.remedy
     elif failure.signal == SIGKILL and gang.nodes[failure.host].status.get("kernel") is not None:
-        why = "killed from outside, and not by the kernel for want of memory"
+        why = "killed by SIGKILL, and not by the kernel for want of memory"
         hint = f"a 'kill -9' or 'pkill' there? 'fleet exec -w {failure.host} -- last -x' may say who was on it"
     return {
         "host": failure.host,
