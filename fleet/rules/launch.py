@@ -67,7 +67,7 @@ def remains(ended: bool) -> Callable[[View], Said | None]:
         found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
         runs = ", ".join(str(each["run"]) for each in found)
         if ended:
-            return Said(f"had lost its supervisor, and was ended now: run {runs}") if found else None
+            return Said(f"run {runs} had lost its supervisor: what was left of it is ended now") if found else None
         which = ", ".join(str(pid) for each in found for pid in each["left"])
         return Said(f"processes of run {runs} would not die: {which}") if found else None
 
