@@ -85,7 +85,7 @@ class Board:
     def lines(self, now: float, columns: int, rows: int, keys: str = "") -> list[str]:
         """What is to be seen at `now`, in seconds since the epoch; none before the ranks' first words. keys: what the
         keyboard does."""
-        if not self.spoke or not self._world:
+        if not self.spoke:
             return []
         nodes = self._nodes()
         hosts = sorted(nodes, key=self.tint)
@@ -94,7 +94,7 @@ class Board:
         zero = any(nodes[host][0] == 0 for host in shown)
         status = self._status(now, b"" if zero else self._bar)
         fits = keys if terminal.cells(status) + len(keys) < columns else ""
-        lines = [terminal.cut(status, columns - 1) + fits]
+        lines = [terminal.cut(status, columns - 1) + fits] if status else []
         lines += [self._node(host, *nodes[host], columns) for host in shown]
         if len(hosts) > len(shown):
             lines.append(terminal.cut(self._folded(hosts[len(shown) :], now), columns - 1))
@@ -122,11 +122,8 @@ class Board:
 
     def _status(self, now: float, bar: bytes) -> str:
         """ "running 1:02:03, 31 of 32 ranks up, silent for 0:12, rank 0: 45%|####"."""
-        ended = len(self._ended)
-        parts = [
-            f"{self._state} {clock(now - self._began)}",
-            f"{max(0, self._world - ended)} of {self._world} ranks up",
-        ]
+        up = max(0, self._world - len(self._ended))
+        parts = [f"{self._state} {clock(now - self._began)}", f"{up} of {self._world} ranks up"] if self._world else []
         silent = now - max(self._heard.values(), default=self._began)
         parts += [f"silent for {clock(silent)}"] if silent >= QUIET_SECONDS else []
         parts += [f"rank 0: {without_colours(bar.decode('utf-8', 'replace'))}"] if bar else []

@@ -14,14 +14,13 @@ from fleet.cli.command import Verb, completed
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.launch import follow as follow_run
 from fleet.cli.layout import table
-from fleet.cli.lines import Lines, write_line
 from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
 from fleet.cli.output import clean, echo, fold, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.ranks import Scrolling, ranks, ranks_option
+from fleet.cli.shown import Shown
 from fleet.cli.when import when
 from fleet.errors import UsageError
-from fleet.events import Event, Output
 from fleet.model import Report
 from fleet.rules.units import bytes_of, counted, seconds, size_text
 
@@ -140,23 +139,10 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
         return plans.tell("logs", planned)
-    report = planned.run(Shown(bare=rank is not None and len(rank) == 1))
+    hosts = [host.name for host in planned.hosts]
+    with Shown(hosts, bare=rank is not None and len(rank) == 1, live=given["follow"], quiet=settings.quiet) as shown:
+        report = planned.run(shown)
     return finish(report)
-
-
-class Shown:
-    """An Emit: whole lines, behind `[host:rank]` where more than one rank is shown."""
-
-    def __init__(self, *, bare: bool) -> None:
-        self._bare = bare
-        self._lines: dict[tuple[str, int | None, str], Lines] = {}
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Output):
-            lines = self._lines.setdefault((event.host, event.rank, event.stream), Lines())
-            who = event.host if event.rank is None else f"{event.host}:{event.rank}"
-            for line in lines.feed(event.data):
-                write_line("" if self._bare else who, line, sys.stdout)
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

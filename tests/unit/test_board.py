@@ -6,6 +6,7 @@ import pytest
 
 from fleet.cli.board import Board, clock
 from fleet.cli.ranks import Scrolling
+from fleet.cli.shown import Shown
 from fleet.events import Notice, Output
 
 NAMES = [f"gpu{n:02}" for n in range(1, 65)]
@@ -72,3 +73,12 @@ def test_nothing_is_wider_than_the_terminal_and_drives_it() -> None:
 
 def test_times() -> None:
     assert [clock(s) for s in (0, 75.9, 3723, 90061)] == ["0:00", "1:15", "1:02:03", "1 d 01:01:01"]
+
+
+def test_logs_show_the_last_line_though_no_end_came(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with Shown(["gpu01"], live=True) as shown:
+        shown(said("gpu01", 0, b"whole\nnot yet", 1.0))
+        shown(told("running", world_size=1))
+        shown(Notice("warning", "no answer from gpu02"))
+    out = capfdbinary.readouterr()
+    assert out.out == b"[gpu01:0] whole\n[gpu01:0] not yet\n" and out.err == b"warning: no answer from gpu02\n"

@@ -97,6 +97,28 @@ class Reader:
         return moved
 
 
+@dataclass
+class Told:
+    """Emits, as Notices, what a run's folder says of how it stands."""
+
+    path: Path
+    emit: Callable[[Notice], None]
+    offset: int = 0
+
+    def poll(self) -> None:
+        try:
+            with self.path.open("rb") as f:
+                f.seek(self.offset)
+                lines, end, _ = f.read().rpartition(b"\n")
+        except OSError:
+            return
+        self.offset += len(lines + end)
+        for line in lines.splitlines():
+            with suppress(ValueError, LookupError):  # half a line, of a disk that was full
+                record = json.loads(line)
+                self.emit(Notice("info", "", data=record, time=record["time"]))
+
+
 def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
     rank = stream_of(path.name)[0] if LOG.fullmatch(path.name) else None
     return rank is None, rank or 0, path.parent.name, path.name
@@ -137,13 +159,20 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
             reader.begins, untold = offsets_since(plan.since, found, sessions)
         if found is not None and folder.held:
             errors = _bring(found, folder, runtime, sessions, lambda: None, once=True)
-        reader.poll()
+        told = Told(folder.path / "events.jsonl", runtime.emit)
+
+        def poll() -> None:
+            if plan.follow:
+                told.poll()
+            reader.poll()
+
+        poll()
         if plan.follow:
             if not folder.held:
-                _watch(folder, runtime, reader.poll)
+                _watch(folder, runtime, poll)
             elif found is not None and found.live:
-                errors = _bring(found, folder, runtime, sessions, reader.poll, once=False)
-            reader.poll()
+                errors = _bring(found, folder, runtime, sessions, poll, once=False)
+            poll()
     finally:
         folder.release()
     errors = {**errors, **untold}
