@@ -77,8 +77,8 @@ def test_times() -> None:
 
 def test_logs_show_the_last_line_though_no_end_came(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     with Shown(["gpu01"], live=True) as shown:
-        shown(said("gpu01", 0, b"whole\nnot yet", 1.0))
         shown(told("running", world_size=1))
+        shown(said("gpu01", 0, b"whole\nnot yet", 1.0))
         shown(Notice("warning", "no answer from gpu02"))
     out = capfdbinary.readouterr()
     assert out.out == b"[gpu01:0] whole\n[gpu01:0] not yet\n" and out.err == b"warning: no answer from gpu02\n"
