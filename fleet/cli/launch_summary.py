@@ -39,9 +39,9 @@ def show_summary(report: Report, view: LaunchView) -> None:
         trace = failure["traceback"]
         if view.tracebacks.was_shown(trace):
             trace = "(its traceback stands above)"
-        told = trace or failure["tail"] or ""
-        for line in told.splitlines() if told.strip() != failure["why"] else ():
-            talk(f"    {clean(line)}")
+        for line in (trace or failure["tail"] or "").splitlines():
+            if line != failure["why"]:  # it is said once
+                talk(f"    {clean(line)}")
         for group in report.data["tracebacks"] if trace else ():
             if failure["rank"] in group["ranks"]:
                 mine = group["ranks"]
