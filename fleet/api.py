@@ -405,6 +405,7 @@ class Verbs(ABC, Generic[R, C, L]):
             asked={**asked, "folder": str(here)},
             typed=self._fleet.typed,
             repeats=repeats,
+            least=launch.parse_least(nnodes),
         )
         job = engine_of(job.engine).prepare(job, here)
         run_id = launch.new_run_id(script, name or (script if module else None))

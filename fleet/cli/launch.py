@@ -83,7 +83,11 @@ if TYPE_CHECKING:
 )
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module's name, as behind python -m.")
 @click.option("--no-python", is_flag=True, help="SCRIPT is a program, which the engine starts as it is.")
-@click.option("--nnodes", metavar="N", help="Only the first N hosts.")
+@click.option(
+    "--nnodes",
+    metavar="N|MIN:MAX",
+    help="Only the first N hosts; of MIN:MAX torchrun goes on while MIN are left, and takes others back.",
+)
 @click.option("--nproc-per-node", metavar="N|auto|gpu|cpu", help="Ranks a node [the host's slots].")
 @click.option("--master-addr", metavar="ADDR", help="Where ranks meet [node 0's data address].")
 @click.option("--master-port", metavar="PORT|auto", default="auto", show_default=True, help="Its port.")

@@ -33,7 +33,7 @@ LIVE_SECONDS = 0.1
 CALM_SECONDS = 0.05  # between two times that the live lines make room for others
 RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
-STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked", "room")
+STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked", "room", "back")
 
 
 def folded(events: Iterable[Event]) -> list[Event]:

@@ -53,7 +53,8 @@ class World:
     """All that nodes must agree on. master_addr: numeric, or a name that preflight still resolves.
 
     addresses: host name -> that node's own numeric address towards the master, where it is known. slots: host name ->
-    the ranks that it would run, whatever the engine starts there. elastic: the engine restarts ranks by itself.
+    the ranks that it would run, whatever the engine starts there. least: of an elastic
+    world, nodes that must be left; 0: all must.
     """
 
     run_id: str
@@ -62,7 +63,7 @@ class World:
     master_port: int
     addresses: Mapping[str, str] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
-    elastic: bool = False
+    least: int = 0
 
     @property
     def master(self) -> str:
@@ -110,10 +111,11 @@ class Option:
 
 class Engine(ABC):
     """modules: what the training interpreter must be able to import. program: it starts SCRIPT as it is, and no
-    interpreter on it. options: what `fleet launch` takes for it."""
+    interpreter on it. elastic: it goes on with fewer nodes. options: what `fleet launch` takes for it."""
 
     modules: tuple[str, ...] = ()
     program = False
+    elastic = False
     options: tuple[Option, ...] = ()
 
     def kind(self, job: Job) -> Kind:

@@ -10,11 +10,16 @@ from fleet.model import Job, Node
 # where fleet itself starts a run again, new agents and another port see to that.
 RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
+# Of an elastic world: seconds that agents wait for more of them once there are enough, and that one may say nothing, of
+# which there are three; and how often ranks that fail are started again, as they do where a node is lost.
+PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
+
 
 class Torchrun(Engine):
     """`python -m torch.distributed.run`; in an elastic world the c10d rendezvous, which can restart."""
 
     modules: tuple[str, ...] = ("torch",)
+    elastic = True
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # --rdzv-id and the port belong to this run alone: two runs on the same nodes never join each other
@@ -22,7 +27,7 @@ class Torchrun(Engine):
             python,
             "-m",
             "torch.distributed.run",
-            f"--nnodes={len(world.nodes)}",
+            f"--nnodes={world.least}:{len(world.nodes)}" if world.least else f"--nnodes={len(world.nodes)}",
             f"--nproc-per-node={node.local_world_size}",
             f"--rdzv-id={world.run_id}",
             *self._rendezvous(job, world, node),
@@ -32,12 +37,12 @@ class Torchrun(Engine):
             argv.append(f"--local-addr={own}")
         # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
         options = (*job.engine_args, "--no-python", "--")
-        env = {**visible_devices(node), **(RESTARTABLE if world.elastic else {})}
+        env = {**visible_devices(node), **(RESTARTABLE if world.least else {})}
         return Start((*argv, *options, *SPAWN), python_command(job, python), env)
 
     @staticmethod
     def _rendezvous(job: Job, world: World, node: Node) -> list[str]:
-        if not world.elastic:
+        if not world.least:
             return [
                 f"--node-rank={node.node_rank}",
                 f"--master-addr={world.master_addr}",
@@ -49,6 +54,6 @@ class Torchrun(Engine):
         return [
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={world.master}",
-            f"--rdzv-conf=is_host={int(node.node_rank == 0)}",
-            f"--max-restarts={job.max_restarts}",
+            f"--rdzv-conf=is_host={int(node.node_rank == 0)},{PATIENCE}",
+            f"--max-restarts={job.max_restarts or RESTARTS}",
         ]

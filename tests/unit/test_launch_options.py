@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import UsageError
-from fleet.ops.launch.options import new_run_id, parse_nnodes, parse_nproc, read_env, read_env_file
+from fleet.ops.launch.options import new_run_id, parse_least, parse_nnodes, parse_nproc, read_env, read_env_file
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "a=b", " lead", "é", "\udcff"]
 
@@ -77,12 +77,16 @@ def test_a_run_id_says_what_and_when() -> None:
     assert re.fullmatch(r"my-train-\d{8}-\d{6}-beef", new_run_id("src/my train.py", None, token="beef"))
 
 
-@pytest.mark.parametrize("text, number", [(None, None), ("4", 4), ("3:3", 3)])
+@pytest.mark.parametrize("text, number", [(None, None), ("4", 4), ("3:3", 3), ("2:4", 4)])
 def test_nnodes(text: str | None, number: int | None) -> None:
     assert parse_nnodes(text) == number
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "x", "2:1", "1:", "2:4", "²", "9" * 5000])
+def test_a_range_is_elastic() -> None:
+    assert [parse_least(text) for text in (None, "4", "3:3", "2:4")] == [0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "2:1", "1:", "²", "9" * 5000])
 def test_nnodes_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--nnodes"):
         parse_nnodes(text)

@@ -11,11 +11,13 @@ rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
 {"op": "stop", "grace", "reason"} stops the run,
+{"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again,
 {"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine. End of file on
 stdin ends this program; the run goes on under its lease.
 """
 
 import os
+import signal
 import time
 
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat, start_thread
@@ -31,6 +33,7 @@ from fleet.node.run.run_folder import (
     request_stop,
     run_folder,
 )
+from fleet.node.run.trainers import trainers
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
 
@@ -150,7 +153,7 @@ class Follower:
             say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
 
-def listen(folder: str, passive: bool = False) -> None:
+def listen(run: str, folder: str, passive: bool = False) -> None:
     """The head's control lines; what makes no sense is passed over, a closed stdin ends the program."""
     for message in control_lines():
         op = message.get("op") if isinstance(message, dict) else None
@@ -163,6 +166,9 @@ def listen(folder: str, passive: bool = False) -> None:
                     detach_run(folder)
             elif op == "stop":
                 request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
+            elif op == "renew-ranks":
+                for pid in trainers(run).values():
+                    os.kill(pid, signal.SIGKILL)
             elif op == "over":
                 open(os.path.join(folder, OVER), "wb").close()
         except (OSError, ValueError, TypeError, KeyError):
@@ -189,7 +195,7 @@ def follow() -> int:
         return 1
     # held open: what another attempt sets aside is still found
     folder = "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    start_thread(listen, folder, bool(spec.get("passive")))
+    start_thread(listen, spec["run"], folder, bool(spec.get("passive")))
     Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once"))).follow()
     return 0
 

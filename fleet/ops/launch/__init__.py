@@ -13,7 +13,7 @@ from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.launch.attempts import Course, follow_run
 from fleet.ops.launch.logs import RunFolder
-from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
+from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_least, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.spares import left_out, preflight_all, with_enough
@@ -25,6 +25,7 @@ __all__ = [
     "LaunchOptions",
     "Plan",
     "new_run_id",
+    "parse_least",
     "parse_nnodes",
     "parse_nproc",
     "plan",

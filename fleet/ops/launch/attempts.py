@@ -51,7 +51,7 @@ class Course:
     def after(self, report: Report, lasted: float) -> Course | None:
         """What is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
         failure, lost = report.data["first_failure"], lost_hosts(report)
-        if failure is None or failure["what"] == "link":
+        if failure is None or failure["what"] == "link" or self.plan.world.least:  # an elastic engine restarts
             return None
         quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
         plan = replace(self.plan, attempt=self.plan.attempt + 1)
@@ -62,7 +62,8 @@ class Course:
     @property
     def goes_on(self) -> bool:
         """Whether a failure need not be the end."""
-        return self.restarts < self.plan.job.max_restarts or bool(self.plan.spares)
+        least, most = self.plan.world.least, self.plan.job.max_restarts
+        return least > 0 or self.restarts < most or bool(self.plan.spares)
 
     @property
     def pause(self) -> float:
@@ -83,7 +84,7 @@ def follow_run(
     restarts: list[dict[str, Any]] = []
     while True:
         began = time.monotonic()
-        run = run or Run(record, folder, sessions, runtime)
+        run = run or Run(record, folder, sessions, runtime, course.plan if course else None)
         report = run.follow()
         if report.data.get("detached"):
             pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course)

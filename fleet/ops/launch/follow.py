@@ -37,11 +37,11 @@ TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 class Heard:
     """What the thread tells the loop. what: "message" (data is a protocol.messages.run.News), "dropped", "resumed",
     "blocked", "unblocked", "advice" (data is one of rules.advice: a line in the logs tells of it), "broken" (who
-    answers there is not to be listened to, "error" says why) or "over" (nothing more will come; data holds "complete":
-    whether every byte of the logs is here)."""
+    answers there is not to be listened to, "error" says why), "back" (it was started again: data is the session) or
+    "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
 
     host: str
-    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over"]
+    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
     data: Any
     time: float
 
@@ -82,7 +82,8 @@ class _Restart(Exception):
 
 class Follower(threading.Thread):
     """session: an open connection to start with, if there is one. logs: this node's files. post: takes Heard, must not
-    block. once: bring what there is now, and end. passive: look on, and do not count as a head that the run has."""
+    block. attempt: None for the last one. once: bring what there is now, and end. passive: look on, and do not count as
+    a head that the run has."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Follower(threading.Thread):
         emit: Emit,
         node_timeout: float,
         *,
-        attempt: int = 0,
+        attempt: int | None = 0,
         once: bool = False,
         passive: bool = False,
     ) -> None:
@@ -136,6 +137,12 @@ class Follower(threading.Thread):
         program = self._program
         if program is not None:
             program.send({"op": "over"})
+
+    def renew_ranks(self) -> None:
+        """Have the ranks ended there; an engine that restarts them starts them again."""
+        program = self._program
+        if program is not None:
+            program.send({"op": "renew-ranks"})
 
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""

@@ -136,6 +136,7 @@ class Gang:
     def __init__(self, nodes: Mapping[str, int], restarts: bool = False) -> None:
         self.nodes = {host: NodeState(host, node_rank) for host, node_rank in nodes.items()}
         self.restarts = restarts
+        self.away: set[str] = set()  # nodes that the run goes on without
         self.stopped_at: float | None = None
         self.reason: str | None = None
         self.stall: Failure | None = None
@@ -169,7 +170,7 @@ class Gang:
             return f"{host}: {status.get('reason') or node.state}"
         return None
 
-    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str:
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str | None:
         self.nodes[host].lost, self.nodes[host].why = heard, why
         return f"{host} was lost"
 

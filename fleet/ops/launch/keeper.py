@@ -64,7 +64,7 @@ def main() -> None:
     if not folder.hold(HANDOVER_SECONDS, helper=True, restarts=course is not None and course.goes_on):
         sys.exit(f"another process follows {record.run_id} here")
     runtime = Runtime(transport)
-    run = Run(record, folder, {}, runtime)
+    run = Run(record, folder, {}, runtime, course.plan if course else None)
     os.write(1, FOLLOWS)
     os.dup2(2, 1)
     folder.event("kept", pid=os.getpid())

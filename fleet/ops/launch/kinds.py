@@ -31,6 +31,8 @@ BOTH = {
     "room": "there is room again",
     "alone": "all nodes are silent at once, and are waited for",
     "lost": "a node is given up: `kind` of the error",
+    "away": "an elastic run goes on without a node: `left`, how many there are now",
+    "back": "that node takes part again: `attempt` of its part of the run",
     "stop": "all nodes are being stopped: `reason`, `grace`",
     "restart": "all ranks will be started again: `attempt`, which of `max_restarts` it is (`restart`), and what ended "
     "the last one: `rank`, `exit_code`, `signal`, `what`, `seconds`, `log`; `replaced`: the hosts in whose place "

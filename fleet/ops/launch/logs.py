@@ -222,6 +222,15 @@ class RunFolder:
         except OSError as error:
             raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
 
+    def set_aside(self, host: str, attempt: int) -> None:
+        """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
+        aside = self.path / f"{ATTEMPT}{attempt}" / host
+        try:
+            aside.parent.mkdir(0o700, exist_ok=True)
+            (self.path / host).rename(aside)
+        except OSError as error:
+            raise FleetError(f"cannot move its logs to {aside}: {error.strerror}", host=host) from None
+
     def _attempt(self) -> int:
         """Whose logs are in HOST/."""
         try:

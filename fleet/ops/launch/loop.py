@@ -9,12 +9,14 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Reason, fill
 from fleet.events import Notice
-from fleet.model import Report
+from fleet.model import Host, Report
+from fleet.ops.launch.elastic import Elastic, ElasticGang, gang_of
 from fleet.ops.launch.failure import alone, fate
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
-from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, RankEnd
+from fleet.ops.launch.gang import INTERRUPTED, Failure, RankEnd
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.logs import NodeLogs, RunFolder
+from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.silence import Silence
 from fleet.ops.launch.stalls import Stalls
@@ -40,34 +42,34 @@ def _of(host: str, text: str) -> Reason:
 
 
 class Run:
-    """A run under way, whoever started it."""
+    """A run under way, whoever started it. plan: where this machine planned it."""
 
-    def __init__(self, record: RunRecord, folder: RunFolder, sessions: Mapping[str, Session], runtime: Runtime) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        folder: RunFolder,
+        sessions: Mapping[str, Session],
+        runtime: Runtime,
+        plan: Plan | None = None,
+    ) -> None:
         self.record, self.folder, self.runtime = record, folder, runtime
-        self.gang = Gang({n.host.name: n.node_rank for n in record.nodes}, restarts=record.restarts)
+        self.gang = gang_of(record)
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._heard: queue.Queue[Heard] = queue.Queue()
-        self._followers = {
-            host.name: Follower(
-                record.run_id,
-                host,
-                sessions.get(host.name),
-                runtime.transport,
-                self.logs[host.name],
-                self._heard.put,
-                runtime.emit,
-                record.node_timeout,
-                attempt=record.attempt,
+        self._followers = {host.name: self._follower(host, sessions.get(host.name)) for host in record.hosts}
+        self._elastic = None
+        if isinstance(self.gang, ElasticGang):
+            self._elastic = Elastic(
+                self.gang, record, plan, folder, runtime, self._followers, self.say, self._heard.put
             )
-            for host in record.hosts
-        }
         self._handlers: dict[str, Callable[[Heard], None]] = {
             "message": self._on_message,
             **dict.fromkeys(REMARKS, self._on_remark),
             "advice": self._on_advice,
             "over": self._on_over,
+            "back": self._on_back,
             "broken": self._on_broken,
         }
         self._advised: set[Advice] = set()
@@ -76,6 +78,19 @@ class Run:
         self._killed = False
         self._silence = Silence(record.node_timeout, record.lease)
         self._began = time.time()
+
+    def _follower(self, host: Host, session: Session | None) -> Follower:
+        return Follower(
+            self.record.run_id,
+            host,
+            session,
+            self.runtime.transport,
+            self.logs[host.name],
+            self._heard.put,
+            self.runtime.emit,
+            self.record.node_timeout,
+            attempt=None if self.record.least else self.record.attempt,
+        )
 
     def follow(self) -> Report:
         """Until the end of this attempt, whatever it is."""
@@ -93,6 +108,8 @@ class Run:
             else:
                 self._handlers[heard.what](heard)
             self._watch_silence()
+            if self._elastic is not None:
+                self._elastic.watch()
             self._watch_stalls()
             self._watch_interrupts()
             self._watch_stop()
@@ -117,6 +134,8 @@ class Run:
 
     def close(self) -> None:
         """No thread of it writes any more."""
+        if self._elastic is not None:
+            self._elastic.close()
         for follower in self._followers.values():
             follower.give_up()
         for follower in self._followers.values():
@@ -140,8 +159,7 @@ class Run:
         node = self.gang.nodes[heard.host]
         message: News = heard.data
         if message["event"] == "failed":
-            self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]})
-            self._stop_if(f"{heard.host}: {message['message']}")
+            self._stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
             return
         if "sent" in message:
             node.clock.heard(message["sent"], heard.time)
@@ -223,6 +241,15 @@ class Run:
                 hint=f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest",
             )
 
+    def _on_back(self, heard: Heard) -> None:
+        assert self._elastic is not None
+        host = self.record.node(heard.host).host
+        self.logs[host.name] = self.folder.node(host.name)
+        self.incomplete = [name for name in self.incomplete if name != host.name]
+        self._elastic.back(host.name, self._follower(host, heard.data))
+        if self.gang.stopped_at is not None:
+            self._followers[host.name].stop(self.record.grace, str(self.gang.reason))
+
     # -- what is done about it ----------------------------------------------------------------------------
     def _stop_if(self, reason: str | None) -> None:
         if reason is not None and self.gang.stop(reason, time.time()):
@@ -297,6 +324,8 @@ class Run:
 
     def _clean_up(self) -> None:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
+        if self._elastic is not None:
+            self._elastic.close()
         nodes = self.gang.nodes
         left = [host for host in self.record.hosts if nodes[host.name].lost is not None or not nodes[host.name].ended]
         if not left:

@@ -19,13 +19,13 @@ from fleet.inventory.fields import MAX_SLOTS
 class LaunchOptions:
     """How to run a Job. Times in seconds.
 
-    nnodes: take the first N hosts, None all but the spares. spares: hosts behind those that stand by. nproc: ranks a
-    node: a number is in the Job; "slots" takes the inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per
-    GPU, else one per core. lease: how long nodes go on without a head, None for ever. node_timeout: silence after which
-    a node counts as lost. stall_timeout: silence of all ranks after which the run is over, None: never. preflight:
-    False starts in spite of findings. force: with sync, also over what another folder delivered. detach: leave the run
-    to itself once it runs. share: also beside another live run. runs_dir: where runs/RUN is made. cwd: the head's
-    folder, the workdir of hosts that have none.
+    nnodes: take the first N hosts, None all but the spares. least: go on while so many are left; 0: all must be.
+    spares: hosts behind those that stand by. nproc: ranks a node: a number is in the Job; "slots" takes the
+    inventory's, "gpu" one per GPU, "cpu" one per core, "auto" one per GPU, else one per core. lease: how long nodes go
+    on without a head, None for ever. node_timeout: silence after which a node counts as lost. stall_timeout: silence of
+    all ranks after which the run is over, None: never. preflight: False starts in spite of findings. force: with sync,
+    also over what another folder delivered. detach: leave the run to itself once it runs. share: also beside another
+    live run. runs_dir: where runs/RUN is made. cwd: the head's folder, the workdir of hosts that have none.
 
     For run.json: asked: what fleet.api's launch() was given. typed: the command line that it comes from. repeats: the
     run that this one is to be another of.
@@ -48,6 +48,7 @@ class LaunchOptions:
     asked: Mapping[str, Any] = field(default_factory=dict)
     typed: tuple[str, ...] = ()
     repeats: str | None = None
+    least: int = 0
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:
@@ -58,17 +59,26 @@ def new_run_id(script: str, name: str | None, now: float | None = None, token: s
 
 
 def parse_nnodes(given: int | str | None) -> int | None:
-    """`N`, or `MIN:MAX`, which starts on MAX nodes at most (elastic runs come with spares)."""
+    """`N`, or `MIN:MAX`, which starts on MAX nodes at most: that number."""
+    return _nnodes(given)[1]
+
+
+def parse_least(given: int | str | None) -> int:
+    """The MIN of `MIN:MAX`, where it is another number."""
+    least, most = _nnodes(given)
+    return least if least and least != most else 0
+
+
+def _nnodes(given: int | str | None) -> tuple[int, int | None]:
+    """(least, most)"""
     if given is None:
-        return None
+        return 0, None
     text = str(given)
     low, colon, high = text.partition(":")
     unfit = len(text) > 20 or not low.isdecimal() or int(low) < 1
     if unfit or (colon and (not high.isdecimal() or int(high) < int(low))):
-        raise UsageError(f"--nnodes {text}: not a number of nodes", hint="--nnodes 4")
-    if colon and high != low:
-        raise UsageError(f"--nnodes {text}: a range of nodes is not supported yet", hint=f"--nnodes {high}")
-    return int(low)
+        raise UsageError(f"--nnodes {text}: not a number of nodes", hint="--nnodes 4, or 2:4")
+    return int(low), int(high if colon else low)
 
 
 def parse_nproc(given: int | str | None) -> tuple[int | None, str]:

@@ -131,12 +131,13 @@ class Plan:
             None if options.detach else options.lease,
             options.grace,
             options.node_timeout,
-            self.world.elastic,
+            self.world.least > 0,
             whoami(),
             started,
             self.attempt,
-            job.max_restarts,
+            0 if self.world.least else job.max_restarts,
             options.stall_timeout,
+            self.world.least,
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
@@ -185,12 +186,22 @@ def plan(
     Plan.refine."""
     chosen = engine(job.engine)
     chosen.check(job)
+    if options.least and not chosen.elastic:
+        raise UsageError(
+            f"--nnodes {options.least}:{options.nnodes}: engine {job.engine} is not elastic",
+            hint=f"--engine torchrun is; or --nnodes {options.nnodes}",
+        )
+    if options.least and options.spares:
+        raise UsageError(
+            f"--spares does not go together with --nnodes {options.least}:{options.nnodes}",
+            hint=f"--nnodes {options.least} --spares N replaces a lost node; MIN:MAX goes on without it",
+        )
     nodes = tuple(_nodes(inventory, job, options, facts))
     job = _met_by_name(job, nodes)
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
     slots = {node.host.name: ranks_on(node.host, job, options, facts.get(node.host.name)) for node in nodes}
-    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses, slots)
+    world = World(run_id, nodes, address, port or candidate_ports(run_id)[0], addresses, slots, options.least)
     plans = []
     for node in nodes:
         host, known = node.host, facts.get(node.host.name, Known())
@@ -209,9 +220,9 @@ def plan(
 
 def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Known]) -> list[Node]:
     hosts = inventory.hosts
-    wanted = max(1, options.nnodes or 1) + options.spares
+    wanted = max(1, options.least or options.nnodes or 1) + options.spares
     if (options.nnodes or options.spares) and wanted > len(hosts):
-        asked = [f"--nnodes {options.nnodes}"] * (options.nnodes is not None)
+        asked = [f"--nnodes {options.least or options.nnodes}"] * (options.nnodes is not None)
         asked += [f"--spares {options.spares}"] * (options.spares > 0)
         raise UsageError(f"{' '.join(asked)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
     hosts = hosts[: len(hosts) - options.spares if options.nnodes is None else options.nnodes]

@@ -18,7 +18,8 @@ class RunRecord:
     None for ever. grace, node_timeout: seconds. restarts: its engine starts ranks again by itself. logs: the run's
     folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt: how many
     starts of it came before; max_restarts: failures after which fleet starts it again.
-    stall_timeout: seconds of silence after which an attempt is over, None: never."""
+    stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
+    must be left; 0: all must."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -35,6 +36,7 @@ class RunRecord:
     attempt: int = 0
     max_restarts: int = 0
     stall_timeout: float | None = None
+    least: int = 0
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -54,7 +56,7 @@ class RunRecord:
 
     def about(self) -> About:
         """What each node keeps of it."""
-        return {
+        about: About = {
             "engine": self.engine,
             "script": self.script,
             "owner": self.owner,
@@ -67,6 +69,9 @@ class RunRecord:
             "max_restarts": self.max_restarts,
             "stall_timeout": self.stall_timeout,
         }
+        if self.least:
+            about["least"] = self.least
+        return about
 
     def as_json(self) -> dict[str, Any]:
         """For from_json() in another process of this machine."""

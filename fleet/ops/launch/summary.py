@@ -51,11 +51,11 @@ def summarise(
         code = EXIT_INTERRUPTED
     elif failure is not None:
         code = failure.exit_code or EXIT_HOST_FAILED
-    elif incomplete or any(node.status.get("left") for node in gang.nodes.values()):
+    elif set(incomplete) - gang.away or any(node.status.get("left") for node in gang.nodes.values()):
         code = EXIT_HOST_FAILED
     results = tuple(_result(gang.nodes[host.name], run) for host in run.hosts)
     first = describe(failure, run, logs, gang, tail) if failure else None
-    if code == EXIT_OK and not all(result.ok for result in results):
+    if code == EXIT_OK and not all(result.ok for result in results if result.host not in gang.away):
         code = EXIT_HOST_FAILED
     return Report(
         "launch",

@@ -1,0 +1,222 @@
+"""Runs that go on with fewer nodes and take them back: `--nnodes MIN:MAX`, torchrun's own elasticity.
+
+torchrun's agents agree on who takes part; fleet lets them. A node that goes away is no reason to stop while enough are
+left, and its agent is started again when its host answers. Ranks that wait for one which will never answer notice it
+after half an hour: they are ended, so that their agents start them again without it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from fleet.errors import FleetError, HostFailed, Interrupted, Reason
+from fleet.model import Host
+from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.start import START_SECONDS, STOP_SECONDS, supervise_spec
+from fleet.protocol.messages import run
+from fleet.protocol.messages.values import Failed
+from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Session
+from fleet.transport.program import call
+
+RETRY_SECONDS, REFUSED_SECONDS = 2.0, 10.0
+HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
+
+
+class ElasticGang(Gang):
+    """least: nodes that must be left. away: hosts that went, and are not back. The first node is where ranks meet:
+    nothing goes on without it."""
+
+    def __init__(self, nodes: Mapping[str, int], least: int) -> None:
+        super().__init__(nodes, restarts=True)
+        self.least = least
+
+    def node_status(self, host: str, status: run.RunState) -> str | None:
+        reason = super().node_status(host, status)
+        node = self.nodes[host]
+        for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
+        if reason is None or for_good or reason.startswith(INTERRUPTED):
+            return reason
+        return self._without(host, reason)
+
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str | None:
+        reason = super().node_lost(host, heard, why)
+        return reason and self._without(host, reason)
+
+    def _without(self, host: str, reason: str) -> str | None:
+        if self.stopped_at is not None:
+            return reason
+        self.away.add(host)
+        left = len(self.nodes) - len(self.away)
+        if self.nodes[host].node_rank == 0:
+            return f"{reason}: ranks meet there, nothing goes on without it"
+        if left < self.least:
+            return f"{reason}: {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.least}"
+        return None
+
+    def back(self, host: str) -> None:
+        """It takes part again, as if it had just been started."""
+        self.away.discard(host)
+        self.nodes[host] = NodeState(host, self.nodes[host].node_rank)
+
+    def gone_at(self, host: str) -> float:
+        """When a host that is away went, on the head's clock."""
+        node = self.nodes[host]
+        return node.lost or node.began
+
+    def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
+        return super()._rank_failures(collateral) if self.stopped_at is not None else []
+
+    def _node_failures(self) -> list[Failure]:
+        found = super()._node_failures()
+        return found if self.stopped_at is not None else [each for each in found if each.host not in self.away]
+
+
+def gang_of(record: RunRecord) -> Gang:
+    nodes = {node.host.name: node.node_rank for node in record.nodes}
+    return ElasticGang(nodes, record.least) if record.least else Gang(nodes, record.restarts)
+
+
+class Elastic:
+    """Of a run: what is done about nodes that went. plan: to start one again; None where another head planned it.
+
+    followers, say, post: the run's. `watch` and `back` are called in its loop.
+    """
+
+    def __init__(
+        self,
+        gang: ElasticGang,
+        record: RunRecord,
+        plan: Plan | None,
+        folder: RunFolder,
+        runtime: Runtime,
+        followers: dict[str, Follower],
+        say: Callable[..., None],
+        post: Callable[[Heard], None],
+    ) -> None:
+        self._gang, self._record, self._plan, self._folder, self._runtime = gang, record, plan, folder, runtime
+        self._followers, self._say, self._post = followers, say, post
+        self._away: dict[str, float] = {}  # since when its loss is known here
+        self._attempts = dict.fromkeys(gang.nodes, record.attempt)
+        self._cancel = Cancel()
+        self._threads: list[threading.Thread] = []
+
+    def watch(self) -> None:
+        """Several times a second."""
+        now = time.monotonic()
+        for host in self._gang.away - self._away.keys():
+            self._away[host] = now
+            self._went(host)
+        for host, since in self._away.items():
+            if now - since > HANG_SECONDS:
+                self._away[host] = float("inf")
+                self._wake(host)
+
+    def _went(self, host: str) -> None:
+        gang = self._gang
+        if gang.stopped_at is not None:
+            return
+        left, of = len(gang.nodes) - len(gang.away), len(gang.nodes)
+        rest = "its part is started again when it answers" if self._plan else "whoever launched the run takes it back"
+        self._say(
+            "warning", f"{host} is out: the run goes on with {left} of {of} nodes; {rest}", "away", host, left=left
+        )
+        if self._plan is not None:
+            thread = threading.Thread(target=self._return, args=(self._record.node(host).host,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _wake(self, gone: str) -> None:
+        """End ranks that have not noticed that a node went."""
+        since = self._gang.gone_at(gone) - 2.0
+        for host, node in self._gang.nodes.items():
+            ended = [end for end in node.ranks.values() if node.clock.on_head(end.time) > since]
+            if host not in self._gang.away and not node.ended and not ended:
+                self._followers[host].renew_ranks()
+
+    # -- a host that is to come back, in a thread of its own -----------------------------------------------
+    def _return(self, host: Host) -> None:
+        self._followers[host.name].join()
+        pause = RETRY_SECONDS
+        while not self._cancel.wait(pause):
+            try:
+                session = self._runtime.transport.connect(host, self._cancel)
+            except FleetError:
+                continue
+            try:
+                self._start(host, session)
+                self._post(Heard(host.name, "back", session, time.time()))
+                return
+            except Interrupted:
+                session.close()
+                return
+            except FleetError as error:
+                session.close()
+                pause = REFUSED_SECONDS
+                self._say(
+                    "warning",
+                    Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}",
+                    "away",
+                    host.name,
+                )
+
+    def _start(self, host: Host, session: Session) -> None:
+        """Its part of the run, once nothing is left of the last one there, and all that it wrote is here."""
+        assert self._plan is not None
+        last = self._attempts[host.name]
+        ready: run.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
+        answer = call(session, "run.ready", ready, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
+        if answer["left"]:
+            raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+        if answer["forbidden"]:
+            raise Interrupted("stopped meanwhile")
+        self._fetch(host, last)
+        self._folder.set_aside(host.name, last)
+        self._attempts[host.name] = last + 1
+        record = replace(self._record, attempt=last + 1)
+        spec = supervise_spec(self._plan, self._plan.node(host.name), record)
+        started = call(session, "run.supervise", spec, run.Started | Failed, timeout=START_SECONDS)
+        if started["event"] == "failed":
+            raise HostFailed(Reason.of_node(started["message"]), host=host.name, hint=started["hint"])
+        if self._cancel.is_set():
+            stop: run.StopSpec = {"run": self._record.run_id, "grace": 0.0, "reason": "the run is over"}
+            call(session, "run.stop", stop, run.Stopped, timeout=STOP_SECONDS)
+            raise Interrupted("the run is over")
+
+    def _fetch(self, host: Host, attempt: int) -> None:
+        """The rest of what it wrote before it went."""
+        Follower(
+            self._record.run_id,
+            host,
+            None,
+            self._runtime.transport,
+            self._folder.node(host.name),
+            lambda heard: None,
+            lambda event: None,
+            self._record.node_timeout,
+            attempt=attempt,
+            once=True,
+        ).run()
+
+    def back(self, host: str, follower: Follower) -> None:
+        """follower: of what it does now."""
+        self._gang.back(host)
+        self._away.pop(host, None)
+        self._followers[host] = follower
+        follower.start()
+        of = len(self._gang.nodes)
+        said = f"{host} is back: the run goes on with {of - len(self._gang.away)} of {of} nodes"
+        self._say("info", said, "back", host, attempt=self._attempts[host])
+
+    def close(self) -> None:
+        """Nobody is taken back any more."""
+        self._cancel.set()
+        for thread in self._threads:
+            thread.join(START_SECONDS + STOP_SECONDS)
