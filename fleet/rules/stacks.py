@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,7 +74,7 @@ def place_of(stack: RankStack) -> str:
     python = [frame for frame in frames if not frame["native"]]
     if not python:
         name, file = (frames[0]["name"], short(frames[0]["file"])) if frames else (stack["waits"], "kernel")
-        return f"{plain_name(name)} ({file})" if name else "unknown"
+        return f"{plain_name(name)} ({file})" if name else "an unknown place"
     own = next((frame for frame in python if not _LIBRARY.match(frame["file"])), None)
     inner = next((frame for frame in python if not _STANDARD.match(frame["file"])), python[0])
     names = [name for part, name in LANDMARKS for frame in python if frame["file"].endswith(part)]
@@ -109,7 +109,7 @@ def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
         result.append(
             Place(
                 tuple(stack["rank"] for _, stack in members),
-                tuple(dict.fromkeys(host for host, _ in members)),
+                _unique(host for host, _ in members),
                 place_of(richest),
                 richest,
             )
@@ -124,9 +124,14 @@ def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
 
 def in_short(found: Sequence[Place]) -> str:
     """ "ranks 0-30 in all_reduce (train.py:20); rank 31 on gpu4 in DataLoader (train.py:18)"."""
-    shown = found[:4]
+    at: dict[str, Place] = {}
+    for it in found:
+        same = at.get(it.at)
+        both = replace(it, ranks=(*same.ranks, *it.ranks), hosts=_unique((*same.hosts, *it.hosts))) if same else it
+        at[it.at] = both
+    shown = list(at.values())[:4]
     words = [f"{it.who if it.odd else ranks_text(it.ranks)} in {it.at}" for it in shown]
-    more = len(found) - len(shown)
+    more = len(at) - len(shown)
     return "; ".join(words) + (f"; {counted(more, 'other place')}" if more else "")
 
 
@@ -153,6 +158,10 @@ def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
                 hosts.setdefault((stack["by"], stack["why"]), {})[host] = None
     for (by, why), names in hosts.items():
         yield f"{fold(names)}: by {by} only: {why}"
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _line(frame: Frame) -> str:

@@ -92,6 +92,7 @@ def test_another_way_to_the_same_place_is_not_odd() -> None:
     deeper[0]["name"] = "all_reduce"
     where = places({"n1": [stack(0, WAITS), stack(1, WAITS), stack(2, deeper), stack(3, LOADS)]})
     assert [(place.ranks, place.odd) for place in where] == [((0, 1), False), ((2,), False), ((3,), True)]
+    assert in_short(where) == "ranks 0-2 in all_reduce (train.py:20); rank 3 on n1 in DataLoader (train.py:18)"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_another_way_to_the_same_place_is_not_odd() -> None:
         ([frame("gc", "<frozen importlib._bootstrap>", 690), frame("<module>", TRAIN, 2)], "import (train.py:2)"),
         ([frame("all_reduce", SITE + "torch/x.py", 3)], "all_reduce (torch/x.py:3)"),
         ([frame("do_wait", "kernel")], "do_wait (kernel)"),
-        ([], "unknown"),
+        ([], "an unknown place"),
     ],
 )
 def test_a_place_in_a_few_words(frames: list[Frame], at: str) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
+from fleet.model import Host, Node
+from fleet.ops.launch.gang import Gang, RankEnd
+from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.record import RunRecord
+from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Stalls, Watch
+from fleet.protocol.messages.stacks import RankStack
+from fleet.rules.stacks import Place
 
 
 def told(
@@ -72,3 +79,32 @@ def test_what_was_not_seen_is_no_silence(blind: bool) -> None:
     else:  # this machine was suspended between two looks
         assert told(Watch(30.0, 0.0), 500, [], step=40.0) == []
     assert EARLY_SECONDS == 60.0
+
+
+@pytest.mark.parametrize(
+    ("rank", "host", "named"), [(3, "n2", (3, "n2", 1)), (77, "n2", (2, "n2", 0)), (None, "n1", (1, "n1", 1))]
+)
+def test_the_odd_one_out_is_the_failure(
+    tmp_path: Path, rank: int | None, host: str, named: tuple[int, str, int]
+) -> None:
+    """Also where a script has started ranks by an engine of its own, which numbers them."""
+    nodes = (Node(Host("n1", "10.0.0.1"), 0, 2, 0), Node(Host("n2", "10.0.0.2"), 1, 2, 2))
+    record = RunRecord("r", nodes, "command", "s", "10.0.0.1:1", tmp_path / "r", stall_timeout=9.0)
+    gang = Gang({"n1": 0, "n2": 1})
+    stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+    told: RankStack = {"rank": 1, "pid": 1, "by": "kernel", "state": "S", "waits": "", "threads": [], "why": None}
+    found = [] if rank is None else [Place((rank,), (host,), "fetch (s.py:1)", told, odd=True)]
+    failure = stalls._failure(found, {"n1": [1], "n2": [2, 3]}, "x")
+    assert (failure.rank, failure.host, failure.local_rank) == named
+    assert (failure.what, failure.exit_code) == ("stalled", 124) and "for 9 s (--stall-timeout): x" in str(failure.why)
+
+
+def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:
+    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), "torchrun", "s", "10.0.0.1:1", tmp_path / "r")
+    for restarts, running in ((False, {"n1": [1]}), (True, {"n1": [0, 1]})):
+        gang = Gang({"n1": 0}, restarts=restarts)
+        gang.rank_ended(RankEnd("n1", 0, 0, 0, 0, None, 1.0))
+        stalls = Stalls(record, gang, RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+        assert stalls._running() == running
+    gang.nodes["n1"].ended = True
+    assert stalls._running() == {}

@@ -159,8 +159,11 @@ class Stalls:
             self._taking.give_up()
 
     def _running(self) -> dict[str, list[int]]:
-        """By host: the ranks that have not ended."""
-        found = {node.host.name: self._gang.unaccounted(node.host.name, node.ranks) for node in self._record.nodes}
+        """By host: the ranks that have not ended, for good where their engine starts them again."""
+        found = {node.host.name: list(node.ranks) for node in self._record.nodes}
+        for host, ranks in found.items():
+            state = self._gang.nodes[host]
+            found[host] = self._gang.unaccounted(host, ranks) if not self._gang.restarts else ranks * (not state.ended)
         return {host: ranks for host, ranks in found.items() if ranks}
 
     def _tell(self, kind: Kind, running: Mapping[str, Sequence[int]], quiet: float) -> None:
@@ -226,9 +229,9 @@ class Stalls:
 
     def _failure(self, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> Failure:
         """The odd one out is the first that failed."""
-        odd = next((place for place in found if place.odd), None)
-        rank = odd.ranks[0] if odd else next(iter(running.values()))[0]
-        node = next(node for node in self._record.nodes if rank in node.ranks)
+        host, rank = next(((it.hosts[0], it.ranks[0]) for it in found if it.odd), (next(iter(running)), -1))
+        node = self._record.node(host)
+        rank = rank if rank in node.ranks else running.get(host, node.ranks)[0]  # a script's own have their own numbers
         seconds = self._record.stall_timeout or 0.0
         why = DeadlineError(
             f"no rank wrote anything for {seconds:g} s (--stall-timeout)" + (f": {short}" if short else ""),
