@@ -47,6 +47,9 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
         "ps": Verb("fleet.cli.runs:ps", "Show the runs on the hosts, whoever started them.", ("ps",), step=False),
         "logs": Verb("fleet.cli.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),
         "attach": Verb("fleet.cli.runs:attach", "Follow a run that goes on without its head.", ("attach",), step=False),
+        "stacks": Verb(
+            "fleet.cli.stacks:stacks", "Where a run's ranks stand, and which one elsewhere.", ("stacks",), step=False
+        ),
         "stop": Verb("fleet.cli.runs:stop", "End a run on all its nodes.", ("stop",)),
         "get": Verb("fleet.cli.get:get", "Checkpoints and results back to this machine.", ("get",)),
         "play": Verb("fleet.cli.play:play", "Run a playbook of these verbs.", step=False),
@@ -54,9 +57,6 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
     "When it fails, and more": {
         "ssh": Verb("fleet.cli.ssh:ssh", "A shell on a host, over the verified connection.", step=False),
         "forward": Verb("fleet.cli.ssh:forward", "A host's port as one of this machine.", step=False),
-        "stacks": Verb(
-            "fleet.cli.stacks:stacks", "Where a run's ranks stand, and which one elsewhere.", ("stacks",), step=False
-        ),
         "runs": Verb("fleet.cli.runs:runs", "The runs that have logs on this machine.", hosts=False, step=False),
         "kill-port": Verb(
             "fleet.cli.kill_port:kill_port", "Show who listens on a port, where, and end them.", ("kill_port",)

@@ -51,12 +51,13 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
         for name, host in found.hosts.items()
         if plan.ranks is None or plan.ranks.intersection(found.parts[name]["ranks"])
     }
-    if not parts:
-        raise UsageError(f"run {found.run_id} has no such rank", hint=f"fleet stacks {found.run_id}")
-    results = ask_stacks(found.run_id, parts, plan.ranks, plan.native, runtime)
+    # a script may have started ranks that have numbers of their own
+    results = ask_stacks(found.run_id, parts or found.hosts, plan.ranks, plan.native, runtime)
     stacks = told(results)
     where = places(stacks)
     known = {stack["rank"] for each in stacks.values() for stack in each}
+    if not parts and not known:
+        raise UsageError(f"run {found.run_id} has no such rank", hint=f"fleet stacks {found.run_id}")
     wanted = {rank for result in results if result.ok for rank in found.parts[result.host]["ranks"]}
     data = {
         "run": found.run_id,
