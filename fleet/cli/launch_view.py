@@ -28,9 +28,10 @@ from fleet.events import Event, Notice, Output, Round
 from fleet.rules.causes import together
 
 BUFFER_BYTES = 32 << 20
+SCREEN_BYTES = 1 << 20  # nobody reads more at once: a terminal shows what is new rather than all of a flood
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS = 0.1
-CALM_SECONDS = 0.05  # between two times that the live lines make room for others
+CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
 RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
 STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked", "room", "back")
@@ -86,7 +87,8 @@ class LaunchView:
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
         with self._wake:
-            if isinstance(event, Output) and (self._json or self._bytes + size > BUFFER_BYTES):
+            limit = SCREEN_BYTES if self._live else BUFFER_BYTES
+            if isinstance(event, Output) and (self._json or self._bytes + size > limit):
                 self._dropped += 0 if self._json else size
                 return
             self._queue.append(event)
@@ -104,6 +106,7 @@ class LaunchView:
                     self._bytes = 0
                     dropped, self._dropped = self._dropped, 0
                     closing = self._closing
+                began = time.monotonic()
                 if events or closing or self.tracebacks.waits():
                     with terminal.aside():
                         for event in events if self._json or self._level > 0 else folded(events):
@@ -118,7 +121,8 @@ class LaunchView:
                 sys.stdout.flush()
                 if self._live:
                     with self._wake:
-                        self._wake.wait_for(lambda: self._closing, CALM_SECONDS)
+                        calm = min(MAX_CALM_SECONDS, max(CALM_SECONDS, time.monotonic() - began))
+                        self._wake.wait_for(lambda: self._closing, calm)
         except (OSError, ValueError):
             # whoever read our output has gone, or its disk is full: the run goes on, its files are written
             return
