@@ -26,13 +26,21 @@ def remains() -> "list[Remains]":
     found: list[Remains] = []
     for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
         folder = os.path.join(runs_root(), name)
-        spec, status = read_json(os.path.join(folder, SPEC)), read_status(folder)
-        if name[0] == "." or spec.get("node") != NODE or not since_boot(folder) or owners(folder):
+        spec = read_json(os.path.join(folder, SPEC))
+        run = spec.get("run")
+        if (
+            name[0] == "."
+            or not isinstance(run, str)
+            or spec.get("node") != NODE
+            or not since_boot(folder)
+            or owners(folder)
+        ):
             continue
+        status = read_status(folder)  # behind the look at its owners: they may have written their last
         over = status.get("state") in FINAL
         if not over:
-            status = bury(spec["run"], folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
-        left = sorted(marked(spec["run"])) if status.get("left") else []
+            status = bury(run, folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
+        left = sorted(marked(run)) if status.get("left") else []
         if left or not over:
-            found.append({"run": spec["run"], "ended": not over, "left": list(map(stuck, left[:TOLD]))})
+            found.append({"run": run, "ended": not over, "left": list(map(stuck, left[:TOLD]))})
     return found
