@@ -77,7 +77,7 @@ def play_some(waiting: deque[Fault], rows: list[Row]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="NAME", help="faults with this in their names, by comma")
-    parser.add_argument("--jobs", type=int, default=3, help="labs at once; faults mostly wait [3]")
+    parser.add_argument("--jobs", type=int, default=4, help="labs at once; faults mostly wait [4]")
     parser.add_argument("--list", action="store_true", help="the faults' names")
     args = parser.parse_args()
     faults = [f for f in FAULTS if any(part in f.name for part in args.only.split(","))]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.ground import COMMON, Ground, until, wait
+from tests.chaos.ground import COMMON, Ground, Unexpected, until, wait
 from tests.chaos.head_faults import disk_of_2_mb
 from tests.chaos.node_faults import LOGS, WHOLE, freeze_5, kill_follower, restart_sshd, survived
 from tests.chaos.rank_faults import ended
@@ -19,14 +19,10 @@ COUNT = ("./ranks.py", "count")
 LONG = 2500  # steps, of 10 ms at least
 
 
-def logs_begun(ground: Ground) -> bool:
-    return len([path for path in ground.folder.glob("runs/*-*/*/rank*.out") if path.stat().st_size]) >= 8
-
-
-def detach(ground: Ground, *argv: str) -> None:
+def detach(ground: Ground, *argv: str, count: int = 8) -> None:
     """A run that is left to itself at once; its logs come here all the same."""
     ground.fleet(*COMMON, "--detach", *argv, check=True)
-    until(lambda: logs_begun(ground), "ranks to write")
+    until(lambda: len([p for p in ground.run().glob("*/rank*.out") if p.stat().st_size]) >= count, "ranks to write")
 
 
 def outcome(ground: Ground) -> Seen:
@@ -153,13 +149,68 @@ def stop_one_of_two(ground: Ground) -> Seen:
     )
 
 
+def replaced(detached: bool) -> Callable[[Ground], Seen]:
+    """A node is frozen for good. A spare takes its place, and the ranks go on from their checkpoints."""
+    argv = ("--spares", "1", "--node-timeout", "4", "--lease", "20", "./ranks.py", "resume", "1500")
+
+    def go(ground: Ground) -> Seen:
+        victim = ground.names[1]
+        ground.undo.callback(lambda: [ground.lab.sh(host, "rm -f /root/saved-*") for host in ground.names])
+        process = None if detached else ground.launch(*argv, count=6)
+        if detached:
+            detach(ground, *argv, count=6)
+        time.sleep(2)
+        ground.lame("freeze", victim)
+        seen = ended(ground, wait(process)) if process else outcome(ground)
+        begins = [resumed(ground, rank, 1500) for rank in range(6)]
+        went_on = sum(begin > 0 for begin in begins)
+        ground.heal(victim)
+        until(lambda: [e for e in ground.events() if e["event"] == "cleaned"], "the frozen node to be cleaned", 40)
+        found = [e["replaced"] for e in ground.events() if e["event"] == "restart"]
+        instead = " ".join(f"{host} replaced: {why}" for each in found for host, why in each.items())
+        return Seen(
+            seen.code,
+            f"{seen.cause}; {instead}",
+            f"{went_on} went on, {6 - went_on} began again; {ground.log_digests()}",
+        )
+
+    return go
+
+
+def resumed(ground: Ground, rank: int, steps: int) -> int:
+    """The first line of a rank's last attempt, of which each line up to the last one must be there, once."""
+    (log,) = ground.run().glob(f"*/rank{rank}.out")
+    lines = log.read_text().splitlines()
+    begin = int(lines[0].split()[-1])
+    if lines != [f"rank {rank} line {step}" for step in range(begin, steps)]:
+        raise Unexpected(f"{log} is not whole")
+    return begin
+
+
 BACK = "^all well dropped resumed"
 SUPERVISOR = "^supervisor on lab03: .*supervisor of this run was killed"
+REPLACED, WENT_ON = "^all well.* lab02 replaced: .*silent", f"4 went on, 2 began again; {LOGS}"
 FAULTS = (
     Fault("the head is killed -9, attached within the lease", taken_up, 0, "^all well", WHOLE),
     Fault("the head's link is cut for 20 s", survived(cut_all_20, LONG), 0, BACK, WHOLE),
     Fault("the head is stopped for 30 s", survived(pause_30, 3500), 0, "^all well", WHOLE),
     Fault("a node's link flaps", survived(flap, LONG), 0, "^all well", WHOLE),
+    Fault(
+        "a node is frozen for good, a spare takes its place",
+        replaced(detached=False),
+        0,
+        REPLACED,
+        WENT_ON,
+        settle=60,
+    ),
+    Fault(
+        "detached: a node is frozen for good, a spare takes its place",
+        replaced(detached=True),
+        0,
+        REPLACED,
+        WENT_ON,
+        settle=60,
+    ),
     Fault("one of four disks is full", node_full, 7, "^rank on lab02 .*the disk of ~/.fleet/runs is full there", LOGS),
     Fault(
         "two runs, 'fleet stop' of one",
