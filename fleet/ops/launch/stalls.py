@@ -236,9 +236,7 @@ class Stalls:
         why = DeadlineError(
             f"no rank wrote anything for {seconds:g} s (--stall-timeout)" + (f": {short}" if short else ""),
             kind="stalled",
-            hint=f"{self._record.logs / STACKS_FILE} has the stacks; where it only takes long: a longer --stall-timeout"
-            if short
-            else "where it only takes long: a longer --stall-timeout",
+            hint="where it only takes long: a longer --stall-timeout",
         )
         when, local_rank = time.time(), rank - node.first_rank
         return Failure(node.host.name, node.node_rank, why.exit_code, when, rank, local_rank, what="stalled", why=why)
