@@ -51,7 +51,8 @@ def forbid(run: str, attempt: "int | None") -> None:
 
 
 def may_start_again(folder: str) -> bool:
-    return bool((read_json(os.path.join(folder, SPEC)).get("about") or {}).get("max_restarts"))
+    about = read_json(os.path.join(folder, SPEC)).get("about") or {}
+    return bool(about.get("max_restarts") or about.get("spares"))
 
 
 def ask(folder: str, grace: float, reason: str) -> bool:

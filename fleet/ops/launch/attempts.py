@@ -57,13 +57,17 @@ class Course:
         plan = replace(self.plan, attempt=self.plan.attempt + 1)
         if 0 < len(lost) <= len(plan.spares):
             return Course(plan.without(lost), self.restarts, quick, lost)
-        return Course(plan, self.restarts + 1, quick) if self.restarts < plan.job.max_restarts else None
+        return Course(plan, self.restarts + 1, quick) if self.restarts < self.most else None
 
     @property
     def goes_on(self) -> bool:
         """Whether a failure need not be the end."""
-        least, most = self.plan.world.least, self.plan.job.max_restarts
-        return least > 0 or self.restarts < most or bool(self.plan.spares)
+        return self.plan.world.least > 0 or self.restarts < self.most or bool(self.plan.spares)
+
+    @property
+    def most(self) -> int:
+        """Restarts."""
+        return self.plan.job.max_restarts
 
     @property
     def pause(self) -> float:
@@ -120,7 +124,7 @@ def _tell(
     course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
 ) -> dict[str, Any]:
     """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
-    failure, most = report.data["first_failure"], course.plan.job.max_restarts
+    failure, most = report.data["first_failure"], course.most
     log = folder.aside(record.attempt) / failure["host"] / failure["log"].rpartition("/")[2]
     told = {name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what", "message")}
     data = folder.event(

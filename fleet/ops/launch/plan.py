@@ -138,6 +138,7 @@ class Plan:
             0 if self.world.least else job.max_restarts,
             options.stall_timeout,
             self.world.least,
+            len(self.spares),
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:

@@ -17,7 +17,7 @@ class RunRecord:
     """nodes: in node-rank order. engine, script: as they were asked for. lease: seconds that it goes on without a head,
     None for ever. grace, node_timeout: seconds. restarts: its engine starts ranks again by itself. logs: the run's
     folder on this machine. owner: USER@HEAD of who started it, and when, in seconds since the epoch. attempt: how many
-    starts of it came before; max_restarts: failures after which fleet starts it again.
+    starts of it came before; max_restarts: failures after which fleet starts it again; spares: hosts that stand by.
     stall_timeout: seconds of silence after which an attempt is over, None: never. least: of an elastic run, nodes that
     must be left; 0: all must."""
 
@@ -37,6 +37,12 @@ class RunRecord:
     max_restarts: int = 0
     stall_timeout: float | None = None
     least: int = 0
+    spares: int = 0
+
+    @property
+    def restartable(self) -> bool:
+        """Whether another attempt may follow."""
+        return self.max_restarts + self.spares > 0
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -67,6 +73,7 @@ class RunRecord:
             "restarts": self.restarts,
             "attempt": self.attempt,
             "max_restarts": self.max_restarts,
+            "spares": self.spares,
             "stall_timeout": self.stall_timeout,
         }
         if self.least:

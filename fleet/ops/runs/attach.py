@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,11 +18,18 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops.launch.attempts import follow_run
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
+from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.start import Sessions
+from fleet.ops.launch.summary import left_alone
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, chosen, find, missing
+from fleet.ops.runs.logs import LogsPlan
+from fleet.ops.runs.watch import watch
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
+
+# as long as another head may wait before it starts a run again, and then some
+AGAIN_SECONDS, ASK_AGAIN_SECONDS = 45.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -54,28 +62,65 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
     found = chosen(plan.word, runs, asked)
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
-    record = found.record(plan.runs_dir)
-    folder = take(found, plan.runs_dir)
+    folder = RunFolder.open(plan.runs_dir, found.run_id)
+    if not folder.held and folder.holder().get("restarts") and _machine(folder) == gethostname():
+        # it knows how to start the run again, and we do not
+        record = found.record(plan.runs_dir)
+        runtime.emit(_attached(found, record, {}))
+        report = watch(LogsPlan(plan.inventory, found.run_id, plan.runs_dir, tail=0), folder, runtime)
+        if report is not None or not folder.held:
+            folder.release()
+            return report or left_alone(record)
+    folder = folder if folder.held else take(found, plan.runs_dir)
     try:
-        size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
-        runtime.emit(
-            Notice(
-                "info",
-                f"run {record.run_id}: {found.state}, {size}, logs in {record.logs}",
-                data=folder.event(
-                    "attached",
-                    version=VERSION,
-                    world_size=record.world_size,
-                    first_ranks=record.first_ranks,
-                    logs=str(record.logs),
-                    state=found.state,
-                    started=record.started,
-                ),
-            )
-        )
-        return follow_run(record, folder, sessions.take_all(found.hosts), runtime)
+        while True:
+            record = found.record(plan.runs_dir)
+            folder.begin(record.attempt)
+            runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
+            report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
+            later = None if report.data.get("detached") else _another(report, record, plan, runtime)
+            if later is None:
+                return report
+            found = later
     finally:
         folder.release()
+
+
+def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "world_size": record.world_size,
+        "first_ranks": record.first_ranks,
+        "logs": str(record.logs),
+        "state": found.state,
+        "started": record.started,
+    }
+
+
+def _attached(found: FoundRun, record: RunRecord, event: dict[str, Any]) -> Notice:
+    size = f"{counted(record.world_size, 'rank')} on {counted(len(record.nodes), 'node')}"
+    which = f", attempt {record.attempt}" * (record.attempt > 0)
+    text = f"run {record.run_id}: {found.state}{which}, {size}, logs in {record.logs}"
+    return Notice("info", text, data=event or {"event": "attached", "time": time.time(), **_told(found, record)})
+
+
+def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
+    """The attempt that another process begins after one that failed; None where none does."""
+    if not record.restartable or report.data["first_failure"] is None:
+        return None
+    here = record.owner == whoami()
+    if not here:
+        text = f"it may be started again by {record.owner}: that is waited for, {AGAIN_SECONDS:.0f} s at most"
+        runtime.emit(Notice("info", text, data={"event": "notice", "time": time.time(), "message": text}))
+    until = time.monotonic() + (0.0 if here else AGAIN_SECONDS)
+    while time.monotonic() < until and not runtime.cancel.is_set() and not runtime.detach.wait(ASK_AGAIN_SECONDS):
+        runs, _ = find(plan.inventory, runtime, live=True)
+        for run in runs:
+            if run.run_id == record.run_id and run.record(plan.runs_dir).attempt > record.attempt:
+                return run
+    text = "nothing starts it again: what launched it does not follow it any more"
+    runtime.emit(Notice("warning", text))
+    return None
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
@@ -85,7 +130,7 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
     if folder.held:
         return folder
     who = folder.holder()
-    machine = who.get("machine", gethostname())  # a home folder may be several machines'
+    machine = _machine(folder)
     if who.get("helper") and machine == gethostname():
         os.kill(int(who["pid"]), signal.SIGTERM)
         if folder.hold(HANDOVER_SECONDS):
@@ -96,5 +141,10 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
     )
 
 
+def _machine(folder: RunFolder) -> str:
+    """Whose process holds it: a home folder may be several machines'."""
+    return str(folder.holder().get("machine", gethostname()))
+
+
 def _shown(machine: str) -> str:
-    return "this machine" if machine == gethostname() else str(machine)
+    return "this machine" if machine == gethostname() else machine

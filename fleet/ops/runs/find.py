@@ -101,6 +101,7 @@ class FoundRun:
             about.get("max_restarts", 0) if about else 0,
             about.get("stall_timeout") if about else None,
             about.get("least", 0) if about else 0,
+            about.get("spares", 0) if about else 0,
         )
 
     def as_json(self) -> dict[str, Any]:

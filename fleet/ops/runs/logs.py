@@ -74,7 +74,7 @@ class Reader:
     plan: LogsPlan
     emit: Callable[[Output], None]
     begins: Mapping[str, Mapping[str, int]] | None = None
-    offsets: dict[Path, int] = field(default_factory=dict)
+    offsets: dict[tuple[Path, int], int] = field(default_factory=dict)
 
     def poll(self) -> bool:
         """Whether there was any."""
@@ -85,13 +85,14 @@ class Reader:
             if self.begins is not None and path.parent.name not in self.begins:
                 continue
             rank, stream = stream_of(path.name)
-            if path not in self.offsets:
+            file = path, path.stat().st_ino  # another attempt's is another file
+            if file not in self.offsets:
                 tail = 0 if self.plan.tail is None else tail_offset(path, self.plan.tail)
-                self.offsets[path] = max(tail, (self.begins or {}).get(path.parent.name, {}).get(path.name, 0))
+                self.offsets[file] = max(tail, (self.begins or {}).get(path.parent.name, {}).get(path.name, 0))
             with path.open("rb") as f:
-                f.seek(self.offsets[path])
+                f.seek(self.offsets[file])
                 while data := f.read(CHUNK):
-                    self.offsets[path] += len(data)
+                    self.offsets[file] += len(data)
                     self.emit(Output(path.parent.name, "stdout" if stream == "stdout" else "stderr", data, rank))
                     moved = True
         return moved

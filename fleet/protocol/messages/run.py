@@ -96,13 +96,14 @@ _About = TypedDict(
 
 class About(_About, total=False):
     """attempt: how many starts of the whole gang came before this one; max_restarts: how many failures it may take.
-    stall_timeout: seconds of silence after which it is over, None: never.
-    least: of an elastic run, nodes that must be left."""
+    stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run, nodes that must be
+    left. spares: how many lost nodes it may take."""
 
     attempt: Whole
     max_restarts: Whole
     stall_timeout: float | None
     least: Whole
+    spares: Whole
 
 
 # a run on one node. devices: GPUs that it was given, None: all. host: what the head that started it calls this node.

@@ -1,0 +1,83 @@
+"""Looking on while a process of this machine follows a run: its events and logs from the run's folder, its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from fleet.errors import ConnectError, FleetError
+from fleet.events import Event, Notice
+from fleet.model import Report, Result
+from fleet.ops.launch.logs import RunFolder, read_object
+from fleet.ops.runs.logs import POLL_SECONDS, LogsPlan, Reader
+from fleet.runtime import Runtime
+
+ERRORS = {"lost", "stubborn", "incomplete", "blocked", "no-restart"}
+WARNINGS = {"dropped", "advice", "build-lock", "janitor", "restart", "left-out"}
+
+
+def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
+    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours."""
+    looking = False
+
+    def show(event: Event) -> None:
+        if looking:
+            runtime.emit(event)
+
+    reader, told = Reader(folder.path, plan, show), _Told(folder)
+    reader.poll()
+    list(told.news())
+    looking = True
+    while not runtime.detach.is_set() and not runtime.cancel.is_set():
+        free = folder.hold()
+        for record in told.news():
+            show(Notice(_level(record), str(record.get("message", "")), record.get("host"), None, record))
+        reader.poll()
+        if free:
+            return report_of(folder)
+        runtime.detach.wait(POLL_SECONDS)
+    return None
+
+
+class _Told:
+    """What is new in events.jsonl."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path, self._offset = folder.path / "events.jsonl", 0
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        with self._path.open("rb") as f:
+            f.seek(self._offset)
+            whole = f.read().rpartition(b"\n")[0]
+        self._offset += len(whole) + bool(whole)
+        for line in whole.splitlines():
+            record = json.loads(line)
+            if record["event"] not in ("summary", "started", "kept", "cleaned"):
+                yield record
+
+
+def _level(record: dict[str, Any]) -> Literal["info", "warning", "error"]:
+    kind = record["event"]
+    if kind in ERRORS or kind == "rank" and (record.get("status") or record.get("signal")):
+        return "error"
+    return "warning" if kind in WARNINGS else "info"
+
+
+def report_of(folder: RunFolder) -> Report | None:
+    """As its summary.json tells; None while there is none."""
+    summary = read_object(folder.path / "summary.json")
+    if "exit_code" not in summary:
+        return None
+    results = tuple(_result(name, host) for name, host in summary["hosts"].items())
+    data = {name: value for name, value in summary.items() if name not in ("verb", "ok", "exit_code", "hosts")}
+    return Report("launch", results, summary["exit_code"], data)
+
+
+def _result(name: str, host: dict[str, Any]) -> Result:
+    told = host.pop("error")
+    error: FleetError | None = None
+    if told is not None:
+        error = ConnectError(told["message"], hint=told["hint"], kind=told["kind"], host=name)
+    own = {key: value for key, value in host.items() if key not in ("ok", "exit_status", "stdout", "stderr")}
+    return Result(name, host["ok"], host["exit_status"], error=error, data=own)
