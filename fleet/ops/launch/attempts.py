@@ -38,6 +38,11 @@ READY_SECONDS = 30.0
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 
 
+def pause_before(attempt: int) -> float:
+    """Seconds of waiting, where those before it were quick to fail."""
+    return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, attempt - 1)))
+
+
 @dataclass(frozen=True)
 class Course:
     """What starting a run again takes. plan: of the attempt under way. restarts: failures so far. quick: those in a row
@@ -72,7 +77,7 @@ class Course:
     @property
     def pause(self) -> float:
         """Seconds before the attempt begins: a script that fails at once is not started again and again at once."""
-        return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, self.quick - 1)))
+        return pause_before(self.quick)
 
 
 def follow_run(
@@ -126,22 +131,22 @@ def _tell(
     """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
     failure, most = report.data["first_failure"], course.most
     log = folder.aside(record.attempt) / failure["host"] / failure["log"].rpartition("/")[2]
-    told = {name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what", "message")}
-    data = folder.event(
-        "restart",
-        attempt=course.plan.attempt,
-        restart=course.restarts,
-        max_restarts=most,
-        **told,
-        replaced={name: error.message for name, error in course.lost.items()},
-        seconds=round(lasted, 3),
-        log=str(log),
-    )
     which = f"restart {course.restarts} of {most}"
     if course.lost:
         spares = [host.name for host in course.plan.hosts if host not in record.hosts]
         which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
     said = f"{which} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
+    data = folder.event(
+        "restart",
+        message=said,
+        attempt=course.plan.attempt,
+        restart=course.restarts,
+        max_restarts=most,
+        **{name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what")},
+        replaced={name: error.message for name, error in course.lost.items()},
+        seconds=round(lasted, 3),
+        log=str(log),
+    )
     runtime.emit(Notice("warning", said, data=data))
     return {name: value for name, value in data.items() if name != "event"}
 
@@ -190,21 +195,18 @@ def _begin(
     folder.begin(record.attempt)
     for host, answer in started.items():
         folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
-    runtime.emit(
-        Notice(
-            "info",
-            f"attempt {record.attempt}: ranks meet at {record.master}; logs of the last one are in "
-            f"{folder.aside(last.attempt)}",
-            data=folder.event(
-                "attempt",
-                attempt=record.attempt,
-                master=record.master,
-                world_size=record.world_size,
-                first_ranks=record.first_ranks,
-                started=record.started,
-            ),
-        )
+    where = f"logs of the last one are in {folder.aside(last.attempt)}"
+    text = f"attempt {record.attempt}: ranks meet at {record.master}; {where}"
+    data = folder.event(
+        "attempt",
+        message=text,
+        attempt=record.attempt,
+        master=record.master,
+        world_size=record.world_size,
+        first_ranks=record.first_ranks,
+        started=record.started,
     )
+    runtime.emit(Notice("info", text, data=data))
     return plan, record, sessions.take_all(host.name for host in plan.hosts)
 
 

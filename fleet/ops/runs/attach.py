@@ -15,10 +15,10 @@ from typing import Any
 from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report
-from fleet.ops.launch.attempts import follow_run
+from fleet.ops.launch.attempts import follow_run, pause_before
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
-from fleet.ops.launch.record import RunRecord, whoami
+from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import Sessions
 from fleet.ops.launch.summary import left_alone
 from fleet.ops.plans import Line
@@ -28,8 +28,8 @@ from fleet.ops.runs.watch import watch
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-# as long as another head may wait before it starts a run again, and then some
-AGAIN_SECONDS, ASK_AGAIN_SECONDS = 45.0, 1.0
+MARGIN_SECONDS = 10.0  # in which another head starts a run again, once it has waited
+ASK_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,9 @@ def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runti
     """The attempt that another process begins after one that failed; None where none does."""
     if not record.restartable or report.data["first_failure"] is None:
         return None
-    here = record.owner == whoami()
-    if not here:
-        text = f"it may be started again by {record.owner}: that is waited for, {AGAIN_SECONDS:.0f} s at most"
-        runtime.emit(Notice("info", text, data={"event": "notice", "time": time.time(), "message": text}))
-    until = time.monotonic() + (0.0 if here else AGAIN_SECONDS)
+    seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
+    runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
+    until = time.monotonic() + seconds
     while time.monotonic() < until and not runtime.cancel.is_set() and not runtime.detach.wait(ASK_AGAIN_SECONDS):
         runs, _ = find(plan.inventory, runtime, live=True)
         for run in runs:

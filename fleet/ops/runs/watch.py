@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from fleet.errors import ConnectError, FleetError
@@ -18,7 +19,8 @@ WARNINGS = {"dropped", "advice", "build-lock", "janitor", "restart", "left-out"}
 
 
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
-    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours."""
+    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
+    plan: its tail is 0."""
     looking = False
 
     def show(event: Event) -> None:
@@ -28,7 +30,7 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     reader, told = Reader(folder.path, plan, show), _Told(folder)
     reader.poll()
     list(told.news())
-    looking = True
+    looking, reader.plan = True, replace(plan, tail=None)  # of files that come from here on all is new
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
         for record in told.news():
