@@ -167,14 +167,12 @@ class Follower(threading.Thread):
         """Connect if need be, follow until the end or until something breaks."""
         try:
             if self._session is None:
-                self.shut = None
                 self._session = self._transport.connect(self.host, self._cancel)
             self._follow(self._session)
         except _Restart:
             self.tell("unblocked")
         except FleetError as error:
-            if error.kind in ("refused", "auth"):
-                self.shut = error
+            self.shut = error if error.kind in ("refused", "auth") else None
             self._nonsense += isinstance(error, ProtocolError)
             stranger = error.kind == "host-key"  # no wait makes it the right one
             if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():

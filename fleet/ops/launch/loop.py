@@ -22,6 +22,7 @@ from fleet.ops.launch.silence import Silence
 from fleet.ops.launch.stalls import Stalls
 from fleet.ops.launch.summary import left_alone, summarise
 from fleet.protocol.messages.run import News, RankEnded
+from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
 from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
@@ -122,8 +123,10 @@ class Run:
 
     def _seconds(self) -> float:
         """How long it ran: it may have been over before it was looked at."""
-        last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in self.gang.nodes.values()), default=0.0)
-        return max(0.0, (last if 0 < last < self._began else time.time()) - (self.record.started or self._began))
+        nodes = self.gang.nodes.values()
+        last = max((node.clock.on_head(node.status.get("time", 0.0)) for node in nodes), default=0.0)
+        was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
+        return max(0.0, (last if was_over else time.time()) - (self.record.started or self._began))
 
     def _leave(self) -> Report:
         """Let it go on without this process."""
