@@ -22,11 +22,13 @@ import pytest
 
 from fleet.cli import data, kill_port, launch_summary, setup_ssh, sync, terminal, wheels
 from fleet.cli import exec as exec_verb
+from fleet.cli.board import KEYS
 from fleet.cli.context import finish
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.main import run
 from fleet.cli.output import write_folded
 from fleet.cli.progress import ProgressLine
+from fleet.cli.ranks import Scrolling
 from fleet.errors import ConnectError, DeadlineError
 from fleet.events import Finished, Notice, Output, Progress, Round, Started
 from fleet.model import Report, Result
@@ -329,6 +331,32 @@ def launch_says_who_and_why() -> None:
         launch_summary.show_summary(failure(), LaunchView(GPUS[:4]))
 
 
+def launch_while_it_runs() -> None:
+    names = GPUS[:40]
+    view = LaunchView(names, scrolls=Scrolling(first=True))
+    began = {"event": "running", "world_size": 320, "first_ranks": {name: 8 * n for n, name in enumerate(names)}}
+
+    def happens(*events: Any, at: float) -> None:
+        for event in events:
+            view._show(event)
+        if terminal.live(sys.stderr):
+            for text in view._board.lines(at, terminal.width(sys.stderr) or 0, 18, KEYS):
+                click.echo(f"~ live, after {at:g} s\n{text}")
+
+    def says(host: str, rank: int, text: str, at: float) -> Output:
+        return Output(host, "stderr", text.encode(), rank, time=at)
+
+    bar = "epoch 3: 45%|#############                | 450/1000 [01:12<01:28, 6.2it/s, loss=0.1234]"
+    happens(Notice("info", f"run {RUN}: 320 ranks on 40 nodes", data=began, time=0.1), at=1.0)
+    happens(
+        says("gpu01", 0, "\r45%|####    |", 73.0),
+        *(says(n, 8 * i, f"\r{bar}", 72.0) for i, n in enumerate(names[:32]) if i),
+        at=75.0,
+    )
+    happens(says("gpu33", 257, "loading shard 7\n", 9.0), says("gpu01", 0, "\nepoch 3 is over\n", 80.0), at=3672.0)
+    happens(*(Notice("info", "", data=each) for each in ({"event": "rank", "rank": 9}, {"event": "stop"})), at=3673.0)
+
+
 def step(text: str, event: str = "step") -> Notice:
     return Notice("info", text, data={"event": event})
 
@@ -341,6 +369,7 @@ CASES: list[Callable[[], None]] = [
     kill_port_shows,
     hosts_tables,
     launch_from_its_first_words,
+    launch_while_it_runs,
     launch_says_who_and_why,
 ]
 

@@ -285,7 +285,9 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
 
     assert said(20.0) == [], "we follow it"
     folder.release()
-    assert said(20.0) == [f"run {folder.path.name} has been without its head for 20 s; its nodes end it after 60 s"]
+    assert said(20.0) == [
+        f"run {folder.path.name} has been without its head for 20 s; if it goes on, its nodes end it after 60 s"
+    ]
     assert said(0.0) == said(61.0) == []
     folder.sign()
     assert time.time() - (folder.path / "events.jsonl").stat().st_mtime < 60

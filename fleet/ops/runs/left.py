@@ -23,6 +23,6 @@ def left_alone(runs_dir: Path) -> Iterator[Notice]:
         lease = read_object(folder / "run.json").get("lease")
         alone = time.time() - os.stat(events).st_mtime
         if isinstance(lease, int | float) and SIGN_SECONDS < alone < lease and not followed(folder):
-            text = "run {run} has been without its head for {alone}; its nodes end it after {lease}"
+            text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
             told = Reason(text, run=folder.name, alone=seconds(round(alone)), lease=seconds(lease))
             yield Notice("warning", told, None, f"fleet attach {folder.name}")
