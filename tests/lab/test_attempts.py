@@ -1,0 +1,96 @@
+"""A run that goes on after a failure: the whole gang again, or with a spare in a lost host's place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_launch import events, left_on, sha256, summary, until
+from tests.lab.virtual_lab import VirtualLab
+
+# counts as far as its first argument, from where it has been, a step each 0.2 s; the second: in which attempts rank 1
+# dies half way
+COUNT = """#!/bin/bash
+seen=$HOME/work/count.$FLEET_RUN_ID.$RANK
+n=$(cat "$seen" 2>/dev/null || echo 0)
+echo "attempt $FLEET_ATTEMPT port $MASTER_PORT rank $RANK of $WORLD_SIZE from $n"
+while [ "$n" -lt "$1" ]; do
+    n=$((n + 1)); echo "$n" > "$seen.new"; mv "$seen.new" "$seen"; sleep 0.2
+    if [ "$RANK" = 1 ] && [ "$FLEET_ATTEMPT" -lt "$2" ] && [ "$n" = $(($1 / 2 + FLEET_ATTEMPT)) ]; then
+        echo "rank 1 dies of attempt $FLEET_ATTEMPT" >&2; exit 7
+    fi
+done
+echo "ends at $n"
+"""
+
+
+@pytest.fixture(scope="module")
+def ready(lab: VirtualLab) -> VirtualLab:
+    lab.enrol()
+    for host in lab.names:
+        line = "cd && mkdir -p work && cat > work/count.sh && chmod +x work/count.sh"
+        lab.inside(host, "sh", "-c", line, stdin=COUNT.encode())
+    return lab
+
+
+def begun(folder: Path) -> list[list[str]]:
+    """The first line of each rank, by attempt."""
+    (run,) = folder.glob("runs/*-*")
+    folders = [*sorted(run.glob("attempt*")), run]
+    return [[path.read_text().split("\n")[0] for path in sorted(each.glob("*/rank*.out"))] for each in folders]
+
+
+def test_a_left_run_is_started_again_and_attach_sees_all_of_it(ready: VirtualLab, tmp_path: Path) -> None:
+    """Rank 1 dies twice. The process that was left behind starts it again; who attaches ends neither."""
+    words = ("-i", "lab", "-w", ",".join(ready.names[:2]))
+    launched = ready.fleet(*words, "launch", "--detach", "--max-restarts", "3", "count.sh", "20", "2", cwd=tmp_path)
+    assert launched.returncode == 0, launched.stderr
+    other = tmp_path / "another head"
+    other.mkdir()
+    elsewhere = ready.popen(*words, "attach", cwd=other)
+    said = ready.fleet(*words, "attach", cwd=tmp_path, timeout=120)
+    assert said.returncode == 0 and "Traceback" not in said.stderr, said.stderr
+    out, err = (text.decode() for text in elsewhere.communicate(timeout=120))
+    assert elsewhere.returncode == 0 and out.count("ends at 20") == 2, err
+    done = summary(tmp_path)
+    assert (done["exit_code"], done["attempt"], done["first_failure"]) == (0, 2, None)
+    assert [(each["rank"], each["exit_code"]) for each in done["restarts"]] == [(1, 7)] * 2
+    lines = begun(tmp_path)
+    assert [[line.split()[1] for line in of] for of in lines] == [["0"] * 2, ["1"] * 2, ["2"] * 2]
+    assert len({line.split()[3] for of in lines for line in of}) == 3, "each attempt meets at a port of its own"
+    (run,) = tmp_path.glob("runs/*-*")
+    for place in ("", "attempt0/", "attempt1/"):
+        log = f"{place}{ready.names[1]}/rank1.err"
+        on_node = ready.sh(ready.names[1], f"sha256sum ~/.fleet/runs/{run.name}/{place}rank1.err | cut -d' ' -f1")
+        assert sha256(run / log) == on_node, place
+    assert (run / f"attempt1/{ready.names[1]}/rank1.err").read_text() == "rank 1 dies of attempt 1\n"
+    found = json.loads(ready.fleet(*words, "ps", "--all", "--json", cwd=tmp_path, check=True).stdout)["runs"]
+    assert [(each["state"], each["attempt"]) for each in found if each["run"] == run.name] == [("done", 2)]
+    assert left_on(ready, tmp_path) == {}
+
+
+def test_spares_take_the_place_of_unfit_and_lost_hosts(ready: VirtualLab, tmp_path: Path) -> None:
+    first, second, third, fourth = ready.names
+    ready.stop_sshd(first)
+    try:
+        words = ("-i", "lab", "launch", "--spares", "2", "--node-timeout", "5", "count.sh", "60", "0")
+        process = ready.popen(*words, cwd=tmp_path)
+        until(lambda: len([path for path in tmp_path.glob("runs/*-*/*/rank*.out") if path.stat().st_size]) == 2)
+        ready.fleet("lab", "freeze", second, check=True)
+        said = process.communicate(timeout=120)[1].decode()
+        assert process.returncode == 0, said
+    finally:
+        ready.start_sshd(first)
+        ready.fleet("lab", "heal", second, check=True)
+    assert f"{first} is left out" in said and f"restart with {fourth} instead of {second}" in said
+    done = summary(tmp_path)
+    assert done["attempt"] == 1 and list(done["hosts"]) == [third, fourth]
+    assert list(done["restarts"][0]["replaced"]) == [second]
+    assert [event["host"] for event in events(tmp_path, "left-out")] == [first]
+    before, after = begun(tmp_path)
+    assert [line.split()[4:6] for line in before] == [["rank", "0"], ["rank", "1"]] and len(after) == 2
+    moved = next(line for line in after if "rank 0 of 2" in line)
+    assert int(moved.split()[-1]) == 0, "node ranks are the inventory's order, so the third host moved up"
+    until(lambda: left_on(ready, tmp_path) == {})
