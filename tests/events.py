@@ -15,9 +15,9 @@ FLEET = Path(kinds.__file__).parents[2]
 ROOMS = ("ops", "cli", "playbook", "api.py", "rules", "delivery")
 COMMON = {"event", "time", "host", "message"}
 # calls that emit one, and which of their arguments is its kind
-CALLS = {"event": 0, "say": 2, "as_one": 2}
+CALLS = {"event": 0, "say": 2, "_say": 2, "as_one": 2}
 HELPERS = ("event", "heard.what")  # the argument of say() itself; the keys of REMARKS
-NOT_DATA = {"event": set[str](), "as_one": set[str](), "say": {"host", "hint", "level", "message", "event"}}
+NOT_DATA = {"host", "hint", "level", "message", "event"}  # of say()
 
 
 class Emitted(NamedTuple):
@@ -57,7 +57,7 @@ def _of_call(node: ast.Call, where: str) -> Iterator[Emitted]:
     kind = node.args[CALLS[name]]
     if ast.unparse(kind) in HELPERS:
         return
-    fields = {word.arg for word in node.keywords if word.arg} - NOT_DATA[name]
+    fields = {word.arg for word in node.keywords if word.arg} - (NOT_DATA if "say" in name else set())
     yield Emitted(str(kind.value) if isinstance(kind, ast.Constant) else None, frozenset(fields), where)
 
 
