@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.test_documents import unlike
 from tests.lab.test_launch import events, left_on, until
 from tests.lab.virtual_lab import VirtualLab
+from tests.pages import BLOCKS
 
 DEADLOCK = """
 import os, time, torch, torch.distributed as dist
@@ -69,6 +71,8 @@ def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) ->
     until(dead, 200)
     assert str(said["summary"]).startswith("ranks 0-2 in all_reduce (dead.py:12); rank 3 on "), said["summary"]
     assert str(said["summary"]).endswith(f"{ready.names[3]} in DataLoader (dead.py:11)"), said["summary"]
+    (shown,) = [json.loads(block.text) for block in BLOCKS if '{"verb": "stacks"' in block.text]
+    assert unlike(shown, said) == [], "as docs/json.md has it"
     by = {name: told["ranks"][0]["by"] for name, told in said["hosts"].items()}  # type: ignore[attr-defined]
     usual = "py-spy" if PY_SPY else "faulthandler"
     assert by == {name: "faulthandler" if name == ready.names[1] else usual for name in ready.names}
