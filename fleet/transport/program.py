@@ -138,12 +138,13 @@ class Program(Conversation):
         deadline: float | None = None,
         cancel: Cancel | None = None,
         poll: float = POLL_SECONDS,
+        ping: float = PING_SECONDS,
     ) -> Iterator[Frame]:
         """Frames as they come, up to and including X; heartbeats are swallowed.
 
         silence: seconds without any byte after which the host counts as lost. deadline: a time.monotonic()
-        value. poll: seconds in which all this is looked at once. Raises ConnectError (lost, no-python, protocol),
-        DeadlineError, Interrupted.
+        value. poll: seconds in which all this is looked at once. ping: every so many seconds the program hears that we
+        live. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = Decoder(self.host.name)
         quiet = Silence()
@@ -155,7 +156,7 @@ class Program(Conversation):
                 raise Interrupted("interrupted", host=self.host.name)
             if deadline is not None and now >= deadline:
                 raise DeadlineError("ran out of its time", host=self.host.name)
-            if now - pinged >= PING_SECONDS:
+            if now - pinged >= ping:
                 pinged = now
                 self.ping()
             if data is None:

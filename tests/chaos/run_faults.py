@@ -49,6 +49,12 @@ def attach(ground: Ground, steps: int) -> Seen:
     return Seen(seen.code, seen.cause, ground.counted(steps))
 
 
+def short_lease(ground: Ground) -> Seen:
+    """No fault at all: the head renews the lease in time, also the shortest there is."""
+    seen = ended(ground, wait(ground.launch("--lease", "1", *COUNT, "500")))
+    return Seen(seen.code, seen.cause, ground.counted(500))
+
+
 def taken_up(ground: Ground) -> Seen:
     """Nobody renews the lease for some seconds, in which the ranks go on."""
     process = ground.launch("--lease", "40", *COUNT, "1000")
@@ -191,6 +197,7 @@ BACK = "^all well dropped resumed"
 SUPERVISOR = "^supervisor on lab03: .*supervisor of this run was killed"
 REPLACED, WENT_ON = "^all well.* lab02 replaced: .*silent", f"4 went on, 2 began again; {LOGS}"
 FAULTS = (
+    Fault("a lease of 1 s is renewed", short_lease, 0, "^all well", WHOLE),
     Fault("the head is killed -9, attached within the lease", taken_up, 0, "^all well", WHOLE),
     Fault("the head's link is cut for 20 s", survived(cut_all_20, LONG), 0, BACK, WHOLE),
     Fault("the head is stopped for 30 s", survived(pause_30, 3500), 0, "^all well", WHOLE),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 from fleet.errors import ConnectError, FleetError, ProtocolError
@@ -28,7 +29,7 @@ RETRY_SECONDS = 0.5
 FULL_RETRY_SECONDS = 2.0
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
-HEARTBEAT_MOST, POLL_SECONDS = 2.0, 1.0
+HEARTBEAT_MOST, PING_MOST, POLL_SECONDS = 2.0, 5.0, 1.0
 # 64 ranks that were restarted 100 times tell a third of it after a lost connection
 TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
@@ -82,8 +83,8 @@ class _Restart(Exception):
 
 class Follower(threading.Thread):
     """session: an open connection to start with, if there is one. logs: this node's files. post: takes Heard, must not
-    block. attempt: None for the last one. once: bring what there is now, and end. passive: look on, and do not count as
-    a head that the run has."""
+    block. lease: the run's, to be renewed in time. attempt: None for the last one. once: bring what there is now, and
+    end. passive: look on, and do not count as a head that the run has."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Follower(threading.Thread):
         emit: Emit,
         node_timeout: float,
         *,
+        lease: float | None = None,
         attempt: int | None = 0,
         once: bool = False,
         passive: bool = False,
@@ -115,7 +117,8 @@ class Follower(threading.Thread):
         self._nonsense = 0
         self._allowance = _Allowance()
         self._advice = set(ADVICE)
-        # of a run of many nodes that says nothing, the heartbeats are all that there is to do here
+        # of a run of many nodes that says nothing, heartbeats and pings, which renew the lease, are all there is to do
+        self._ping = min(PING_MOST, (lease or inf) / 4)
         beat = min(HEARTBEAT_MOST, self._silence / 2.5)
         self._how: dict[str, Any] = {"attempt": attempt, "once": once, "passive": passive, "heartbeat": beat}
 
@@ -207,8 +210,8 @@ class Follower(threading.Thread):
     def _frames(self, program: Program) -> None:
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = time.monotonic()
-        poll = min(POLL_SECONDS, self._silence / 3)
-        for frame in program.frames(silence=self._silence, cancel=self._cancel, poll=poll):
+        poll = min(POLL_SECONDS, self._silence / 3, self._ping)
+        for frame in program.frames(silence=self._silence, cancel=self._cancel, poll=poll, ping=self._ping):
             if self.silent_since is not None:
                 self.silent_since = None
                 self.tell("resumed")

@@ -90,6 +90,7 @@ class Run:
             self._heard.put,
             self.runtime.emit,
             self.record.node_timeout,
+            lease=self.record.lease,
             attempt=None if self.record.least else self.record.attempt,
         )
 
