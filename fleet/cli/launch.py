@@ -165,13 +165,14 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     if run is not None and script is None:
         script, args = run.command
     assert script is not None
-    if given["force"] and not given["sync"]:
+    if given["force"] and not (given["sync"] or run and run.document["launch"].get("sync")):
         raise UsageError("--force has a meaning with --sync only", hint="fleet launch --sync --force " + script)
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     inventory = load_inventory()
     settings = settings_of()
-    nnodes = given["nnodes"] or (run and run.nnodes(inventory))
+    sizes = run.fitted(inventory) if run else {}
+    nnodes = given["nnodes"] or sizes.get("nnodes")
     ranks = given.pop("ranks")
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
@@ -180,9 +181,9 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         once_more = f", as run {run.run}" if run else _suited(script, given)
         talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:
-        told = _told({**given, "nnodes": nnodes})
+        told = _told(given)
         if run is not None:
-            told = {**run.asked(changed(told)), "repeats": run.run, "runs_dir": given["runs_dir"]}
+            told = {**run.asked({**sizes, **changed(told)}), "repeats": run.run, "runs_dir": given["runs_dir"]}
         plan = the_fleet().plan.launch(**{**told, "script": script, "args": args})
     except UsageError as error:
         error.hint = with_options(error.hint, click.get_current_context())

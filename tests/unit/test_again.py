@@ -193,17 +193,23 @@ WHICH: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"whole": True}, ["--again", "latest", "-x", "b"], ["a", "c"]),
     ({"whole": True, "nnodes": "3"}, ["--again", "latest", "-x", "b"], ["a", "c"]),
     ({"whole": True, "nnodes": "3"}, ["--again", "latest", "--nnodes", "1"], ["a"]),
+    ({"whole": True, "nnodes": "2", "spares": 1}, ["--again", "latest", "-x", "b"], ["a", "c"]),
 ]
 
 
 def test_on_which_hosts(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     for asked, words, hosts in WHICH:
         changed = {**first, "inventory": {**first["inventory"], **asked}}
-        changed["launch"] = {**first["launch"], "nnodes": asked.get("nnodes")}
+        changed["launch"] = {**first["launch"], "nnodes": asked.get("nnodes"), "spares": asked.get("spares", 0)}
         (Path("runs") / first["run"] / "run.json").write_text(json.dumps(changed))
         capfd.readouterr()
         assert run(["--dry-run", "--json", "launch", *words, "--env", "HF_TOKEN=x"]) == 0
         assert list(json.loads(capfd.readouterr().out)["hosts"]) == hosts, words
+    words = ["--dry-run", "launch", "--again", "latest", "--env", "HF_TOKEN=x", "--sync", "--force"]
+    assert run(words) == 0 and run([*words[:-2], "--force"]) == 2
+    changed["launch"] = {**first["launch"], "sync": True}
+    (Path("runs") / first["run"] / "run.json").write_text(json.dumps(changed))
+    assert run([*words[:-2], "--force"]) == 0, "it was mirrored then, and is again"
 
 
 @pytest.mark.parametrize(

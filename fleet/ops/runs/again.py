@@ -48,10 +48,14 @@ class Recorded:
         asked = self.document["launch"]
         return str(asked["script"]), tuple(asked.get("args", ()))
 
-    def nnodes(self, inventory: Inventory) -> str | None:
-        """How many nodes it was to have, and no more than there are now: hosts were left out on purpose."""
-        asked = str(self.document["launch"].get("nnodes") or "")
-        return str(min(int(asked), len(inventory.hosts))) if asked.isdecimal() else asked or None
+    def fitted(self, inventory: Inventory) -> dict[str, Any]:
+        """Its nnodes and spares, no more than there are hosts now: those that are gone were left out on purpose."""
+        asked, hosts = self.document["launch"], len(inventory.hosts)
+        nnodes = str(asked.get("nnodes") or "")
+        if not nnodes.isdecimal():
+            return {}
+        kept = min(int(nnodes), hosts)
+        return {"nnodes": str(kept), "spares": min(asked.get("spares", 0), hosts - kept)}
 
     def everyone(self, env: Mapping[str, str]) -> Inventory:
         """The inventory as it was. env: values of its variables that were not kept. UsageError where one is missing."""
