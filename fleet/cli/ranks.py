@@ -41,7 +41,10 @@ class Scrolling:
 
 
 def _scrolling(ctx: click.Context, param: click.Parameter, value: str | None) -> Scrolling:
-    return Scrolling(first=True) if value == "first" else Scrolling(ranks(ctx, param, value))
+    try:
+        return Scrolling(first=True) if value == "first" else Scrolling(ranks(ctx, param, value))
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{error.message}; or 'first', each node's") from None
 
 
 def ranks_option(command: F) -> F:

@@ -93,6 +93,17 @@ def test_the_live_lines_are_cut_to_the_screen(plain: pytest.MonkeyPatch) -> None
     assert erased == "\x1b[3A\x1b[J"
 
 
+def test_a_terminal_that_was_made_narrower_has_broken_the_live_lines_anew(plain: pytest.MonkeyPatch) -> None:
+    out = Tty()
+    plain.setattr("sys.stderr", out)
+    plain.setenv("COLUMNS", "60")
+    terminal.draw(["x" * 50, "y" * 10, ""])
+    plain.setenv("COLUMNS", "20")
+    terminal.draw(["z" * 50])
+    terminal.draw([])
+    assert out.getvalue().split("\r")[1:] == ["\x1b[4A\x1b[J" + "z" * 19, "\x1b[J"], "three rows, one, and an empty one"
+
+
 def test_what_is_written_stands_above_the_live_lines_and_alone_at_a_prompt(plain: pytest.MonkeyPatch) -> None:
     out = Tty()
     plain.setattr("sys.stderr", out)
