@@ -17,14 +17,14 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from fleet.errors import ConnectError, UsageError
-from fleet.model import Host, Result
+from fleet.model import Host, Inventory, Result
 from fleet.ops.launch import janitor
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.runs import attach
 from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
 from fleet.ops.runs.left import left_alone
 from fleet.ops.runs.local import local_runs, names, prunable, prune
-from fleet.ops.runs.logs import is_whole, tail_offset
+from fleet.ops.runs.logs import LogsPlan, Reader, is_whole, tail_offset
 from fleet.rules.units import bytes_of
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -315,3 +315,17 @@ def test_the_logs_of_an_earlier_attempt(tmp_path: Path, capfd: pytest.CaptureFix
     ):
         assert run([*words, *more]) == code
         assert said in "".join(capfd.readouterr())
+
+
+def test_what_is_shown_begins_where_the_nodes_said_and_another_attempt_as_a_whole(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "t-20261122-101500-0001")
+    for host in ("gpu1", "gpu2"):
+        folder.node(host).write("rank0.out", 0, b"early late")
+    said: list[bytes] = []
+    plan = LogsPlan(Inventory(()), "t", tmp_path, follow=True)
+    reader = Reader(folder.path, plan, lambda output: said.append(output.data), {"gpu1": {"rank0.out": 6}})
+    reader.poll()
+    folder.begin(1)
+    folder.node("gpu1").write("rank0.out", 0, b"of another")
+    reader.poll()
+    assert said == [b"late", b"of another"], "and nothing of a host that could not say"

@@ -95,6 +95,8 @@ class Reader:
                     self.offsets[file] += len(data)
                     self.emit(Output(path.parent.name, "stdout" if stream == "stdout" else "stderr", data, rank))
                     moved = True
+        if self.begins is not None:  # another attempt's logs are new as a whole
+            self.begins = dict.fromkeys(self.begins, {})
         return moved
 
 
