@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,13 +20,14 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.launch.gang import INTERRUPTED
 from fleet.ops.launch.keeper import send_keeper
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.logs import RunFolder, read_object
 from fleet.ops.launch.loop import Run
+from fleet.ops.launch.origin import RUN
 from fleet.ops.launch.plan import Plan, candidate_ports
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts
-from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step
+from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step, stop_all
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -110,6 +111,8 @@ def follow_run(
             return conclude(_not_again(error, report, folder, runtime), record, restarts, folder, runtime)
         course, run = replace(after, plan=plan), None
         restarts.append(told)
+        with suppress(FleetError):  # on a full disk; the events tell it, too
+            folder.write_json(RUN, {**read_object(folder.path / RUN), "restarts": restarts})
 
 
 def conclude(
@@ -154,7 +157,7 @@ def _tell(
 def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Runtime) -> Report:
     """The report of the attempt that was the last, for no other could begin."""
     if isinstance(error, Interrupted):
-        data = {**report.data, "stopped": error.message, "first_failure": None, "tracebacks": []}
+        data = {**report.data, "stopped": error.message, "first_failure": None, "next": [], "tracebacks": []}
         return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
     said = f"no restart: {error.message}"
     runtime.emit(Notice("error", said, error.host, error.hint, folder.event("no-restart", message=said)))
@@ -192,7 +195,11 @@ def _begin(
             plan = preflight(plan, sessions)
         record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
         started = start_all(plan, record, sessions)
-    folder.begin(record.attempt)
+    try:
+        folder.begin(record.attempt)
+    except FleetError:
+        stop_all(plan, sessions, 0.0, "the head has no room for its logs")
+        raise
     for host, answer in started.items():
         folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
     where = f"logs of the last one are in {folder.aside(last.attempt)}"
