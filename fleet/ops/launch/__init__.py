@@ -60,6 +60,7 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 def _run(draft: Plan, runtime: Runtime) -> Report:
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.options.runs_dir
+    inventory = draft.inventory
     out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     if draft.options.sync:
@@ -77,7 +78,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         for name, why in out.items():
             folder.event("left-out", host=name, message=left_out(name, why), kind=why.kind)
         record = plan.record(time.time())
-        origin = Origin(plan, record, folder, runtime)
+        origin = Origin(plan, record, folder, runtime, inventory)
         runtime.emit(
             Notice(
                 "info",

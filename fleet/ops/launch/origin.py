@@ -35,8 +35,10 @@ class Origin:
     """Writes it at once, and once more with what git says, which is asked while the nodes start. Emits what is not as
     it was in the run that this one repeats."""
 
-    def __init__(self, plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime) -> None:
-        self._document = document(plan, record, runtime.transport)
+    def __init__(
+        self, plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime, inventory: Inventory
+    ) -> None:
+        self._document = document(plan, record, runtime.transport, inventory)
         self._folder, self._runtime = folder, runtime
         repeats = plan.options.repeats
         self._before = read_object(plan.options.runs_dir / repeats / RUN) if repeats else {}
@@ -63,8 +65,8 @@ class Origin:
             self._runtime.emit(Notice("warning", said, None, hint, record))
 
 
-def document(plan: Plan, record: RunRecord, transport: Transport) -> dict[str, Any]:
-    """Of variables that may be secret the names only, with null."""
+def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:
+    """Of variables that may be secret the names only, with null. inventory: before hosts were replaced by spares."""
     options = plan.options
     asked = {name: kept_of(value) if name in VARIABLES else value for name, value in options.asked.items()}
     return {
@@ -80,7 +82,7 @@ def document(plan: Plan, record: RunRecord, transport: Transport) -> dict[str, A
             "transport": transport.name,
         },
         "launch": asked,
-        "inventory": _inventory(plan.inventory, plan.hosts),
+        "inventory": _inventory(inventory, plan.hosts),
         "facts": {name: dict(known.seen) for name, known in plan.facts.items()},
         "code": None,
     }
