@@ -22,7 +22,9 @@ def left_alone(runs_dir: Path) -> Iterator[Notice]:
             continue
         lease = read_object(folder / "run.json").get("lease")
         alone = time.time() - os.stat(events).st_mtime
-        if isinstance(lease, int | float) and SIGN_SECONDS < alone < lease and not followed(folder):
+        if not isinstance(lease, int | float) or not SIGN_SECONDS < alone < lease:
+            continue
+        if not followed(folder) and b'"event": "detached"' not in events.read_bytes():
             text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
             told = Reason(text, run=folder.name, alone=seconds(round(alone)), lease=seconds(lease))
             yield Notice("warning", told, None, f"fleet attach {folder.name}")
