@@ -55,7 +55,7 @@ class KernelLog:
             if WORTH.search(text) and stamp >= self.since * (1 - DRIFT) - 1
         ]
         now = time.time() - time.monotonic()
-        ranks = {record["pid"]: record["rank"] for record in records if record.get("pid")}
+        ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
         told: list[run.KernelLine] = [
             {"text": text, "time": now + stamp, "rank": ranks.get(pid_in(text))} for stamp, text in found[-MAX_LINES:]
         ]

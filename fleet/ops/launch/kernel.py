@@ -9,6 +9,7 @@ from fleet.ops.launch.gang import Failure, Gang
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.kernel import SIGKILL, KernelRule, rule_of
 
+MAX_LINES = 20  # more than any honest node sends
 SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
 
 
@@ -30,7 +31,7 @@ def evidence(failure: Failure, gang: Gang, text: str, victim: bool) -> Evidence 
     why."""
     others = [host for host in gang.nodes if host != failure.host] if victim else []
     for host in [failure.host, *others]:
-        for line in reversed(gang.nodes[host].status.get("kernel") or []):
+        for line in reversed((gang.nodes[host].status.get("kernel") or [])[-MAX_LINES:]):
             rule = rule_of(line["text"])
             if rule is None:
                 continue
