@@ -39,7 +39,7 @@ def test_one_too_few_ends_it_and_is_named(gang: ElasticGang) -> None:
     assert reason and "1 of 4 nodes are left, --nnodes asks for 2" in reason
     gang.stop(reason, 14.5)
     failure = gang.first()
-    assert failure and failure.what == "node"
+    assert failure and failure.what == "node" and "asks for 2" in gang.needed
 
 
 def test_nothing_goes_on_without_the_node_where_ranks_meet(gang: ElasticGang) -> None:

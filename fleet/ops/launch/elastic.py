@@ -56,10 +56,10 @@ class ElasticGang(Gang):
         self.away.add(host)
         left = len(self.nodes) - len(self.away)
         if self.nodes[host].node_rank == 0:
-            return f"{reason}: ranks meet there, nothing goes on without it"
-        if left < self.least:
-            return f"{reason}: {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.least}"
-        return None
+            self.needed = "; ranks meet there, so nothing goes on without it"
+        elif left < self.least:
+            self.needed = f"; {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.least}"
+        return reason + self.needed if self.needed else None
 
     def back(self, host: str) -> None:
         """It takes part again, as if it had just been started."""

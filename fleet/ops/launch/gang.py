@@ -137,6 +137,7 @@ class Gang:
         self.nodes = {host: NodeState(host, node_rank) for host, node_rank in nodes.items()}
         self.restarts = restarts
         self.away: set[str] = set()  # nodes that the run goes on without
+        self.needed = ""  # why it does not go on without one
         self.stopped_at: float | None = None
         self.reason: str | None = None
         self.stall: Failure | None = None

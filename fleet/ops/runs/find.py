@@ -97,7 +97,7 @@ class FoundRun:
             bool(about and about["restarts"]),
             about["owner"] if about else "",
             self.started,
-            about.get("attempt", 0) if about else 0,
+            attempt_of(part),
             about.get("max_restarts", 0) if about else 0,
             about.get("stall_timeout") if about else None,
             about.get("least", 0) if about else 0,
@@ -134,7 +134,9 @@ class FoundRun:
 
 
 def attempt_of(part: RunHere) -> int:
-    return part["about"].get("attempt", 0) if part["about"] else 0
+    """Of the whole run: in an elastic one each node counts its own starts."""
+    about = part["about"]
+    return about.get("attempt", 0) if about and not about.get("least") else 0
 
 
 def over(part: RunHere) -> bool:
