@@ -50,7 +50,7 @@ def amid(act: Callable[[Ground], Any]) -> Callable[[Ground], Seen]:
         before = verdict(ground, digest)
         ground.undo.close()
         again = ground.fleet("--json", *DATA)
-        sent = json.loads(again.stdout)["sent"] if again.returncode == 0 else again.stderr
+        sent = json.loads(again.stdout)["sent"] if again.returncode == 0 else again.stdout + again.stderr
         less = "the rest" if isinstance(sent, int) and sent < SIZE else f"sent {sent}"
         return Seen(code, errors(said(process)), f"{before}; then {less}: {verdict(ground, digest)}")
 
