@@ -83,7 +83,6 @@ class Received:
 
     def _pass(self, bad: set[str]) -> tuple[list[Entry], set[str]]:
         """One conversation: what is there, and the paths that did not come as listed. bad: those to be sent whole."""
-        wrong: set[str] = set()
         with Program(self.session, "delivery.give", self.spec) as program:
             frames = program.frames(silence=SILENCE_SECONDS, cancel=self.cancel)
             _, entries = _listed(frames, self.host)
@@ -93,46 +92,20 @@ class Received:
             offsets = [self._here(entry) for entry in entries]
             program.send({"op": "give", "offsets": offsets})
             done, total, told = sum(offsets), sum(entry["size"] for entry in entries), 0.0
-            index = at = 0
-            fd = -1
+            writing = _Writing(entries, self._open, self.host)
             try:
                 for frame in frames:
                     if frame.kind == OUTPUT:
-                        if fd < 0:
-                            raise ProtocolError("bytes of no file", self.host)
-                        if at + len(frame.payload) > entries[index]["size"]:
-                            raise ProtocolError("more bytes than it said", self.host)
-                        at += os.pwrite(fd, frame.payload, at)
-                        done += len(frame.payload)
+                        done += writing.write(frame.payload)
                         if time.monotonic() - told > 0.1:
                             told = time.monotonic()
                             self.progress(min(done, total), total)
-                        continue
-                    if frame.kind != MESSAGE:
-                        continue
-                    said = frame.decode(Giving)
-                    if said["event"] == "failed":
-                        raise HostFailed(Reason.of_node(said["message"]), host=self.host, hint=said["hint"])
-                    if said["event"] == "listed" or said["index"] >= len(entries):
-                        raise ProtocolError("a file that is not in the list", self.host)
-                    if said["index"] != index or fd < 0:
-                        if fd >= 0:
-                            os.close(fd)
-                        index = said["index"]
-                        fd = self._open(entries[index])
-                    if said["event"] == "piece":
-                        at = said["offset"]
-                        continue
-                    os.truncate(fd, entries[index]["size"])
-                    if said["size"] != entries[index]["size"] or _digest(fd) != said["sha256"]:
-                        wrong.add(entries[index]["path"])
-                    os.close(fd)
-                    fd = -1
+                    elif frame.kind == MESSAGE:
+                        writing.hear(frame.decode(Giving))
             finally:
-                if fd >= 0:
-                    os.close(fd)
+                writing.close()
         self.progress(total, total)
-        return entries, wrong
+        return entries, writing.wrong
 
     def _staged(self, entry: Entry) -> Path:
         return self.stage / "tree" / entry["path"] if entry["path"] else self.stage / "file"
@@ -181,6 +154,49 @@ class Received:
             if folder.is_symlink():
                 raise HostFailed(f"{folder} is a link here, nothing is written through it", host=self.host)
             folder = folder.parent
+
+
+class _Writing:
+    """Which file is being written, and where in it. open: its descriptor. wrong: paths that did not come as listed."""
+
+    def __init__(self, entries: list[Entry], open_: Callable[[Entry], int], host: str) -> None:
+        self.wrong: set[str] = set()
+        self._entries, self._open, self._host = entries, open_, host
+        self._index = self._at = 0
+        self._fd = -1
+
+    def write(self, data: bytes) -> int:
+        if self._fd < 0:
+            raise ProtocolError("bytes of no file", self._host)
+        if self._at + len(data) > self._entries[self._index]["size"]:
+            raise ProtocolError("more bytes than it said", self._host)
+        count = os.pwrite(self._fd, data, self._at)
+        self._at += count
+        return count
+
+    def hear(self, said: Giving) -> None:
+        """What comes next, or that all of a file has come."""
+        if said["event"] == "failed":
+            raise HostFailed(Reason.of_node(said["message"]), host=self._host, hint=said["hint"])
+        if said["event"] == "listed" or said["index"] >= len(self._entries):
+            raise ProtocolError("a file that is not in the list", self._host)
+        if said["index"] != self._index or self._fd < 0:
+            self.close()
+            self._index = said["index"]
+            self._fd = self._open(self._entries[self._index])
+        if said["event"] == "piece":
+            self._at = said["offset"]
+            return
+        entry = self._entries[self._index]
+        os.truncate(self._fd, entry["size"])
+        if said["size"] != entry["size"] or _digest(self._fd) != said["sha256"]:
+            self.wrong.add(entry["path"])
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
 
 def _digest(fd: int) -> str:
