@@ -13,6 +13,7 @@ from fleet.cli.output import clean, fold, hint_line, talk, write_failures
 from fleet.cli.tracebacks import who
 from fleet.model import Report
 from fleet.rules.launch import UNDYING
+from fleet.rules.units import counted
 
 
 def nearby(path: str) -> str:
@@ -71,6 +72,9 @@ def show_summary(report: Report, view: LaunchView) -> None:
         talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
     if report.ok and settings_of().quiet:
         return
+    if restarts := report.data.get("restarts"):
+        earlier = f"logs of what came before: {report.data['logs']}/attempt*/"
+        talk(f"{counted(len(restarts), 'restart')}, attempt {report.data['attempt']} was the last; {earlier}")
     state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
     talk(
         f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "

@@ -92,7 +92,8 @@ def stop(run: str, grace: float | None, runs_dir: Path) -> int:
 
 
 def show_stopped(report: Report) -> None:
-    says = {"running": "stopped", "gone": "had ended", "unknown": "had not begun"}
+    over = "had ended, and is not started again" if report.data.get("restartable") else "had ended"
+    says = {"running": "stopped", "gone": over, "unknown": "had not begun"}
     for was, what in says.items():
         hosts = [result.host for result in report.results if result.ok and result.data.get("was") == was]
         if hosts:

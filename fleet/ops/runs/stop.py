@@ -73,6 +73,8 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     unknown = [result for result in asked if not result.ok] if len(found.parts) < found.nnodes else []
     left = [result.host for result in (*stopped, *unknown) if result.error is not None and not result.data]
     data: dict[str, Any] = {"run": found.run_id, "janitor": None}
+    if not found.live and found.state != "done" and found.record(plan.runs_dir).restartable:
+        data["restartable"] = True  # until now
     if left:
         record = replace(found.record(plan.runs_dir), grace=grace)
         folder = RunFolder.open(plan.runs_dir, found.run_id)
