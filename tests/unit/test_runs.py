@@ -17,7 +17,7 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from fleet.errors import ConnectError, UsageError
-from fleet.model import Host, Inventory, Result
+from fleet.model import Host, Inventory, Report, Result
 from fleet.ops.launch import janitor
 from fleet.ops.launch.logs import RunFolder
 from fleet.ops.runs import attach
@@ -25,6 +25,7 @@ from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
 from fleet.ops.runs.left import left_alone
 from fleet.ops.runs.local import local_runs, names, prunable, prune
 from fleet.ops.runs.logs import LogsPlan, Reader, is_whole, tail_offset
+from fleet.ops.runs.watch import report_of
 from fleet.rules.units import bytes_of
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
@@ -329,3 +330,16 @@ def test_what_is_shown_begins_where_the_nodes_said_and_another_attempt_as_a_whol
     folder.node("gpu1").write("rank0.out", 0, b"of another")
     reader.poll()
     assert said == [b"late", b"of another"], "and nothing of a host that could not say"
+
+
+def test_the_report_of_a_run_that_others_followed_is_that_of_its_summary(tmp_path: Path) -> None:
+    error = ConnectError("silent for 15 s", host="n2", kind="lost", hint="look there")
+    results = (Result("n1", True, 0, data={"left": []}), Result("n2", False, error=error, data={"state": "lost"}))
+    report = Report("launch", results, 122, {"run": "r", "attempt": 1, "restarts": [{"attempt": 1}]})
+    folder = RunFolder.create(tmp_path, "r")
+    assert report_of(folder) is None
+    folder.write_json("summary.json", report.as_json())
+    folder.release()
+    found = report_of(folder)
+    assert found is not None and found.as_json() == report.as_json()
+    assert found.exit_code == 122 and found.results[1].error is not None and found.results[1].error.kind == "lost"

@@ -159,7 +159,7 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
     if isinstance(error, Interrupted):
         data = {**report.data, "stopped": error.message, "first_failure": None, "next": [], "tracebacks": []}
         return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
-    said = f"no restart: {error.message}"
+    said = f"no restart: {error}"
     runtime.emit(Notice("error", said, error.host, error.hint, folder.event("no-restart", message=said)))
     return report
 

@@ -275,7 +275,8 @@ class Run:
             for host, follower in self._followers.items()
             if not self.gang.nodes[host].ended and self.gang.nodes[host].lost is None
         }
-        wait = self.gang.stopped_at is None and not any(follower.shut for follower in live.values())
+        replaceable = len(live) == 1 and self.record.spares > 0  # better in vain than not at all
+        wait = self.gang.stopped_at is None and not replaceable and not any(each.shut for each in live.values())
         known = self._silence.alone
         since = {host: follower.silent_since for host, follower in live.items()}
         for host, silent in self._silence.over(since, time.monotonic(), wait=wait).items():

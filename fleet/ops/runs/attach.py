@@ -23,8 +23,8 @@ from fleet.ops.launch.start import Sessions
 from fleet.ops.launch.summary import left_alone
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, chosen, find, missing
-from fleet.ops.runs.logs import LogsPlan
-from fleet.ops.runs.watch import watch
+from fleet.ops.runs.logs import LogsPlan, is_whole
+from fleet.ops.runs.watch import report_of, watch
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
@@ -73,6 +73,9 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             return report or left_alone(record)
     folder = folder if folder.held else take(found, plan.runs_dir)
     try:
+        if found.record(plan.runs_dir).restartable and not found.live and is_whole(folder.path / "summary.json"):
+            # the nodes know of the last attempt only, and not that it was stopped before the next
+            return report_of(folder) or left_alone(found.record(plan.runs_dir))
         while True:
             record = found.record(plan.runs_dir)
             folder.begin(record.attempt)
