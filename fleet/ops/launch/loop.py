@@ -7,19 +7,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, Reason, fill
+from fleet.errors import fill
 from fleet.events import Notice
 from fleet.model import Host, Report
 from fleet.ops.launch.elastic import Elastic, ElasticGang, gang_of
-from fleet.ops.launch.failure import alone, fate
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
-from fleet.ops.launch.gang import INTERRUPTED, Failure, RankEnd
-from fleet.ops.launch.janitor import send_janitor
+from fleet.ops.launch.gang import Failure, RankEnd
 from fleet.ops.launch.logs import NodeLogs, RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.silence import Silence
 from fleet.ops.launch.stalls import Stalls
+from fleet.ops.launch.stopping import LEAVE, Stopping, of_host
 from fleet.ops.launch.summary import left_alone, summarise
 from fleet.protocol.messages.run import News, RankEnded
 from fleet.protocol.state import FINAL
@@ -30,16 +28,7 @@ from fleet.transport.base import Session
 
 TICK = 0.1
 JOIN_SECONDS = 5.0
-STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
-ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
-# how often the user has asked to stop
-GENTLY, AT_ONCE, LEAVE = 1, 2, 3
-
-
-def _of(host: str, text: str) -> Reason:
-    """What may be said of many hosts at once."""
-    return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
 class Run:
@@ -75,9 +64,7 @@ class Run:
         }
         self._advised: set[Advice] = set()
         self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
-        self._stop_by: float | None = None
-        self._killed = False
-        self._silence = Silence(record.node_timeout, record.lease)
+        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say)
         self._began = time.time()
 
     def _follower(self, host: Host, session: Session | None) -> Follower:
@@ -109,17 +96,18 @@ class Run:
                 pass
             else:
                 self._handlers[heard.what](heard)
-            self._watch_silence()
+            self._stopping.watch_silence()
             if self._elastic is not None:
                 self._elastic.watch()
             self._watch_stalls()
-            self._watch_interrupts()
-            self._watch_stop()
+            self._stopping.watch()
             self.folder.sign()
             if self.runtime.cancel.count >= LEAVE:
                 break
         self._stalls.close()
-        self._clean_up()
+        if self._elastic is not None:
+            self._elastic.close()
+        self.incomplete += [host for host in self._stopping.clean_up() if host not in self.incomplete]
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
 
     def _seconds(self) -> float:
@@ -163,7 +151,7 @@ class Run:
         node = self.gang.nodes[heard.host]
         message: News = heard.data
         if message["event"] == "failed":
-            self._stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
+            self._stopping.stop_if(self.gang.node_status(heard.host, {"state": "lost", "reason": message["message"]}))
             return
         if "sent" in message:
             node.clock.heard(message["sent"], heard.time)
@@ -184,14 +172,14 @@ class Run:
         else:
             state: dict[str, Any] = {name: value for name, value in message.items() if name in STATUS_FIELDS}
             self.say("info", f"{heard.host}: {message.get('state')}", "status", heard.host, **state)
-            self._stop_if(self.gang.node_status(heard.host, message))
+            self._stopping.stop_if(self.gang.node_status(heard.host, message))
 
     def _on_disk(self, host: str, full: bool) -> None:
         if full:
-            what = _of(host, ": the disk of ~/.fleet/runs is full there: what its ranks write is lost")
+            what = of_host(host, ": the disk of ~/.fleet/runs is full there: what its ranks write is lost")
             self.say("error", what, "full", host, hint=f"make room there: 'fleet exec -w {host} -- df -h' shows where")
         else:
-            self.say("info", _of(host, ": there is room again for what its ranks write"), "room", host)
+            self.say("info", of_host(host, ": there is room again for what its ranks write"), "room", host)
 
     def _on_rank(self, host: str, message: RankEnded) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
@@ -205,18 +193,19 @@ class Run:
             host,
             **{name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")},
         )
-        self._stop_if(reason)
+        self._stopping.stop_if(reason)
         self._stalls.rank_ended(end)
         if self.gang.all_well({node.host.name: node.ranks for node in self.record.nodes}):
             for follower in self._followers.values():
                 follower.over()
-        if self.gang.stopped_at is not None and self._has_no_rank_left(host):
-            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason))
+        self._stopping.rank_ended(host)
 
     def _on_remark(self, heard: Heard) -> None:
         level, text, hint = REMARKS[heard.what]
         details = {"folder": str(self.folder.path), **heard.data}
-        self.say(level, _of(heard.host, fill(text, details)), heard.what, heard.host, hint=hint and fill(hint, details))
+        self.say(
+            level, of_host(heard.host, fill(text, details)), heard.what, heard.host, hint=hint and fill(hint, details)
+        )
 
     def _on_advice(self, heard: Heard) -> None:
         advice: Advice = heard.data
@@ -229,7 +218,7 @@ class Run:
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
-            self._lose(heard.host, heard.time, heard.data["error"])
+            self._stopping.lose(heard.host, heard.time, heard.data["error"])
 
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
@@ -239,7 +228,7 @@ class Run:
         if not heard.data["complete"] and node.lost is None:
             self.say(
                 "error",
-                _of(heard.host, ": its logs are not complete here"),
+                of_host(heard.host, ": its logs are not complete here"),
                 "incomplete",
                 heard.host,
                 hint=f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest",
@@ -255,50 +244,6 @@ class Run:
             self._followers[host.name].stop(self.record.grace, str(self.gang.reason))
 
     # -- what is done about it ----------------------------------------------------------------------------
-    def _stop_if(self, reason: str | None) -> None:
-        if reason is not None and self.gang.stop(reason, time.time()):
-            self._tell_all(self.record.grace, reason)
-
-    def _tell_all(self, grace: float, reason: str) -> None:
-        self.say("info", f"stopping all nodes: {reason}", "stop", reason=reason, grace=grace)
-        self._stop_by = time.monotonic() + grace + STUBBORN_SECONDS
-        for host, follower in self._followers.items():
-            if not self.gang.nodes[host].ended:
-                follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason)
-
-    def _has_no_rank_left(self, host: str) -> bool:
-        return not self.gang.restarts and not self.gang.unaccounted(host, self.record.node(host).ranks)
-
-    def _watch_silence(self) -> None:
-        live = {
-            host: follower
-            for host, follower in self._followers.items()
-            if not self.gang.nodes[host].ended and self.gang.nodes[host].lost is None
-        }
-        replaceable = len(live) == 1 and self.record.spares > 0  # better in vain than not at all
-        wait = self.gang.stopped_at is None and not replaceable and not any(each.shut for each in live.values())
-        known = self._silence.alone
-        since = {host: follower.silent_since for host, follower in live.items()}
-        for host, silent in self._silence.over(since, time.monotonic(), wait=wait).items():
-            shut = live[host].shut
-            self._lose(
-                host,
-                time.time() - silent,
-                ConnectError(
-                    f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
-                    kind="lost",
-                    hint=shut.hint if shut else "the host hangs, or the link to it is cut",
-                ),
-            )
-        if self._silence.alone and not known:
-            self.say("warning", alone(len(live), self.record.lease), "alone")
-
-    def _lose(self, host: str, when: float, error: FleetError) -> None:
-        self._followers[host].give_up()
-        reason = self.gang.node_lost(host, when, error)
-        self.say("error", _of(host, f" is lost: {error.message}"), "lost", host, hint=error.hint, kind=error.kind)
-        self._stop_if(reason)
-
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
         self._stalls.look(
@@ -308,38 +253,4 @@ class Run:
 
     def _end_stalled(self, failure: Failure) -> None:
         self.gang.stall = failure
-        self._stop_if(f"no rank wrote anything for {self.record.stall_timeout or 0:g} s")
-
-    def _watch_interrupts(self) -> None:
-        if self.runtime.cancel.count >= GENTLY:
-            self._stop_if(INTERRUPTED)
-        if self.runtime.cancel.count >= AT_ONCE and not self._killed:
-            self._killed = True
-            self._tell_all(0.0, f"{INTERRUPTED} twice")
-
-    def _watch_stop(self) -> None:
-        if self._stop_by is None or time.monotonic() < self._stop_by:
-            return
-        for host, follower in self._followers.items():
-            node = self.gang.nodes[host]
-            if not node.ended and node.lost is None:
-                follower.give_up()
-                self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
-                self.say("error", _of(host, " did not stop in time"), "stubborn", host)
-
-    def _clean_up(self) -> None:
-        """Whatever could not be reached is left to the janitor, who goes on after this process has ended."""
-        if self._elastic is not None:
-            self._elastic.close()
-        nodes = self.gang.nodes
-        left = [host for host in self.record.hosts if nodes[host.name].lost is not None or not nodes[host.name].ended]
-        if not left:
-            return
-        for host in left:
-            self._followers[host.name].give_up()
-            if host.name not in self.incomplete:
-                self.incomplete.append(host.name)
-        pid = send_janitor(self.record, left, self.runtime.transport)
-        ends = fate(self.record.lease, pid)
-        for host in left:
-            self.say("warning", f"{host.name}: {ends}", "janitor", host.name)
+        self._stopping.stop_if(f"no rank wrote anything for {self.record.stall_timeout or 0:g} s")
