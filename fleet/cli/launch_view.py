@@ -158,9 +158,10 @@ class LaunchView:
         records = [notice.data] if isinstance(notice.data, Mapping) else notice.data
         if any(r.get("event") == "stop" for r in records):
             self.tracebacks.stopping = True
-        if any(r.get("event") == "attempt" for r in records):
-            self.tracebacks.stopping = False
+        if any(r.get("event") in ("restart", "attempt") for r in records):
             self._flush()  # half a line of the last attempt is none of this one's
+            self.tracebacks.restarts()
+            self._show_held(True)
         if self._json:
             plain = {
                 "event": "notice",

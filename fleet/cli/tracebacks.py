@@ -1,5 +1,5 @@
-"""Tracebacks of ranks are held back for a moment: those that end the run are told once, by its summary; of others each
-is shown once, whatever number of ranks it came from."""
+"""Tracebacks of ranks are held back for a moment: those that end the run are told once, by its summary; of others, and
+of those that end an attempt, each is shown once, whatever number of ranks it came from."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Tracebacks:
         self.stopping = False
         self._held: dict[Stream, tuple[float, list[bytes]]] = {}
         self._shown: dict[str, float] = {}
+        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # what the summary tells, or else the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
         """Of these lines, those to show at once."""
@@ -49,6 +50,7 @@ class Tracebacks:
                 if is_trace:
                     same = identity(_text(b"\n".join(part)))
                     if self.stopping:
+                        self._ended.setdefault(same, (stream, part))
                         continue
                     if now - self._shown.get(same, -ANEW_SECONDS) < ANEW_SECONDS:
                         repeated.setdefault(same, []).append(stream)
@@ -56,6 +58,14 @@ class Tracebacks:
                     self._shown[same] = now
                 lines += [(stream, line) for line in part]
         return lines, list(repeated.values())
+
+    def restarts(self) -> None:
+        """There is no summary of this attempt: all that is held is due now, before the next one speaks."""
+        self.stopping = False
+        for stream, part in self._ended.values():
+            since, held = self._held.get(stream, (-HOLD_SECONDS, []))
+            self._held[stream] = since, part + held
+        self._ended.clear()
 
     def waits(self) -> bool:
         return bool(self._held)

@@ -177,3 +177,29 @@ def test_the_view_holds_them_back_once_the_run_is_stopped(capfd: pytest.CaptureF
     with LaunchView(["h0"], level=1) as view:  # -v shows everything as it comes
         view(Output("h0", "stderr", trace(0).encode() * 2, 0))
     assert capfd.readouterr().err.count("Traceback") == 2
+
+
+@pytest.mark.parametrize("later", [0.1, HOLD_SECONDS + 1])
+def test_one_that_ends_an_attempt_is_shown_before_the_next(later: float) -> None:
+    held = Tracebacks()
+    for rank in range(3):
+        feed(held, rank, trace(rank) + "\nlast words\n")
+    held.stopping = True
+    held.due(later)
+    held.restarts()
+    shown, repeated = held.due(later, everything=True)
+    told = [line for _, line in shown]
+    assert told.count(b"[rank0]: ValueError: rank 0 is negative") == 1
+    assert b"[rank1]: ValueError: rank 1 is negative" not in told
+    assert held.due(99.0, everything=True) == ([], []), "and once"
+
+
+def test_the_view_shows_it_above_the_restart(capfd: pytest.CaptureFixture[str]) -> None:
+    with LaunchView(["h0"]) as view:
+        view(Output("h0", "stderr", trace(0).encode(), 0))
+        view(Notice("info", "stopping all nodes", None, None, {"event": "stop"}))
+        view(Notice("warning", "restart 1 of 2", None, None, {"event": "restart"}))
+        view(Notice("info", "attempt 1", None, None, {"event": "attempt", "world_size": 1}))
+        view(Output("h0", "stderr", b"well\n", 0))
+    said = capfd.readouterr().err
+    assert said.index("ValueError: rank 0") < said.index("restart 1 of 2") < said.index("well")
