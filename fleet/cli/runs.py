@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -183,16 +184,27 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
     told = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
     if old and not settings.dry_run:
         if not yes and not (agreed := ask(f"Remove the logs of {told}?")):
-            hint = f"fleet runs --prune -y --keep {keep}; --dry-run only looks"
+            hint = f"fleet runs --prune -y {_letting_go(keep, days, max_size, runs_dir)}; --dry-run only looks"
             raise UsageError(
                 "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
             )
         for run in old:
             local.prune(run)
+        if not settings.json and not settings.quiet:
+            talk(f"removed: the logs of {told}")
     if settings.json:
         document = Report("runs", (), 0, {"runs": [run.as_json() for run in found], "pruned": [run.run for run in old]})
         write_json(document.as_json())
     return 0
+
+
+def _letting_go(keep: int, days: float, max_size: float | None, runs_dir: Path) -> str:
+    """The options that chose what is old, to be typed once more."""
+    words = ["--keep", str(keep)]
+    words += ["--days", f"{days:g}"] if days else []
+    words += ["--max-size", f"{max_size:.0f}"] if max_size is not None else []
+    words += ["--runs-dir", str(runs_dir)] if runs_dir != Path("runs") else []
+    return shlex.join(words)
 
 
 def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:

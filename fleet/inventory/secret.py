@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-SECRET = re.compile("token(?!iz)|secret|passw|passphrase|credential|key|auth(?!or)|cookie", re.IGNORECASE)
+SECRET = re.compile(
+    "token(?!iz)|secret|passw|passphrase|(?<!by)pass(?![a-z])|pwd|credential|key|auth(?!or)|cookie", re.IGNORECASE
+)
 # of libraries' settings; what of these is a secret has a name that says so
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fleet.node.run.follow import Follower
 from tests.node.nodes import Running, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 # 100,000 lines with \r, bytes that are no UTF-8, and a last line without its newline
@@ -237,3 +239,13 @@ def test_an_engine_that_has_no_rank_left_is_not_waited_for(home: Path, run: str)
     status = final(home, run)
     assert (status["state"], status["engine_status"], status["signal"], status["left"]) == ("exited", 0, None, [])
     assert not marked(run)
+
+
+def test_ranks_that_ended_between_two_looks_are_told_of_as_they_ended(tmp_path: Path) -> None:
+    """The one that failed, before those that its engine ended for it, whatever their numbers."""
+    for name, record in (("rank0", {"time": 2.0}), ("rank1", {"time": 1.0}), ("status", {"time": 0.5})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, **record}))
+    told = Follower("r", str(tmp_path), {}, once=True).look()
+    assert [(event["event"], event["name"]) for event in told] == [
+        *(("rank", "rank1"), ("rank", "rank0"), ("status", "status"))
+    ]

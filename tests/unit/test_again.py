@@ -33,6 +33,7 @@ HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0
         ("NCCL_SOCKET_IFNAME", "=eth0,enp193s0f1"),
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("TOKENIZERS_PARALLELISM", "false"),
+        *((name, "some") for name in ("BYPASS", "PASSES", "TWO_PASSES")),
     ],
 )
 def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
@@ -43,6 +44,7 @@ def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
     "name, value",
     [
         *((name, "8") for name in ("HF_TOKEN", "api_key", "MY_SECRET", "DB_PASSWORD", "Auth", "AWS_CREDENTIALS")),
+        *((name, "hunter") for name in ("PASS", "db_pass", "SMTP_PASS2", "PGPASS", "MYSQL_PWD")),
         *(("X", value) for value in ("hunter3", "hf_AbCdEf", "a" * 21, "6fc3a1bde2", "two\nlines", "x" * 500, "ключ")),
         ("WANDB_BASE_URL", "https://me:pw@host/"),
         ("X", "postgres://me@host/db"),

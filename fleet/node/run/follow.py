@@ -104,7 +104,7 @@ class Follower:
         say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def look(self) -> "list[dict[str, Any]]":
-        """Open new files; returns the events of records that are new."""
+        """Open new files; returns the events of records that are new, of ranks as they ended, then the run's."""
         events = []
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
@@ -117,7 +117,7 @@ class Follower:
                     self.status = record
                 if record:
                     events.append(dict(record, event="status" if name == STATUS else "rank"))
-        return events
+        return sorted(events, key=lambda event: (event["event"] == "status", event.get("time", 0.0)))
 
     def renewed(self, name: str, path: str) -> "dict[str, Any]":
         """The object in a replaced file, {} when it is the one that was seen."""
