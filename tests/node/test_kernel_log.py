@@ -80,3 +80,14 @@ def test_a_machine_that_tells_nothing(folder: Path, tmp_path: Path, monkeypatch:
     assert KernelLog().told(str(folder), None) is None
     monkeypatch.setattr(kernel_log, "READERS", (["true"],))
     assert KernelLog().told(str(folder), None) == []
+
+
+@pytest.mark.parametrize("data", [None, b"", b"[1.0] Killed process 1\n", b"6,x,y;Killed process 1\n", b"6,1\n"])
+def test_what_is_no_kernels_log(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes | None
+) -> None:
+    """Containers are given /dev/null by that name, or a file."""
+    if data is not None:
+        (tmp_path / "kmsg").write_bytes(data)
+    monkeypatch.setattr(kernel_log, "KMSG", os.devnull if data is None else str(tmp_path / "kmsg"))
+    assert KernelLog(0.0).told(str(folder), None) == []

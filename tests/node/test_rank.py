@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,3 +166,20 @@ def test_rank_numbers_of_an_engine_that_gives_none(tmp_path: Path) -> None:
     )
     assert process.wait(20) == 0
     assert read_json(tmp_path / "rank7.json")["local_rank"] == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, for whom not every file is readable")
+def test_a_program_that_may_be_executed_but_not_read(tmp_path: Path) -> None:
+    (tmp_path / "arm").mkdir()
+    program = tmp_path / "echo"
+    shutil.copy(shutil.which("echo") or "/bin/echo", program)
+    program.chmod(0o711)
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    become = "import os, sys; os.setgid(65534); os.setuid(65534); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = [PYTHON, "-c", become, PYTHON, "-I", "-S", "-c", RANK.read_text(), str(program), "said"]
+    env = {"FLEET_RUN_DIR": str(tmp_path), "RANK": "5", "PATH": os.environ["PATH"]}
+    subprocess.run(argv, env=env, cwd="/", timeout=20, check=False)
+    assert (tmp_path / "rank5.out").read_text() == "said\n", (tmp_path / "rank5.err").read_text()

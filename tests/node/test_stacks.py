@@ -137,3 +137,36 @@ def test_py_spy_tells_the_native_frames_too(run: str, home: Path, tmp_path: Path
         assert {"stand", "<module>"} <= {name.rpartition(".")[2] for name in names(stack)}, stack
         assert any(frame["native"] for frame in stack["threads"][0]["frames"]) == native, stack
     goes_on(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
+def test_another_users_process_that_passes_itself_off_as_a_rank_is_not_believed(
+    run: str, home: Path, tmp_path: Path
+) -> None:
+    folder = begin(run, home, PYTHON, script(tmp_path))
+    assert folder.is_dir() and the_stack(run, home)["by"] == "faulthandler"
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "py-spy").write_text(f"#!/bin/sh\nid > {home}/evil\necho '[]'\n")
+    (theirs / "py-spy").chmod(0o755)
+    pretend = "open('/proc/self/comm', 'w').write('fleet-rank'); import subprocess, sys, os; os.setuid(65534); "
+    pretend += "subprocess.run(['/bin/sleep', '1000'])"
+    env = {"PATH": str(theirs), "RANK": "7", "LOCAL_RANK": "1", "FLEET_RUN_ID": run}
+    forged = subprocess.Popen([PYTHON, "-c", pretend], env=env, start_new_session=True)
+    try:
+        until(lambda: Path(f"/proc/{forged.pid}/comm").read_text() == "fleet-rank\n")
+        until(lambda: Path(f"/proc/{forged.pid}/task/{forged.pid}/children").read_text())
+        the_stack(run, home)
+        assert not (home / "evil").exists()
+    finally:
+        os.killpg(forged.pid, signal.SIGKILL)
+        forged.wait()
+
+
+@pytest.mark.parametrize("options", [["-W", "ignore", "-I"], ["-Xutf8", "-X", "dev", "-E"]], ids=["W", "X"])
+def test_what_looks_at_no_pythonpath_keeps_its_environment(
+    run: str, home: Path, tmp_path: Path, options: list[str]
+) -> None:
+    folder = begin(run, home, PYTHON, *options, script(tmp_path), PYTHONPATH="/own")
+    seen = json.loads((folder / "rank3.out").read_text().splitlines()[0])[0]
+    assert seen["PYTHONPATH"] == "/own" and "FLEET_ARM" not in seen

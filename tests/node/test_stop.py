@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fleet.node.run import remains, run_folder
 from tests.node.hanging import dead_mount
 from tests.node.nodes import alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
 
 MASTER = {"address": "127.0.0.1", "port": 0, "token": "00", "is_me": True, "peers": 0}
+
+PREFLIGHT = {"python": None, "activate": None, "env": {}, "workdir": None, "deadline": 1.0, "master": MASTER}
 
 
 def start(home: Path, run: str, argv: list[Any], **changes: Any) -> dict[str, Any]:
@@ -108,7 +115,6 @@ def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
 
 def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(home: Path, run: str, tmp_path: Path) -> None:
     (tmp_path / "dead").mkdir()
-    preflight = {"python": None, "activate": None, "env": {}, "workdir": None, "deadline": 1.0, "master": MASTER}
     with dead_mount(tmp_path / "dead") as path:
         start(home, run, ranks_argv(f"echo $$ > {home}/pid; exec cat {path}"))
         pid = int(until(lambda: (home / "pid").exists() and (home / "pid").read_text()))
@@ -116,21 +122,51 @@ def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(home: Path
         said = stop(home, run)
         assert (said["left"], said["stuck"]) == ([pid], [f"{pid} (cat) hangs in the kernel, in request_wait_answer"])
         assert final(home, run)["stuck"] == said["stuck"]
-        told = answer("facts.probe", preflight, home)["facts"]["remains"]
+        told = answer("facts.probe", PREFLIGHT, home)["facts"]["remains"]
         assert told == [{"run": run, "ended": False, "left": said["stuck"]}]
     until(lambda: not alive(pid))
-    assert answer("facts.probe", preflight, home)["facts"]["remains"] == []
+    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == []
 
 
 def test_the_next_run_ends_one_that_nobody_keeps(home: Path, run: str) -> None:
     record = start(home, run, ranks_argv("exec sleep 1000"))
-    preflight = {"python": None, "activate": None, "env": {}, "workdir": None, "deadline": 1.0, "master": MASTER}
-    assert answer("facts.probe", preflight, home)["facts"]["remains"] == []
+    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == []
     for pid in (record["guardian"]["pid"], record["pid"]):
         os.kill(pid, signal.SIGKILL)
-    assert answer("facts.probe", {**preflight, "master": None}, home)["facts"]["remains"] == [] and marked(run)
-    assert answer("facts.probe", preflight, home)["facts"]["remains"] == [{"run": run, "ended": True, "left": []}]
+    assert answer("facts.probe", {**PREFLIGHT, "master": None}, home)["facts"]["remains"] == [] and marked(run)
+    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == [{"run": run, "ended": True, "left": []}]
     assert not marked(run) and final(home, run)["cause"] == "supervisor"
+
+
+@pytest.mark.parametrize("guardian", ["me", 7, {"pid": "1", "start": 1}, {"pid": 1}], ids=str)
+def test_what_makes_no_sense_keeps_no_run_from_its_start(home: Path, guardian: Any) -> None:
+    folder = home / ".fleet/runs/odd"
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps({"run": "odd", "node": run_folder.NODE}))
+    (folder / "pid").write_text(json.dumps({"boot": run_folder.boot_id(), "guardian": guardian}))
+    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == []
+
+
+def test_a_copy_of_a_folder_is_no_run(home: Path, run: str) -> None:
+    record = start(home, run, ranks_argv("exec sleep 1000"))
+    copy = folder_of(home, run).with_name("a-copy")
+    shutil.copytree(folder_of(home, run), copy)
+    (copy / "pid").write_text(json.dumps({**record, "pid": 0, "guardian": None}))
+    assert answer("facts.probe", PREFLIGHT, home)["facts"]["remains"] == [] and marked(run)
+
+
+def test_an_attempt_that_begins_just_now_is_not_ended(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(home, run, ranks_argv("exec sleep 1000"))
+    monkeypatch.setenv("HOME", str(home))
+    seen: list[str] = []
+
+    def owners(folder: str) -> list[dict[str, Any]]:
+        """Those of the attempt before at the first look."""
+        seen.append(folder)
+        return run_folder.owners(folder) if len(seen) > 1 else []
+
+    monkeypatch.setattr(remains, "owners", owners)
+    assert remains.remains() == [] and marked(run)
 
 
 def test_what_is_no_run_id(home: Path) -> None:

@@ -26,6 +26,7 @@ WORTH = re.compile(
     r"[Rr]emounting filesystem read-only|nfs: server .* not responding"
 )
 _PID = re.compile(r"Killed process (\d+)|\[(\d+)\]: segfault|\bpid=(\d+)")
+_RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)")
 _LINE = re.compile(r"\[ *(\d+\.\d+)\] ?(.*)")
 
 
@@ -74,8 +75,10 @@ class KernelLog:
                 continue
             except OSError:
                 return
-            head, _, text = record.partition(";")
-            yield int(head.split(",")[2]) / 1e6, text.partition("\n")[0]
+            found = _RECORD.match(record)
+            if found is None:
+                return  # a container may be given anything by that name, /dev/null or a file
+            yield int(found.group(1)) / 1e6, found.group(2)
 
     def _asked(self) -> "list[tuple[float, str]] | None":
         import subprocess  # a run that ends well never pays for it

@@ -123,15 +123,21 @@ def stack_file(folder: str, rank: int) -> str:
 def arm(argv: "list[str]", base: str) -> None:
     """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
     folder = os.path.join(os.path.dirname(base), ARM)
-    words = (interpreter_of(argv[0]) or []) + argv
+    try:
+        words = (interpreter_of(argv[0]) or []) + argv
+    except OSError:
+        return  # what may be executed need not be readable
     named = [re.match(r"python[0-9.]*$", os.path.basename(word)) is not None for word in words]
     # it, or what the first line of a script names, maybe behind /usr/bin/env
     if not any(named[: len(words) - len(argv) + 1]) or not os.path.isdir(folder):
         return
-    for word in words[named.index(True) + 1 :]:
+    options = iter(words[named.index(True) + 1 :])
+    for word in options:
         if not word.startswith("-"):
             break
-        if not word.startswith("--") and set(word) & set("IES"):
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(options, None)
+        elif not word.startswith("--") and set(word) & set("IES"):
             return  # it would not look at PYTHONPATH
     was = os.environ.get("PYTHONPATH")
     told = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)

@@ -23,24 +23,33 @@ if TYPE_CHECKING:
 
 def remains() -> "list[Remains]":
     """Ends runs whose supervisor and guardian were both killed; tells of them, and of processes that would not die."""
+    try:
+        names = sorted(os.listdir(runs_root()))
+    except OSError:
+        return []
     found: list[Remains] = []
-    for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
-        folder = os.path.join(runs_root(), name)
-        spec = read_json(os.path.join(folder, SPEC))
-        run = spec.get("run")
-        if (
-            name[0] == "."
-            or not isinstance(run, str)
-            or spec.get("node") != NODE
-            or not since_boot(folder)
-            or owners(folder)
-        ):
-            continue
-        status = read_status(folder)  # behind the look at its owners: they may have written their last
-        over = status.get("state") in FINAL
-        if not over:
-            status = bury(run, folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
-        left = sorted(marked(run)) if status.get("left") else []
-        if left or not over:
-            found.append({"run": run, "ended": not over, "left": list(map(stuck, left[:TOLD]))})
+    for name in names:
+        try:
+            if name[0] != ".":
+                found += remains_of(os.path.join(runs_root(), name))
+        except Exception:
+            pass  # what holds something else than it should keeps no run from its start
     return found
+
+
+def remains_of(folder: str) -> "list[Remains]":
+    """One, or none."""
+    spec = read_json(os.path.join(folder, SPEC))
+    run = spec.get("run")
+    if not isinstance(run, str) or run != os.path.basename(folder).partition("@")[0]:
+        return []  # somebody's copy of one
+    if spec.get("node") != NODE or not since_boot(folder) or owners(folder):
+        return []
+    status = read_status(folder)  # behind the look at its owners: they may have written their last
+    over = status.get("state") in FINAL
+    if not over:
+        if owners(folder):
+            return []  # another attempt has just taken the place of the one that was looked at
+        status = bury(run, folder, LEFTOVER_GRACE, "its supervisor and guardian were killed")
+    left = sorted(marked(run)) if status.get("left") else []
+    return [{"run": run, "ended": not over, "left": list(map(stuck, left[:TOLD]))}] if left or not over else []

@@ -20,7 +20,7 @@ from fleet.node.base.processes import read_file
 from fleet.node.base.wire import send_exit, send_json, start, start_thread
 from fleet.node.run.rank import STACK_SIGNAL, stack_file
 from fleet.node.run.run_folder import run_folder
-from fleet.node.run.trainers import environment, trainers
+from fleet.node.run.trainers import environment, is_ours, trainers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def states_of(pid: int) -> "set[str]":
 # -- py-spy -----------------------------------------------------------------------------------------------
 def py_spy_of(pid: int) -> "str | None":
     """Where the rank would find it, or this program."""
-    path = os.fsdecode(environment(pid).get(b"PATH", b""))
-    return shutil.which("py-spy", path=path + os.pathsep + os.environ.get("PATH", os.defpath))
+    own = os.environ.get("PATH", os.defpath)
+    path = os.fsdecode(environment(pid).get(b"PATH", b"")) if is_ours(pid) else ""
+    return shutil.which("py-spy", path=path + os.pathsep + own if path else own)
 
 
 def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
@@ -179,7 +180,7 @@ def stack_of(rank: int, pid: int, folder: str, native: bool) -> "stacks.RankStac
         if tool is None:
             raise Refused("no py-spy there")
         found["threads"] = by_py_spy(tool, pid, native)
-    except (Refused, OSError, KeyError, TypeError) as error:
+    except (Refused, OSError, KeyError, TypeError, AttributeError) as error:
         found["why"] = str(error)[:MAX_NAME]
         try:
             found["by"], found["threads"] = "faulthandler", by_faulthandler(pid, stack_file(folder, rank))

@@ -1,6 +1,7 @@
 """The processes that train: of each rank that runs on this node, the one whose stack tells where it stands."""
 
 import os
+import re
 
 from fleet.node.base.processes import pids, read_file
 from fleet.node.run.marks import marked
@@ -17,6 +18,12 @@ PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELA
 def environment(pid: int) -> "dict[bytes, bytes]":
     items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
     return {name: value for name, equals, value in (item.partition(b"=") for item in items) if equals}
+
+
+def is_ours(pid: int) -> bool:
+    """Whether it runs as this program does: what another user's process says is not to be acted upon."""
+    found = re.search(rb"^Uid:\s*(\d+)\s+(\d+)", read_file("/proc/%d/status" % pid), re.M)
+    return found is not None and {int(uid) for uid in found.groups()} == {os.geteuid()}
 
 
 def children() -> "dict[int, list[int]]":
@@ -57,7 +64,7 @@ def trainers(run: str) -> "dict[int, int]":
     python."""
     tree, found = children(), {}
     for wrapper in marked(run):
-        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER:
+        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
             continue
         for pid in tree.get(wrapper, ()):
             env = environment(pid)
