@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
-from fleet.ops.launch.attempts import Course
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.attempts import Course, follow_run
+from fleet.ops.launch.logs import RunFolder, read_object
+from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import Plan, candidate_ports
 from fleet.ops.launch.plan import plan as make_plan
@@ -162,4 +163,37 @@ def test_logs_of_earlier_attempts_are_set_aside(tmp_path: Path) -> None:
     assert (folder.path / "stacks").is_dir()
     late = folder.node("a", 0)
     assert late.sizes() == {"rank0.out": 2} and folder.is_aside(0) and not folder.is_aside(3)
+    folder.release()
+
+
+class Over:
+    """An attempt that has ended."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def follow(self) -> Report:
+        return self.report
+
+    def close(self) -> None:
+        pass
+
+
+def test_who_takes_a_run_up_knows_of_the_restarts_before(tmp_path: Path) -> None:
+    """A keeper after 'd', or 'attach'."""
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    folder.write_json("run.json", {"run": "r", "restarts": [{"attempt": 1}]})
+    plan = replace(planned(), attempt=1)
+    follow_run(plan.record(0.0), folder, {}, runtime()[0], None, cast(Run, Over(ended(plan))))
+    assert read_object(folder.path / "summary.json")["restarts"] == [{"attempt": 1}]
+    folder.release()
+
+
+def test_no_restart_is_announced_once_it_is_interrupted(tmp_path: Path) -> None:
+    """While ranks of a failed attempt take their time to end."""
+    folder, plan, (here, said) = RunFolder.create(tmp_path / "runs", "r"), planned(restarts=3), runtime()
+    here.cancel.set()
+    report = follow_run(plan.record(0.0), folder, {}, here, Course(plan), cast(Run, Over(ended(plan))))
+    assert (report.exit_code, report.data["stopped"]) == (130, "interrupted between two attempts") and said == []
+    assert '"event": "restart"' not in (folder.path / "events.jsonl").read_text()
     folder.release()

@@ -36,6 +36,7 @@ from fleet.transport.program import call
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 LONG_SECONDS = 60.0  # who failed after that long was no quick failure
 READY_SECONDS = 30.0
+BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 
 
@@ -91,7 +92,7 @@ def follow_run(
 ) -> Report:
     """To the end of the run, attempt by attempt; writes summary.json. run: of the attempt under way, where it was made
     already."""
-    restarts: list[dict[str, Any]] = []
+    restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
     while True:
         began = time.monotonic()
         run = run or Run(record, folder, sessions, runtime, course.plan if course else None)
@@ -104,6 +105,10 @@ def follow_run(
         if after is None:
             return conclude(report, record, restarts, folder, runtime)
         run.close()
+        if runtime.cancel.is_set():  # while what was left of the attempt was ended: no restart is announced
+            return conclude(
+                _not_again(Interrupted(BETWEEN), report, folder, runtime), record, restarts, folder, runtime
+            )
         told = _tell(after, report, record, time.monotonic() - began, folder, runtime)
         try:
             plan, record, sessions = begin(after, record, folder, runtime)
@@ -170,7 +175,7 @@ def begin(
     """Start the attempt: its plan and record, and a connection to each node. Spares take the place of hosts where it
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
     if runtime.cancel.wait(course.pause):
-        raise Interrupted(f"{INTERRUPTED} between two attempts")
+        raise Interrupted(BETWEEN)
     plan = course.plan
     with closing(Sessions(runtime)) as sessions:
         while True:
