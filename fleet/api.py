@@ -459,7 +459,8 @@ class Verbs(ABC, Generic[R, C, L]):
         then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
         from fleet.ops.runs import logs
 
-        only = None if host is None else self._fleet.select(host).names
+        fleet = self._fleet if host is None else self._fleet.select(host)
+        only = None if fleet.inventory.names == fleet.everyone.names else fleet.inventory.names
         chosen = None if rank is None else frozenset(rank)
         plan = logs.LogsPlan(
             self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since, attempt

@@ -191,8 +191,11 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     if settings.dry_run:
         return plans.tell("launch", plan)
     if not (settings.json or settings.quiet):
-        for note in plan.describe().get("notes", ()):
+        about = plan.describe()
+        for note in about.get("notes", ()):
             talk(clean(note))
+        if ranks.only and max(ranks.only) >= about["world_size"]:
+            talk(f"warning: --ranks: the last rank of this run is {about['world_size'] - 1}")
     return follow(plan, ranks)
 
 

@@ -32,7 +32,7 @@ SCREEN_BYTES = 1 << 20  # nobody reads more at once: a terminal shows what is ne
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS = 0.1
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
-RUNNING, SPOKEN = Round("running, the ranks have said nothing yet", ()), Round("", ())
+RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
 STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked", "room", "back")
 
@@ -142,9 +142,12 @@ class LaunchView:
             self._notice(event)
             self._board.notice(event)
             if self._live and isinstance(event.data, Mapping) and event.data.get("event") == "running":
-                self._starting.feed(RUNNING)
+                self._starting.feed(Round(RUNNING + self._keys(), ()))
         else:
             self._starting.feed(event)
+
+    def _keys(self) -> str:
+        return KEYS if terminal.interactive(sys.stdin) else ""
 
     def _show_held(self, closing: bool) -> None:
         lines, repeated = self.tracebacks.due(time.monotonic(), closing)
@@ -198,7 +201,7 @@ class LaunchView:
         now = time.monotonic()
         if self._live:
             columns, rows = terminal.size(sys.stderr)
-            board = self._board.lines(time.time(), columns, rows, KEYS if terminal.interactive(sys.stdin) else "")
+            board = self._board.lines(time.time(), columns, rows, self._keys())
             terminal.draw(self._starting.lines(now) + board)
             return
         if self._json or self._level < 0:

@@ -322,6 +322,28 @@ def test_the_logs_of_an_earlier_attempt(tmp_path: Path, capfd: pytest.CaptureFix
         assert said in "".join(capfd.readouterr())
 
 
+def test_logs_of_a_rank_that_is_none_and_of_chosen_hosts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    folder = RunFolder.create(runs, "t-20261122-101500-0001")
+    for rank, host in enumerate(("gpu1", "gpu2")):
+        folder.node(host).write(f"rank{rank}.out", 0, b"of rank %d\n" % rank)
+    folder.event("running")
+    folder.write_json("summary.json", {"incomplete_logs": []})
+    folder.release()
+    (tmp_path / "h").write_text("gpu1\ngpu2\n")
+
+    def said(*more: str) -> tuple[str, str]:
+        assert run(["-i", str(tmp_path / "h"), "logs", "t", "--runs-dir", str(runs), *more]) == 0
+        return capfd.readouterr()
+
+    assert said() == ("[gpu1:0] of rank 0\n[gpu2:1] of rank 1\n", "")
+    assert said("-w", "gpu2") == said("-x", "gpu1") == said("--host", "gpu2") == ("[gpu2:1] of rank 1\n", "")
+    none = "warning: run t-20261122-101500-0001: no log of rank 9 is here, but of ranks 0-1\n"
+    assert said("--rank", "9") == ("", none)
+    assert said("--rank", "1,9") == ("[gpu2:1] of rank 1\n", none)
+    assert said("--rank", "1") == ("of rank 1\n", "")
+
+
 def test_what_is_shown_begins_where_the_nodes_said_and_another_attempt_as_a_whole(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "t-20261122-101500-0001")
     for host in ("gpu1", "gpu2"):

@@ -22,6 +22,7 @@ from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing
 from fleet.ops.runs.local import followed, names
 from fleet.ops.runs.since import offsets_since
+from fleet.rules.stacks import ranks_text
 from fleet.runtime import Runtime
 
 POLL_SECONDS = 0.1
@@ -178,6 +179,8 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
             poll()
     finally:
         folder.release()
+    if plan.ranks is not None and (said := _without(plan.ranks, reader.folder)):
+        runtime.emit(Notice("warning", f"run {run_id}: {said}"))
     errors = {**errors, **untold}
     hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
     results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
@@ -216,6 +219,15 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     if found is not None and (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
     return run_id, found
+
+
+def _without(ranks: frozenset[int], folder: Path) -> str:
+    """Which of them have no log here, in a sentence; "" where all have, or no rank at all has."""
+    logs = [path.name for path in folder.glob("*/*") if LOG.fullmatch(path.name)]
+    here = {rank for rank, _ in map(stream_of, logs) if rank is not None}
+    if not here or ranks <= here:
+        return ""
+    return f"no log of {ranks_text(sorted(ranks - here))} is here, but of {ranks_text(sorted(here))}"
 
 
 def is_whole(summary: Path) -> bool:
