@@ -237,6 +237,48 @@ def test_what_cannot_be_repeated(
     assert said in capfd.readouterr().err
 
 
+ODD: list[tuple[tuple[str | int, ...], Any, str]] = [
+    (("launch", "args"), "--lr", "launch.args is '--lr'"),
+    (("launch", "grace"), "x", "launch.grace is 'x'"),
+    (("launch", "env", "MODE"), 7, "launch.env['MODE'] is 7"),
+    (("launch", "per"), ["node"], "is ['node']"),
+    (("inventory",), {}, "inventory.source is missing"),
+    (("inventory", "env", "LD PRELOAD"), "x", "LD PRELOAD"),
+    (("inventory", "hosts"), [{"name": "a"}], "is missing"),
+    (("inventory", "hosts", 0, "name"), "../../a", "../../a"),
+    (("inventory", "hosts", 0, "address"), "-oProxyCommand=x", "-oProxyCommand=x"),
+    (("inventory", "hosts", 0, "user"), "\33[2J", "\\x1b[2J"),
+    (("inventory", "hosts", 0, "port"), "22", "is '22'"),
+    (("inventory", "hosts", 0, "odd"), 1, "is 'odd'"),
+    (("fleet", "transport"), None, "fleet.transport is None"),
+    (("facts",), {"a": {"packages": ["torch"]}}, "packages is ['torch']"),
+    (("code",), {"commit": "$(reboot)"}, "code.commit is '$(reboot)'"),
+]
+
+
+@pytest.mark.parametrize("way, value, said", ODD, ids=[".".join(map(str, way)) for way, _, _ in ODD])
+def test_a_run_json_is_not_believed(
+    first: dict[str, Any], way: tuple[str | int, ...], value: Any, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place: Any = first
+    for key in way[:-1]:
+        place = place[key]
+    place[way[-1]] = value
+    (Path("runs") / first["run"] / "run.json").write_text(json.dumps(first))
+    for words in (["--from"], ["--again"]):
+        assert run(["--dry-run", "launch", *words, "latest", "--env", "HF_TOKEN=x"]) == 2
+        told = capfd.readouterr().err
+        assert "run.json is not as fleet wrote it" in told and said in told and "\33" not in told
+    with pytest.raises(UsageError, match="is not as fleet wrote it"):
+        fleet.reopen()
+
+
+def test_a_folder_with_a_space_in_the_command_that_brings_the_code_back() -> None:
+    before = {"code": {"commit": "a" * 40, "diff": "code.diff"}, "logs": "/my runs/x"}
+    ((_, hint),) = differences(before, {"code": {"commit": "b" * 40}})
+    assert str(hint).endswith("&& git apply '/my runs/x/code.diff'")
+
+
 def test_a_playbooks_step_and_a_program_are_repeated_too(first: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         "- vars: {mode: x}\n- launch: {script: show.sh, args: [two], env: {MODE: '${mode}', A_KEY: k}}\n  on: a\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from fleet.inventory.nodeset import fold
@@ -22,7 +23,7 @@ def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
     was, is_, where = then.get("commit"), now.get("commit"), f"the code in {now.get('folder')}"
     if was is None and then.get("why"):
         return  # git told nothing then
-    apply = f" && git apply {before.get('logs')}/{then['diff']}" if then.get("diff") else ""
+    apply = " && git apply " + quote(f"{before.get('logs')}/{then['diff']}") if then.get("diff") else ""
     hint = f"to have it as it was: git checkout {_short(was)}{apply}" if was else None
     if was != is_:
         yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}", hint

@@ -13,6 +13,7 @@ from fleet.ops.launch.logs import read_object
 from fleet.ops.launch.origin import RUN, VARIABLES
 from fleet.ops.runs.find import choose
 from fleet.ops.runs.local import names
+from fleet.ops.runs.stored import misfit
 
 
 @dataclass(frozen=True)
@@ -108,5 +109,10 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
         raise UsageError(
             f"run {run}: nothing here tells how it was started: {path} {what}",
             hint="'fleet ps --all' shows who started it, on which machine",
+        )
+    odd = misfit(document)
+    if odd:
+        raise UsageError(
+            f"run {run}: {path} is not as fleet wrote it: {odd}", hint="give the script and its options once more"
         )
     return Recorded(run, document)
