@@ -311,9 +311,10 @@ def test_differences() -> None:
 
     changed = of(code={"sha256": "x", "dirty": True, "diff": "code.diff"})
     checkout = f"to have it as it was: git checkout {'a' * 12}"
+    stashed = checkout.replace("git checkout", "git stash && git checkout")
     for before, now, said, hint in [
         (of(), of("b" * 40), f"the code in /w is at commit {'b' * 12}, and was at {'a' * 12}", checkout),
-        (of(), changed, "the code in /w is at the same commit, with other changes", checkout),
+        (of(), changed, "the code in /w is at the same commit, with other changes", stashed),
         (changed, of(None), f"the code in /w is at commit none, and was at {'a' * 12}", None),
         (of(torch="2.0"), of(), "n[1-2]: torch is 2.1, and was 2.0", None),
         (of(a="1"), of(), "n[1-2]: a is not there, and was 1", None),

@@ -24,7 +24,8 @@ def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
     if was is None and then.get("why"):
         return  # git told nothing then
     apply = " && git apply " + quote(f"{before.get('logs')}/{then['diff']}") if then.get("diff") else ""
-    hint = f"to have it as it was: git checkout {_short(was)}{apply}" if was else None
+    stash = "git stash && " if now.get("dirty") else ""  # a checkout takes changes along, and a diff does not fit them
+    hint = f"to have it as it was: {stash}git checkout {_short(was)}{apply}" if was else None
     if was != is_:
         yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}", hint
     elif was and (then.get("sha256"), then.get("dirty")) != (now.get("sha256"), now.get("dirty")):
