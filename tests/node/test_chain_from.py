@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import UsageError
+from fleet.delivery.chain.source import There
+from fleet.errors import ProtocolError, UsageError
 from fleet.events import Event
 from fleet.model import Report
 from fleet.ops import broadcast
@@ -132,3 +133,32 @@ def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None
     decode(FirstMessage, message)
     with pytest.raises(Misfit):
         decode(FirstMessage, {**message, **changes})
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        [("one", "f", 0o644, 1, 1, "")],
+        [("one", "l", 0, 0, 0, "/etc")],
+        [("to", "l", 0, 0, 0, "/etc"), ("to/passwd", "f", 0o644, 1, 1, "")],
+        [("one/more", "f", 0o644, 1, 1, "")],
+        [("no/parent", "d", 0o755, 0, 0, "")],
+        [("", "f", 0o644, 1, 1, "")],
+    ],
+    ids=["twice", "a link, too", "through a link", "below a file", "below nothing", "a file, too"],
+)
+def test_a_list_that_makes_no_sense_is_the_fault_of_who_tells_it(
+    fleet: Fleet, lie: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fleet.folder / "n2/set").mkdir()
+    (fleet.folder / "n2/set/one").write_text("1")
+    said = There._said
+
+    def lies(self: There) -> Any:
+        message = said(self)
+        return {**message, "entries": [*message["entries"], *lie]} if message["event"] == "tree" else message
+
+    monkeypatch.setattr(There, "_said", lies)
+    with pytest.raises(ProtocolError, match="its list of files makes no sense") as caught:
+        send(fleet, "set")
+    assert caught.value.host == "n2" and not (fleet.folder / "n1/set").exists()

@@ -18,7 +18,7 @@ from fleet.node.base.wire import in_parts
 from fleet.node.delivery.chain.link import link_token
 from fleet.node.delivery.chain.source import Source as Reader
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.messages.chain import FirstMessage, FirstSpec, Link
+from fleet.protocol.messages.chain import Entry, FirstMessage, FirstSpec, Link
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
@@ -58,6 +58,16 @@ class Here(Reader):
 
     def serve(self, member: Member, epoch: int, session: Session | None) -> None:
         self.send_to(member.host.name, epoch, link_token(member.token, epoch), ways(member, session))
+
+
+def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
+    """Whether one folder can hold these, or if it has no mode, whether they are one file: no path twice, each below
+    folders. Who receives what cannot be would be blamed for it."""
+    if mode is None:
+        return [(path, kind) for path, kind, *_ in entries] == [("", "f")]
+    kinds = {path: kind for path, kind, *_ in entries}
+    above = {path.rpartition("/")[0] for path in kinds} - {""}
+    return len(kinds) == len(entries) and "" not in kinds and all(kinds.get(path) == "d" for path in above)
 
 
 class There:
@@ -105,13 +115,19 @@ class There:
         entries, allocated = [], dict[str, int]()
         while True:
             said = self._said()
-            if said["event"] != "tree" or (said["more"] and not said["entries"]):
+            if (
+                said["event"] != "tree"
+                or (said["more"] and not said["entries"])
+                or len(said["allocated"]) > len(said["entries"])
+            ):
                 raise ProtocolError("a list of files was to come", self._host.name)
             entries += said["entries"]
             allocated |= said["allocated"]
             if len(entries) > MAX_ENTRIES:
                 raise HostFailed(f"more than {MAX_ENTRIES} files", host=self._host.name, hint="pack them: tar")
             if not said["more"]:
+                if not is_tree(entries, said["mode"]):
+                    raise ProtocolError("its list of files makes no sense", self._host.name)
                 return Tree(
                     Path(path), tuple(entries), tuple(said["skipped"]), said["mode"], allocated, tuple(said["linked"])
                 )
