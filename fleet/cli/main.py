@@ -87,9 +87,9 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
 
         verb = (ctx and ctx.invoked_subcommand) or "fleet"
         results = tuple(Result(name, at is None, error=at) for name, at in error.hosts.items())
-        # launch writes JSON lines, and the last one is the summary
+        # launch and attach write JSON lines, and the last one is the summary
         document = {
-            **({"event": "summary"} if verb == "launch" else {}),
+            **({"event": "summary"} if verb in ("launch", "attach") else {}),
             **Report(verb, results, error.exit_code).as_json(),
             "error": {**error.as_json(), "message": str(error)},
         }

@@ -60,6 +60,7 @@ def test_a_word_means_a_run(word: str, meant: str) -> None:
         ("train-2026", IDS, "2 runs begin so: train-20261122-120000-ab12, train-20261121-120000-cd34"),
         ("eval", IDS, "no run eval: known are train-20261122-120000-ab12, .* and 1 more"),
         ("latest", [], "no run latest: no run is known"),
+        ("", IDS[:1], "RUN is empty"),
     ],
 )
 def test_what_means_none_or_many_is_said(word: str, runs: list[str], said: str) -> None:
@@ -152,6 +153,16 @@ def test_one_process_writes_to_a_folder(tmp_path: Path) -> None:
         other.stdin.close()
         assert folder.hold(10.0)
     folder.release()
+
+
+def test_attach_without_a_run_ends_its_events_with_the_summary(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "h").write_text("localhost\n")
+    words = ["-i", str(tmp_path / "h"), "--transport", "local", "attach", "nosuch-run", "--json"]
+    assert run([*words, "--runs-dir", str(tmp_path)]) == 2
+    *_, last = map(json.loads, capfd.readouterr().out.splitlines())
+    assert last["event"] == "summary" and last["error"]["message"].startswith("no run nosuch-run")
 
 
 def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:

@@ -225,6 +225,8 @@ def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result]) -> Foun
 def choose(word: str, run_ids: Sequence[str]) -> str:
     """The run that a word means: an id, "latest", a name (its newest run), a unique prefix. run_ids: newest first.
     UsageError."""
+    if not word:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
+        raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
     if word in run_ids:
         return word
     if word == LATEST and run_ids:
