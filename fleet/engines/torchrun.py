@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.engines.base import SPAWN, Engine, Start, World, python_command, visible_devices
+from fleet.engines.slips import refuse_owned
 from fleet.model import Job, Node
 
 # The agents' store outlives an attempt, and ranks that share it, as is torch's default, find there what those before
@@ -14,12 +15,25 @@ RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 # which there are three; and how often ranks that fail are started again, as they do where a node is lost.
 PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
 
+# what each node's agent is told -> fleet's word for it; a second one would win, and ranks would wait for each other
+OWNED = {
+    "nnodes": "--nnodes N|MIN:MAX",
+    "node-rank": None,
+    "nproc-per-node": "--nproc-per-node N",
+    "master-addr": "--master-addr ADDR",
+    "master-port": "--master-port PORT",
+}
+
 
 class Torchrun(Engine):
     """`python -m torch.distributed.run`; in an elastic world the c10d rendezvous, which can restart."""
 
     modules: tuple[str, ...] = ("torch",)
     elastic = True
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        refuse_owned(job, job.engine_args, OWNED)
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
         # --rdzv-id and the port belong to this run alone: two runs on the same nodes never join each other

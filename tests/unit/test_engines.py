@@ -95,6 +95,14 @@ def test_accelerates_configuration_goes_along_as_it_is(tmp_path: Path) -> None:
     assert argv[-6:] == ["--no_python", "{python}", "{run_dir}/spawn.py", "2", "3", "TORCHELASTIC_RUN_ID"]
 
 
+@pytest.mark.parametrize("option", ["--nnodes=2:4", "--node_rank=1", "--nproc_per_node=6", "--master_port=1"])
+def test_what_each_agent_is_told_is_not_told_twice(option: str) -> None:
+    """The second --nnodes would win, and the agents wait for nodes that nobody starts."""
+    with pytest.raises(UsageError, match="fleet itself tells that torchrun") as caught:
+        engine("torchrun").check(Job("t.py", engine="torchrun", engine_args=(option,)))
+    assert "leave it away" in str(caught.value.hint)
+
+
 def test_accelerate_without_a_configuration_gets_one_that_says_nothing(tmp_path: Path) -> None:
     job = engine("accelerate").prepare(Job("t.py"), tmp_path)
     assert list(job.files) == ["accelerate.yaml"] and "'NO'" in job.files["accelerate.yaml"]
