@@ -170,3 +170,25 @@ def test_what_looks_at_no_pythonpath_keeps_its_environment(
     folder = begin(run, home, PYTHON, *options, script(tmp_path), PYTHONPATH="/own")
     seen = json.loads((folder / "rank3.out").read_text().splitlines()[0])[0]
     assert seen["PYTHONPATH"] == "/own" and "FLEET_ARM" not in seen
+
+
+def python_2() -> str | None:
+    """Where there is one."""
+    try:
+        done = subprocess.run(
+            ["python2", "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(python_2() is None, reason="no Python 2 here")
+def test_a_python_2_sees_nothing_of_it_either(run: str, home: Path, tmp_path: Path) -> None:
+    """On old nodes that is 'python'."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['OWN'] = 'was imported'\n")
+    (tmp_path / "s.py").write_text("import json, os, sys\nprint(json.dumps([dict(os.environ), sys.path]))\n")
+    folder = begin(run, home, str(python_2()), "-B", str(tmp_path / "s.py"), PYTHONPATH=str(tmp_path))
+    seen, path = json.loads((folder / "rank3.out").read_text())
+    assert (seen["PYTHONPATH"], seen["OWN"], seen.get("FLEET_ARM")) == (str(tmp_path), "was imported", None)
+    assert not [part for part in path if part.endswith("/arm")] and not (folder / "rank3.err").read_text()

@@ -2,14 +2,16 @@
 
 rank.py puts its folder before the rank's PYTHONPATH, and how to undo that into FLEET_ARM: "PID:SIGNAL:FILE", then what
 PYTHONPATH was, if it was set, behind a newline. Everything is as it would have been before the rank's own code
-begins: its environment, sys.path, and the sitecustomize that is there without this one. Python 3.6 syntax.
+begins: its environment, sys.path, and the sitecustomize that is there without this one. Python 2 syntax:
+that is what 'python' may be, and it is to see nothing of it either.
 """
 
 import os
 import sys
 
 
-def disarm() -> "list[str]":
+def disarm():
+    # type: () -> list[str]
     """Take ourselves back; returns what FLEET_ARM held: PID, SIGNAL, FILE."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
@@ -21,7 +23,8 @@ def disarm() -> "list[str]":
     return told.split(":", 2)
 
 
-def arm(pid: str, signum: str, path: str) -> None:
+def arm(pid, signum, path):
+    # type: (str, str, str) -> None
     """Only the rank itself: what it starts may be anything."""
     import faulthandler
 
@@ -39,7 +42,7 @@ ours = sys.modules.pop("sitecustomize", None)
 try:
     __import__("sitecustomize")
 except ImportError as error:
-    if error.name != "sitecustomize":
+    if getattr(error, "name", "sitecustomize") != "sitecustomize":
         raise
     if ours is not None:
         sys.modules["sitecustomize"] = ours
