@@ -26,7 +26,7 @@ def main() -> None:
     training, test = datasets(device)
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     ids = [device.index] if device.type == "cuda" else None
-    train(DistributedDataParallel(net, device_ids=ids), training, args, rank, world)
+    train(DistributedDataParallel(net, device_ids=ids), net, training, args, rank, world)
     right, total = accuracy(net, test, rank, world)
     print(f"rank {rank} of {world}: test accuracy {right / total:.4f}", flush=True)
     dist.destroy_process_group()

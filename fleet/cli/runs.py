@@ -61,7 +61,7 @@ def show_runs(report: Report, every: bool) -> None:
                 fold(run["nodes"]),
                 f"{up}/{total}",
                 clean((run.get("master") or "?").rpartition(":")[2]),
-                "never" if run["silent"] is None else seconds(run["silent"]),
+                "-" if run["silent"] is None else seconds(run["silent"]),
                 clean(run["last"]),
             )
         )
