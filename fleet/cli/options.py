@@ -141,7 +141,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         },
     ),
     "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing."}),
-    "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document, or a line for each event of a run."}),
+    "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document; of a run, a line an event."}),
     "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
     "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Say only what went wrong."}),
 }
