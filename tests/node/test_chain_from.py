@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_a_file_that_changes_there_never_gets_its_name(fleet: Fleet, big: Path) 
 
 def test_nothing_is_left_there_of_an_interrupted_one(fleet: Fleet, big: Path) -> None:
     cancel = Cancel()
+    before = children()
 
     def stop(event: Event) -> None:
         if getattr(event, "done", 0) > 4 * MB:
@@ -103,17 +105,19 @@ def test_nothing_is_left_there_of_an_interrupted_one(fleet: Fleet, big: Path) ->
 
     report = send(fleet, big.name, cancel, stop, limit="8MB")
     assert report.exit_code == 130
-    until(lambda: not [pid for pid in os.listdir("/proc") if pid.isdigit() and first(pid)])
+    until(lambda: children() <= before)
     report = send(fleet, big.name)
     assert report.exit_code == 0 and all(result.data["bytes"] < big.stat().st_size for result in report.results)
 
 
-def first(pid: str) -> bool:
-    """Whether that is a child of this process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
-    except OSError:
-        return False
+def children() -> set[str]:
+    """The processes that this one has started."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(stat.parent.name)
+    return found
 
 
 @pytest.mark.parametrize(
