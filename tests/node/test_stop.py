@@ -157,6 +157,7 @@ def test_a_copy_of_a_folder_is_no_run(home: Path, run: str) -> None:
 
 def test_an_attempt_that_begins_just_now_is_not_ended(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start(home, run, ranks_argv("exec sleep 1000"))
+    until(lambda: marked(run))
     monkeypatch.setenv("HOME", str(home))
     seen: list[str] = []
 
