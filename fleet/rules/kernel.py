@@ -31,31 +31,28 @@ _GPU = r"CUDA|NCCL|cuDNN|CUBLAS|HIP|collective|[Ww]atchdog|Xid"
 _DISK = r"I/O error|Input/output|Errno 5\b|Read-only file system|Stale file|Bus error|Structure needs cleaning"
 # NVIDIA's numbers of errors that an application causes, or that only follow from another one
 _OF_A_PROGRAM = r"(?:13|31|43|45|68|69)\b"
+_LIMIT = f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}"
+
+
+def _out_of_memory(pattern: str, why: str, remedy: str) -> KernelRule:
+    return KernelRule(pattern, why, remedy, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
+
 
 KERNEL = (
-    KernelRule(
+    _out_of_memory(
         r"cgroup out of memory: Killed process \d+ \(([^)]*)\)",
         r"out of memory: the kernel killed \1, the limit of its cgroup was reached",
-        f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}",
-        signals=(SIGKILL,),
-        words=_LOST_A_CHILD,
-        sudden=True,
+        _LIMIT,
     ),
-    KernelRule(
+    _out_of_memory(
         r"Killed process \d+[^(]*\(([^)]*)\)",
         r"out of memory: the kernel killed \1",
         f"{MEMORY}; 'fleet exec -w {{host}} -- free -h' shows what is left there",
-        signals=(SIGKILL,),
-        words=_LOST_A_CHILD,
-        sudden=True,
     ),
-    KernelRule(
+    _out_of_memory(
         r"oom_kill \d+ in memory.events",
         "out of memory: the kernel killed a process, the limit of its cgroup was reached",
-        f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}",
-        signals=(SIGKILL,),
-        words=_LOST_A_CHILD,
-        sudden=True,
+        _LIMIT,
     ),
     KernelRule(
         r"NVRM: .*(?:Xid.*: 79\b|fallen off the bus|GPU is lost)",

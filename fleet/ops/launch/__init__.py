@@ -16,7 +16,7 @@ from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_least, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
-from fleet.ops.launch.spares import left_out, preflight_all, with_enough
+from fleet.ops.launch.spares import preflight_all, record_left_out, with_enough
 from fleet.ops.launch.start import Sessions, start_all, step
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
@@ -76,7 +76,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         folder.be_latest()
         folder.event("version", **first_event())
         for name, why in out.items():
-            folder.event("left-out", host=name, message=left_out(name, why), kind=why.kind)
+            record_left_out(folder, name, why)
         record = plan.record(time.time())
         origin = Origin(plan, record, folder, runtime, inventory)
         runtime.emit(

@@ -26,7 +26,7 @@ from fleet.ops.launch.origin import RUN
 from fleet.ops.launch.plan import Plan, candidate_ports
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts
+from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts, record_left_out
 from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step, stop_all
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
@@ -185,9 +185,8 @@ def begin(
                 plan, failed = go_on(plan, error)
                 plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
             for name, why in failed.items():
-                text = left_out(name, why)
-                event = folder.event("left-out", host=name, message=text, kind=why.kind)
-                runtime.emit(Notice("warning", text, name, why.hint, event))
+                event = record_left_out(folder, name, why)
+                runtime.emit(Notice("warning", left_out(name, why), name, why.hint, event))
 
 
 def _begin(

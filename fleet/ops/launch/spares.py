@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Event, Notice
 from fleet.model import Report
+from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.start import Sessions
@@ -60,6 +61,11 @@ def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
 
 def left_out(host: str, why: FleetError) -> str:
     return f"{host} is left out: {why.message}"
+
+
+def record_left_out(folder: RunFolder, host: str, why: FleetError) -> dict[str, Any]:
+    """A line of events.jsonl; returns the event."""
+    return folder.event("left-out", host=host, message=left_out(host, why), kind=why.kind)
 
 
 @contextmanager
