@@ -12,7 +12,7 @@ import pytest
 
 from fleet.model import Host, Inventory, Report
 from tests.node.test_chain import Fleet
-from tests.node.test_code_sync import mirror, snapshot
+from tests.node.test_code_sync import mirror, ok, snapshot
 
 pytestmark = pytest.mark.usefixtures("own_home")
 NEIGHBOUR = 12345
@@ -103,14 +103,15 @@ def refused(report: Report) -> str:
 
 def test_code_never_goes_where_a_swapped_link_leads(source: Path, theirs: Path, victim: Path) -> None:
     dest = theirs / "work"
-    assert mirror(source, dest).ok
+    ok(source, dest)
     before = snapshot(victim)
     with swapping(dest, victim):
         for number in range(ROUNDS):
             change(source, number)
             mirror(source, dest)
             assert snapshot(victim) == before
-    assert mirror(source, dest).ok and (dest / "shadow").read_text() == (source / "shadow").read_text()
+    ok(source, dest)
+    assert (dest / "shadow").read_text() == (source / "shadow").read_text()
 
 
 def test_data_never_goes_where_a_swapped_link_leads(source: Path, theirs: Path, victim: Path) -> None:
@@ -130,7 +131,7 @@ def test_data_never_goes_where_a_swapped_link_leads(source: Path, theirs: Path, 
 def test_folders_that_others_own_or_write_are_refused(source: Path, tmp_path: Path, inside: str) -> None:
     dest = tmp_path / "n1" / "work"
     fleet = Fleet(tmp_path, 1)
-    assert mirror(source, dest).ok
+    ok(source, dest)
     fleet.ok(source, to="work")
     bad = dest / inside
     for act, word in (
@@ -142,14 +143,15 @@ def test_folders_that_others_own_or_write_are_refused(source: Path, tmp_path: Pa
         assert word in refused(mirror(source, dest)) and word in refused(fleet.send(source, to="work"))
         assert (dest / "sub/key").read_text() == "a\n"
     bad.chmod(0o1777)
-    assert mirror(source, dest).ok
+    ok(source, dest)
     fleet.ok(source, to="work")
 
 
 def test_what_is_world_writable_here_is_not_so_there(source: Path, tmp_path: Path) -> None:
     dest = tmp_path / "n1" / "work"
     (source / "sub").chmod(0o777)
-    assert mirror(source, dest).ok and mirror(source, dest).ok
+    ok(source, dest)
+    ok(source, dest)
     assert (dest / "sub").stat().st_mode & 0o7777 == 0o775
     fleet = Fleet(tmp_path, 1)
     fleet.ok(source, to="data")

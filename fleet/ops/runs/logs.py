@@ -102,14 +102,13 @@ class Reader:
 
 
 @dataclass
-class Told:
-    """Emits, as Notices, what a run's folder says of how it stands."""
+class NewEvents:
+    """What is new in a run's events.jsonl at `path`."""
 
     path: Path
-    emit: Callable[[Notice], None]
     offset: int = 0
 
-    def poll(self) -> None:
+    def read(self) -> Iterator[dict[str, Any]]:
         try:
             with self.path.open("rb") as f:
                 f.seek(self.offset)
@@ -118,9 +117,10 @@ class Told:
             return
         self.offset += len(lines + end)
         for line in lines.splitlines():
-            with suppress(ValueError, LookupError):  # half a line, of a disk that was full
+            with suppress(ValueError):  # half a line, of a disk that was full
                 record = json.loads(line)
-                self.emit(Notice("info", "", data=record, time=record["time"]))
+                if isinstance(record, dict) and {"event", "time"} <= record.keys():
+                    yield record
 
 
 def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
@@ -163,11 +163,12 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
             reader.begins, untold = offsets_since(plan.since, found, sessions)
         if found is not None and folder.held:
             errors = _bring(found, folder, runtime, sessions, lambda: None, once=True)
-        told = Told(folder.path / "events.jsonl", runtime.emit)
+        events = NewEvents(folder.path / "events.jsonl")
 
         def poll() -> None:
             if plan.follow:
-                told.poll()
+                for record in events.read():
+                    runtime.emit(Notice("info", "", data=record, time=record["time"]))
             reader.poll()
 
         poll()

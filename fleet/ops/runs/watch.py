@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from fleet.errors import ConnectError, FleetError
 from fleet.events import Event, Notice
 from fleet.model import Report, Result
 from fleet.ops.launch.logs import RunFolder, read_object
-from fleet.ops.runs.logs import POLL_SECONDS, LogsPlan, Reader
+from fleet.ops.runs.logs import POLL_SECONDS, LogsPlan, NewEvents, Reader
 from fleet.runtime import Runtime
 
 ERRORS = {"lost", "stubborn", "incomplete", "blocked", "no-restart"}
@@ -27,13 +26,13 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
         if looking:
             runtime.emit(event)
 
-    reader, told = Reader(folder.path, plan, show), _Told(folder)
+    reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
     reader.poll()
-    list(told.news())
+    list(events.read())
     looking, reader.plan = True, replace(plan, tail=None)  # of files that come from here on all is new
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
-        for record in told.news():
+        for record in _news(events):
             show(Notice(_level(record), str(record.get("message", "")), record.get("host"), None, record))
         reader.poll()
         if free:
@@ -42,21 +41,8 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     return None
 
 
-class _Told:
-    """What is new in events.jsonl."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._path, self._offset = folder.path / "events.jsonl", 0
-
-    def news(self) -> Iterator[dict[str, Any]]:
-        with self._path.open("rb") as f:
-            f.seek(self._offset)
-            whole = f.read().rpartition(b"\n")[0]
-        self._offset += len(whole) + bool(whole)
-        for line in whole.splitlines():
-            record = json.loads(line)
-            if record["event"] not in ("summary", "started", "kept", "cleaned"):
-                yield record
+def _news(events: NewEvents) -> Iterator[dict[str, Any]]:
+    return (record for record in events.read() if record["event"] not in ("summary", "started", "kept", "cleaned"))
 
 
 def _level(record: dict[str, Any]) -> Literal["info", "warning", "error"]:
