@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd
-from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
 from fleet.ops.launch.summary import summarise

@@ -16,7 +16,8 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Job
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import Known, plan
+from fleet.ops.launch.placement import Known
+from fleet.ops.launch.plan import plan
 
 CASES = sorted((Path(__file__).parent / "launch").glob("*.json"))
 

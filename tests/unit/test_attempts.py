@@ -12,10 +12,11 @@ from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, 
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
 from fleet.ops.launch.attempts import Course, follow_run
-from fleet.ops.launch.logs import RunFolder, read_object
+from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import Plan, candidate_ports
+from fleet.ops.launch.placement import candidate_ports
+from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.spares import with_enough
 from fleet.runtime import Runtime

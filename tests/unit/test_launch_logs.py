@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fleet.errors import ConnectError, UsageError
-from fleet.ops.launch.logs import NodeLogs, RunFolder, stream_of
+from fleet.ops.launch.folder import RunFolder
+from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Stream
 

@@ -13,7 +13,7 @@ from fleet.errors import ConnectError, FleetError, PreflightError, UsageError
 from fleet.events import silent
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
-from fleet.ops.launch.plan import candidate_ports
+from fleet.ops.launch.placement import candidate_ports
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.preflight import meeting_address, refuse
 from fleet.ops.launch.start import Sessions

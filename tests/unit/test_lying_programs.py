@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fleet.model import Host
 from fleet.ops.launch import follow, janitor, loop
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.folder import RunFolder
 from fleet.transport import command, program
 from tests.in_process import Hasty, Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady

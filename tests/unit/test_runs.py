@@ -19,7 +19,7 @@ from fleet.cli.main import run
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops.launch import janitor
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.runs import attach
 from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
 from fleet.ops.runs.left import left_alone
@@ -133,7 +133,7 @@ def test_the_last_lines_of_a_log(tmp_path: Path, text: str, lines: int) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(helper=True), flush=True)
 sys.stdin.read()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.model import Host, Node
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd
-from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Stalls, Watch
 from fleet.protocol.messages.stacks import RankStack

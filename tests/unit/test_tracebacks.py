@@ -12,8 +12,8 @@ from fleet.cli.launch_view import LaunchView
 from fleet.cli.tracebacks import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd
-from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.summary import summarise

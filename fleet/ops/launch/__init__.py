@@ -12,7 +12,7 @@ from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.launch.attempts import Course, follow_run
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_least, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan

@@ -18,12 +18,12 @@ from fleet.errors import EXIT_INTERRUPTED, FleetError, HostFailed, Interrupted
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
+from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.launch.gang import INTERRUPTED
 from fleet.ops.launch.keeper import send_keeper
-from fleet.ops.launch.logs import RunFolder, read_object
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.origin import RUN
-from fleet.ops.launch.plan import Plan, candidate_ports
+from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts, record_left_out
@@ -224,7 +224,7 @@ def _begin(
 def check(plan: Plan, sessions: Sessions) -> Plan:
     """That every host is there and nothing of earlier attempts is left; the plan with a port that is free."""
     first = plan.hosts[0].name
-    ports = [plan.job.master_port] if plan.job.master_port else candidate_ports(plan.run_id, plan.attempt)
+    ports = plan.ports
 
     def ask(host: Host) -> Ready:
         spec: ReadySpec = {"run": plan.run_id, "attempt": plan.attempt, "ports": ports if host.name == first else []}

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
-from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import START_SECONDS, STOP_SECONDS, supervise_spec

@@ -16,8 +16,8 @@ from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.launch.background import begin, leave, told
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.rules.launch import left

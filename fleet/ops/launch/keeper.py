@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
 from fleet.ops.launch.background import begin, leave, told
-from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.runtime import Runtime
 from fleet.transport.base import Transport

@@ -1,4 +1,4 @@
-"""The run's folder on the head: runs/RUN/HOST/rank<R>.out|.err, node.log, events.jsonl, run.json, summary.json.
+"""What a node's ranks wrote, on the head: HOST/rank<R>.out|.err and node.log of a run's folder.
 
 Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following goes on
 after a lost connection, so nothing else needs to be remembered.
@@ -6,27 +6,15 @@ after a lost connection, so nothing else needs to be remembered.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
 import re
-import threading
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from socket import gethostname
-from typing import Any
 
-from fleet.errors import FleetError, ProtocolError, UsageError
-from fleet.protocol.state import ATTEMPT, LOG_NAME
+from fleet.errors import ProtocolError
+from fleet.protocol.state import LOG_NAME
 
-SIGN_SECONDS = 2.0
-LATEST = "latest"  # the newest run, as a word and as a link
-HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
 LOG = re.compile(LOG_NAME)
-CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
@@ -34,20 +22,6 @@ def stream_of(name: str) -> tuple[int | None, str]:
     match = LOG.fullmatch(name)
     assert match
     return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
-
-
-def private(path: str, flags: int) -> int:
-    """An opener: what arguments and logs tell is the user's own business."""
-    return os.open(path, flags, 0o600)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 class NodeLogs:
@@ -113,189 +87,3 @@ class NodeLogs:
                 return f.read().decode("utf-8", "replace")
         except OSError:
             return ""
-
-
-class RunFolder:
-    """runs/RUN on the head. Events are appended as they come, JSON documents replaced in one step."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self._lock = threading.Lock()
-        self._waiting = b""
-        self._held: int | None = None
-        self._signed = 0.0
-
-    @classmethod
-    def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Make it; UsageError when it cannot be made, before anything was started anywhere.
-
-        A runs_dir made here ignores itself: logs are neither committed to git nor carried along by a sync.
-        """
-        path = runs_dir / run_id
-        try:
-            if not runs_dir.exists():
-                runs_dir.mkdir(0o700, parents=True)
-                (runs_dir / ".gitignore").write_text("*\n")
-            path.mkdir(0o700)
-            folder = cls(path)
-            folder.hold()
-        except OSError as error:
-            raise UsageError(
-                f"cannot make the log folder {path}: {error.strerror}",
-                hint="run fleet in a folder you may write to, or give --runs-dir",
-            ) from None
-        return folder
-
-    @classmethod
-    def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """That of a run which was started before, wherever; made if need be, and held if nobody else does. UsageError
-        as create()."""
-        if not (runs_dir / run_id).is_dir():
-            return cls.create(runs_dir, run_id)
-        folder = cls(runs_dir / run_id)
-        folder.hold()
-        return folder
-
-    def sign(self) -> None:
-        """Of life, every few seconds: somebody follows the run here."""
-        now = time.monotonic()
-        if now >= self._signed + SIGN_SECONDS:
-            self._signed = now
-            with contextlib.suppress(OSError):
-                os.utime(self.path / "events.jsonl")
-
-    def be_latest(self) -> None:
-        """Have `latest` beside it lead here; what is there and is no link, or a disk that has none, stays as it is."""
-        link, new = self.path.with_name(LATEST), self.path.with_name(f".{LATEST}-{self.path.name}")
-        if link.is_symlink() or not link.exists():
-            with contextlib.suppress(OSError):
-                new.symlink_to(self.path.name)
-                new.replace(link)
-
-    @property
-    def held(self) -> bool:
-        """Whether we are the one who writes here."""
-        return self._held is not None
-
-    def hold(self, seconds: float = 0.0, *, helper: bool = False, restarts: bool = False) -> bool:
-        """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
-        long. helper: what holds it is nobody's terminal, and may be ended. restarts: but for that, it starts the run
-        again where that is needed."""
-        deadline = time.monotonic() + seconds
-        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    continue
-                os.close(fd)
-                return False
-            os.ftruncate(fd, 0)
-            who = {"pid": os.getpid(), "helper": helper, "machine": gethostname()}
-            os.write(fd, json.dumps({**who, **({"restarts": True} if restarts else {})}).encode())
-            self._held = fd
-            return True
-
-    def release(self) -> None:
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
-
-    def holder(self) -> dict[str, Any]:
-        """Who holds it: {"pid", "helper", "machine"} and what else hold() was told, {} where that cannot be told."""
-        return read_object(self.path / ".lock")
-
-    def begin(self, attempt: int) -> None:
-        """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
-        before = self._attempt()
-        if before == attempt:
-            return
-        aside = self.aside(before)
-        hosts = [path for path in self.path.iterdir() if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path)))]
-        try:
-            aside.mkdir(0o700, exist_ok=True)
-            for path in hosts:
-                path.rename(aside / path.name)
-            (self.path / CURRENT).write_text(str(attempt))
-        except OSError as error:
-            raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
-
-    def set_aside(self, host: str, attempt: int) -> None:
-        """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
-        aside = self.path / f"{ATTEMPT}{attempt}" / host
-        try:
-            aside.parent.mkdir(0o700, exist_ok=True)
-            (self.path / host).rename(aside)
-        except OSError as error:
-            raise FleetError(f"cannot move its logs to {aside}: {error.strerror}", host=host) from None
-
-    def _attempt(self) -> int:
-        """Whose logs are in HOST/."""
-        try:
-            return int((self.path / CURRENT).read_text())
-        except (OSError, ValueError):
-            return 0
-
-    def is_aside(self, attempt: int) -> bool:
-        """Whether another one has followed."""
-        return attempt < self._attempt()
-
-    def node(self, host: str, attempt: int | None = None) -> NodeLogs:
-        """attempt: whose logs, the last one's if need be."""
-        return NodeLogs(self.path / host if attempt is None else self.of(attempt, host))
-
-    def of(self, attempt: int, host: str) -> Path:
-        """The folder of its logs."""
-        return (self.aside(attempt) if self.is_aside(attempt) else self.path) / host
-
-    def aside(self, attempt: int) -> Path:
-        """Where those go when another one has followed."""
-        return self.path / f"{ATTEMPT}{attempt}"
-
-    def logs_of(self, attempt: int | None) -> Path:
-        """What has a folder for each host, of that attempt, None: the last one; UsageError where there is none."""
-        if attempt is None or attempt == self._attempt():
-            return self.path
-        aside = self.path / f"{ATTEMPT}{attempt}"
-        if not aside.is_dir():
-            known = f"its last attempt is {self._attempt()}, its first one 0"
-            raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
-        return aside
-
-    def event(self, name: str, **data: Any) -> dict[str, Any]:
-        """Append one line to events.jsonl; returns it. What a full disk does not take waits for the next event."""
-        record = {"event": name, "time": round(time.time(), 3), **data}
-        with self._lock:
-            self._waiting += json.dumps(record, default=str).encode() + b"\n"
-            try:
-                with open(self.path / "events.jsonl", "ab", buffering=0, opener=private) as f:
-                    size = f.seek(0, os.SEEK_END)
-                    if f.write(self._waiting) == len(self._waiting):
-                        self._waiting = b""
-                    else:
-                        f.truncate(size)  # no half lines
-            except OSError:
-                pass
-        return record
-
-    def add(self, name: str, text: str) -> Path:
-        """Append to a file for people; returns its path. What a full disk does not take is gone."""
-        with contextlib.suppress(OSError), open(self.path / name, "a", opener=private) as f:
-            f.write(text)
-        return self.path / name
-
-    def write_json(self, name: str, document: Mapping[str, Any]) -> None:
-        """Replace NAME; FleetError when the disk does not take it."""
-        target = self.path / name
-        temporary = target.with_suffix(".new")
-        try:
-            with open(temporary, "w", opener=private) as f:
-                json.dump(document, f, indent=1, default=str)
-                f.write("\n")
-                f.flush()
-                os.fsync(f.fileno())
-            temporary.replace(target)
-        except OSError as error:
-            raise FleetError(f"cannot write {target}: {error.strerror}", hint="is the disk full?") from None

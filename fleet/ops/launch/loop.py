@@ -11,9 +11,10 @@ from fleet.errors import fill
 from fleet.events import Notice
 from fleet.model import Host, Report
 from fleet.ops.launch.elastic import Elastic, ElasticGang, gang_of
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
 from fleet.ops.launch.gang import Failure, RankEnd
-from fleet.ops.launch.logs import NodeLogs, RunFolder
+from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import Stalls

@@ -15,8 +15,8 @@ from fleet.inventory.secret import kept_of, masked
 from fleet.model import Host, Inventory
 from fleet.ops.launch.code import SECONDS, look
 from fleet.ops.launch.differences import differences
+from fleet.ops.launch.folder import RunFolder, private, read_object
 from fleet.ops.launch.kinds import VERSION
-from fleet.ops.launch.logs import RunFolder, private, read_object
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord, host_as_json
 from fleet.runtime import Runtime

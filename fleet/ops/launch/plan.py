@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,26 +14,20 @@ from fleet.errors import UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.placement import (
+    Known,
+    candidate_ports,
+    master_address,
+    met_by_name,
+    nodes_of,
+    ranks_on,
+    spares_of,
+)
 from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.plans import Line, PerHost, around
 from fleet.rules.units import counted
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
-
-
-@dataclass(frozen=True)
-class Known:
-    """What preflight learned about a node. gpus, cpus: counts. address, interface: towards the master. code: state
-    folder and digest of what a sync delivered there. seen: facts that are kept in run.json."""
-
-    python: str | None = None
-    gpus: int = 0
-    cpus: int = 1
-    address: str | None = None
-    interface: str | None = None
-    code: tuple[str, str] | None = None
-    seen: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,6 +69,11 @@ class Plan:
     @property
     def hosts(self) -> tuple[Host, ...]:
         return tuple(n.host for n in self.nodes)
+
+    @property
+    def ports(self) -> list[int]:
+        """Where ranks may meet."""
+        return [self.job.master_port] if self.job.master_port else candidate_ports(self.run_id, self.attempt)
 
     def node(self, host: str) -> NodePlan:
         return next(n for n in self.nodes if n.host.name == host)
@@ -197,8 +195,8 @@ def plan(
             f"--spares does not go together with --nnodes {options.least}:{options.nnodes}",
             hint=f"--nnodes {options.least} --spares N replaces a lost node; MIN:MAX goes on without it",
         )
-    nodes = tuple(_nodes(inventory, job, options, facts))
-    job = _met_by_name(job, nodes)
+    nodes = tuple(nodes_of(inventory, job, options, facts))
+    job = met_by_name(job, nodes)
     address, port = master or (master_address(nodes[0].host, job, len(nodes)), job.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
     slots = {node.host.name: ranks_on(node.host, job, options, facts.get(node.host.name)) for node in nodes}
@@ -210,91 +208,13 @@ def plan(
         if known.interface:
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
             env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
-        start = chosen.start(job, world, node, known.python or python_of(host, job))
+        start = chosen.start(job, world, node, known.python or job.python or host.python or "python3")
         for name in set(start.env) & ({*job.env, *job.env_expand}):
             raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {_instead(name)}")
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
-        plans.append(NodePlan(*part, start, env, job.env_expand, workdir_of(host, job, options)))
-    return Plan(inventory, run_id, job, options, world, tuple(plans), facts, spares=_spares(inventory, options))
-
-
-def _nodes(inventory: Inventory, job: Job, options: LaunchOptions, facts: Mapping[str, Known]) -> list[Node]:
-    hosts = inventory.hosts
-    wanted = max(1, options.least or options.nnodes or 1) + options.spares
-    if (options.nnodes or options.spares) and wanted > len(hosts):
-        asked = [f"--nnodes {options.least or options.nnodes}"] * (options.nnodes is not None)
-        asked += [f"--spares {options.spares}"] * (options.spares > 0)
-        raise UsageError(f"{' '.join(asked)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
-    hosts = hosts[: len(hosts) - options.spares if options.nnodes is None else options.nnodes]
-    if not hosts:
-        raise UsageError("no host is selected", hint="see 'fleet hosts'")
-    nodes: list[Node] = []
-    first = 0
-    for node_rank, host in enumerate(hosts):
-        count = engine(job.engine).ranks(job) or ranks_on(host, job, options, facts.get(host.name))
-        nodes.append(Node(host, node_rank, count, first))
-        first += count
-    return nodes
-
-
-def _spares(inventory: Inventory, options: LaunchOptions) -> tuple[Host, ...]:
-    first = len(inventory.hosts) - options.spares if options.nnodes is None else options.nnodes
-    return inventory.hosts[first : first + options.spares]
-
-
-def ranks_on(host: Host, job: Job, options: LaunchOptions, facts: Known | None) -> int:
-    """Ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. Unknown counts as 1."""
-    if job.nproc_per_node is not None:
-        return job.nproc_per_node
-    gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)
-    if options.nproc == "cpu":
-        return max(1, facts.cpus if facts else 1)
-    if options.nproc == "gpu" and facts is not None and not gpus:
-        raise UsageError(f"--nproc-per-node gpu: host {host.name} has no GPU", hint="give a number, or 'cpu'")
-    if options.nproc in ("gpu", "auto"):
-        return max(1, gpus or (facts.cpus if facts and options.nproc == "auto" else 1))
-    if host.slots is not None:
-        return min(host.slots, len(host.devices)) if host.devices is not None else host.slots
-    return max(1, gpus)
-
-
-def _met_by_name(job: Job, nodes: Sequence[Node]) -> Job:
-    """--master-addr HOST means that host, whose name need not say anything to the others; it can only be node 0. A
-    number means itself."""
-    first = nodes[0].host.name
-    if not job.master_addr or ":" in job.master_addr or job.master_addr.replace(".", "").isdecimal():
-        return job
-    if job.master_addr == first:
-        return replace(job, master_addr=None)
-    if job.master_addr in [node.host.name for node in nodes]:
-        raise UsageError(
-            f"--master-addr {job.master_addr}: ranks meet at node rank 0, and that is {first}",
-            hint=f"leave it away, or write {job.master_addr} first in the inventory",
-        )
-    return job
-
-
-def master_address(first: Host, job: Job, nnodes: int) -> str:
-    """Where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
-    if job.master_addr:
-        return job.master_addr
-    return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
-
-
-def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
-    """Ports for an automatic --master-port, derived from the run id: two runs hardly ever meet, a plan repeats. Each
-    attempt has its own: nothing of the last one answers there."""
-    digest = hashlib.sha256((run_id + f"/{attempt}" * (attempt > 0)).encode()).digest()
-    return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
-
-
-def python_of(host: Host, job: Job) -> str:
-    return job.python or host.python or "python3"
-
-
-def workdir_of(host: Host, job: Job, options: LaunchOptions) -> str:
-    return job.workdir or host.workdir or options.cwd
+        plans.append(NodePlan(*part, start, env, job.env_expand, job.workdir or host.workdir or options.cwd))
+    return Plan(inventory, run_id, job, options, world, tuple(plans), facts, spares=spares_of(inventory, options))
 
 
 def _instead(name: str) -> str:

@@ -15,7 +15,8 @@ from fleet.events import Notice
 from fleet.model import Host
 from fleet.ops.facts import ask
 from fleet.ops.launch.findings import DEADLINE_SECONDS, findings
-from fleet.ops.launch.plan import Known, Plan, candidate_ports
+from fleet.ops.launch.placement import Known
+from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.start import Sessions
 from fleet.protocol.messages.facts import Facts
 from fleet.rules.judge import told
@@ -36,7 +37,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     redrawn while it is taken."""
     first = plan.hosts[0].name
     address = meeting_address(plan, sessions.runtime.transport)
-    for port in [plan.job.master_port] if plan.job.master_port else candidate_ports(plan.run_id, plan.attempt):
+    for port in plan.ports:
         raw, errors = ask_all(plan, (address, port), sessions)
         if errors or not port_is_taken(raw[first]):
             break

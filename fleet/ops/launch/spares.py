@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Event, Notice
 from fleet.model import Report
-from fleet.ops.launch.logs import RunFolder
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.start import Sessions

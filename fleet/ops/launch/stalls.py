@@ -14,8 +14,8 @@ from fleet.errors import DeadlineError, FleetError
 from fleet.events import silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Failure, Gang, RankEnd
-from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stacks import ask_stacks, told
 from fleet.rules.advice import EARLY_SECONDS, UNEVEN, early

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.launch.logs import read_object
+from fleet.ops.launch.folder import read_object
 from fleet.ops.launch.origin import RUN, VARIABLES
 from fleet.ops.runs.find import choose
 from fleet.ops.runs.local import names

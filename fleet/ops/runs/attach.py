@@ -16,8 +16,8 @@ from fleet.errors import UsageError
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report
 from fleet.ops.launch.attempts import follow_run, pause_before
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.kinds import VERSION
-from fleet.ops.launch.logs import HANDOVER_SECONDS, RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import Sessions
 from fleet.ops.launch.summary import left_alone

@@ -16,7 +16,7 @@ from fleet.errors import ConnectError, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
-from fleet.ops.launch.logs import LATEST
+from fleet.ops.launch.folder import LATEST
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import Sessions
 from fleet.protocol.decode import Misfit, decode

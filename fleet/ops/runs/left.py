@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fleet.errors import Reason
 from fleet.events import Notice
-from fleet.ops.launch.logs import SIGN_SECONDS, read_object
+from fleet.ops.launch.folder import SIGN_SECONDS, read_object
 from fleet.ops.runs.local import followed
 from fleet.rules.units import seconds
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import UsageError
-from fleet.ops.launch.logs import LATEST, RunFolder, read_object
+from fleet.ops.launch.folder import LATEST, RunFolder, read_object
 
 DAY = 86400.0
 

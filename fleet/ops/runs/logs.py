@@ -15,8 +15,9 @@ from fleet.errors import EXIT_OK, FleetError
 from fleet.events import Notice, Output, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.logs import LOG, RunFolder, stream_of
+from fleet.ops.launch.logs import LOG, stream_of
 from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing

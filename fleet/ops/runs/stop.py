@@ -11,9 +11,9 @@ from fleet.each import on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import STOPPED_BY
 from fleet.ops.launch.janitor import patience, send_janitor
-from fleet.ops.launch.logs import RunFolder
 from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.start import STOP_SECONDS
 from fleet.ops.plans import Line

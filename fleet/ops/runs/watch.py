@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fleet.errors import ConnectError, FleetError
 from fleet.events import Event, Notice
 from fleet.model import Report, Result
-from fleet.ops.launch.logs import RunFolder, read_object
+from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.runs.logs import POLL_SECONDS, LogsPlan, NewEvents, Reader
 from fleet.runtime import Runtime
 
