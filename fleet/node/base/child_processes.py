@@ -9,11 +9,8 @@ import threading
 from fleet.node.base.errors import Refused
 from fleet.node.base.locks import wait_for
 from fleet.node.base.processes import end_marked
+from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 stopped = threading.Event()
 

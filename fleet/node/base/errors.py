@@ -1,9 +1,8 @@
 """Why a program of the node half gives up, in words for people."""
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+from fleet.node.base.types import TYPE_CHECKING, Callable
 
+if TYPE_CHECKING:
     from fleet.protocol.messages.values import Failed
 
 

@@ -4,11 +4,8 @@ import os
 import signal
 import time
 
+from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping
 
 
 def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float) -> "dict[str, Any]":

@@ -7,13 +7,11 @@ import os
 import time
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import TYPE_CHECKING, Callable
 from fleet.node.base.wire import encode
 from fleet.protocol.state import LOCK
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from fleet.protocol.messages.values import Delivery
 
 

@@ -3,12 +3,8 @@
 import os
 import stat
 
-from fleet.node.base.beneath import HOLD, own_uid, shown
+from fleet.node.base.beneath import HOLD, Beneath, own_uid, shown
 from fleet.node.base.errors import Refused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fleet.node.base.beneath import Beneath
 
 
 def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:

@@ -8,11 +8,11 @@ import threading
 import time
 from struct import pack
 
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, MESSAGE, PREAMBLE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, Mapping, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
 

@@ -11,13 +11,11 @@ import os
 import stat
 
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.types import TYPE_CHECKING, Callable, Iterator
 from fleet.node.base.wire import control_lines, decode, frame, in_parts, send_exit, send_json, start
 from fleet.protocol.frames import OUTPUT
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator
-
     from fleet.protocol.messages import give
 
 say: "Callable[[give.Giving], None]" = send_json

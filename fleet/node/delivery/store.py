@@ -4,16 +4,16 @@ anywhere below what is there.
 A file is received into the stage, read again and compared with the head's digest, then renamed to its name.
 """
 
-import bisect
 import os
 import queue
 import threading
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable
 from fleet.node.base.wire import decode, encode, send_json
 from fleet.node.delivery.stage import BLOCK
+from fleet.node.delivery.stream import Stopped, Stream
 from fleet.node.delivery.target import Target
 
 if TYPE_CHECKING:
@@ -22,16 +22,12 @@ if TYPE_CHECKING:
 say: "Callable[[chain.Corrupt], None]" = send_json
 
 
-class Stopped(Exception):
-    """Whoever waited is to do something else now."""
-
-
 class File:
     """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed". entry: as it is
     staged, open to its owner."""
 
-    def __init__(self, target: "Target", entry: "Any", start: int) -> None:
-        self.target, self.start = target, start
+    def __init__(self, target: "Target", entry: "Any") -> None:
+        self.target = target
         self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
@@ -54,23 +50,31 @@ class File:
         self.target.journal.add([self.name, "f", self.mode, self.size, self.mtime_ns, "", self.digest])
 
 
-class Store:
+def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
+    """[[from, to]], neighbours as one."""
+    found: list[list[int]] = []
+    for begin, end in ranges:
+        if found and found[-1][1] == begin:
+            found[-1][1] = end
+        else:
+            found.append([begin, end])
+    return found
+
+
+class Store(Stream):
     """targets: Target objects. entries: the manifest."""
 
     def __init__(self, targets: "list[Target]", entries: "list[Any]") -> None:
         self.ready = threading.Condition()
         self.targets = targets
         self.files: list[File] = []
-        position = 0
         for number, path, *rest in entries:
             target = targets[number]
             entry = [path or target.name, *rest]
             target.entries.append(entry)
             if entry[1] == "f":
-                self.files.append(File(target, entry, position))
-                position += entry[3]
-        self.total, self.count = position, len(self.files)
-        self.starts = [f.start for f in self.files]
+                self.files.append(File(target, entry))
+        Stream.__init__(self, [f.size for f in self.files])
         self.received, self.left, self.at_least = 0, 0, 0
         self.problems: list[tuple[str, str]] = []
         self.folders: set[tuple[Target, bytes]] = set()
@@ -80,27 +84,16 @@ class Store:
 
     # -- what is here --------------------------------------------------------------------------------------
     def wants(self) -> "list[list[int]]":
-        """[[from, to]] of the stream: what is still to be received, neighbours joined."""
-        ranges: list[list[int]] = []
-        for index, f in enumerate(self.files):
-            if f.state == "wanted" and f.have < f.size and index not in self.doubted:
-                begin = f.start + f.have
-                if ranges and ranges[-1][1] == begin:
-                    ranges[-1][1] = f.start + f.size
-                else:
-                    ranges.append([begin, f.start + f.size])
-        return ranges
+        """[[from, to]] of the stream: what is still to be received."""
+        return joined(
+            (start + f.have, start + f.size)
+            for index, (start, f) in enumerate(zip(self.starts, self.files))
+            if f.state == "wanted" and f.have < f.size and index not in self.doubted
+        )
 
     def wanted_files(self) -> "list[list[int]]":
-        """[[from, to]]: the numbers of the files that are not in place, neighbours joined."""
-        ranges: list[list[int]] = []
-        for index, f in enumerate(self.files):
-            if f.state == "wanted":
-                if ranges and ranges[-1][1] == index:
-                    ranges[-1][1] += 1
-                else:
-                    ranges.append([index, index + 1])
-        return ranges
+        """[[from, to]]: the numbers of the files that are not in place."""
+        return joined((index, index + 1) for index, f in enumerate(self.files) if f.state == "wanted")
 
     def position(self) -> int:
         """The first byte that is still to be received; the stream's length when there is none."""
@@ -108,7 +101,7 @@ class Store:
             f = self.files[i]
             if f.state == "wanted" and f.have < f.size:
                 self.at_least = i
-                return f.start + f.have
+                return self.starts[i] + f.have
         return self.total
 
     def begin(self) -> None:
@@ -129,9 +122,8 @@ class Store:
     def put(self, position: int, view: memoryview) -> None:
         """Write bytes of the stream; called by one thread, in order within each wanted range."""
         while len(view):
-            index = bisect.bisect_right(self.starts, position) - 1
+            index, offset = self.at(position)
             f = self.files[index]
-            offset = position - f.start
             piece = view[: f.size - offset]
             if f.state == "wanted" and offset == f.have:
                 whole = f.target.stage.write(f.entry, offset, piece)
@@ -161,38 +153,21 @@ class Store:
                 self.to_place.put(index)
 
     # -- sending on ----------------------------------------------------------------------------------------
-    def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
-        """Bytes of the stream from `position` on, before `end`, at least one; waits until they are here."""
-        parts, count = [], 0
-        while position < end:
-            index = bisect.bisect_right(self.starts, position) - 1
-            f = self.files[index]
-            offset = position - f.start
-            with self.ready:
-                while f.have <= offset and f.state != "failed" and not count:
-                    if cancelled():
-                        raise Stopped()
-                    self.ready.wait(1.0)
-                here = f.size if f.state == "failed" else f.have
-            if here <= offset:
-                break
-            data = self.read(f, offset, min(here, f.size, offset + end - position) - offset)
-            parts.append(data)
-            count += len(data)
-            position += len(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def here(self, index: int, offset: int, wait: bool, cancelled: "Callable[[], bool]") -> int:
+        f = self.files[index]
+        with self.ready:
+            while wait and f.have <= offset and f.state != "failed":
+                if cancelled():
+                    raise Stopped()
+                self.ready.wait(1.0)
+            return f.size if f.state == "failed" else f.have
 
-    def read(self, f: "File", offset: int, size: int) -> bytes:
-        """A stream cannot skip: what cannot be read goes out as zeros, and fails at the digest."""
+    def read(self, index: int, offset: int, size: int) -> bytes:
+        fd = self.open(self.files[index])
         try:
-            fd = self.open(f)
-            try:
-                data = os.pread(fd, size, offset)
-            finally:
-                os.close(fd)
-        except OSError:
-            data = b""
-        return data + bytes(size - len(data))
+            return os.pread(fd, size, offset)
+        finally:
+            os.close(fd)
 
     def open(self, f: "File") -> int:
         """What is not under its part name any more is under its final one."""

@@ -5,12 +5,12 @@ import os
 import stat
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import TYPE_CHECKING, Iterator
 from fleet.node.base.wire import decode
 from fleet.protocol.state import STATE_FOLDERS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Protocol
+    from typing import Protocol
 
     from fleet.protocol.messages.chain import Entry
 

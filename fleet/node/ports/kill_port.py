@@ -17,12 +17,9 @@ import signal
 import time
 
 from fleet.node.base.processes import read_file, start_time
+from fleet.node.base.types import Any
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.ports.listeners import TCP_LISTENS, UDP_LISTENS, describe, holders, parse_listeners, status_number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 POLL = 0.05
 

@@ -5,10 +5,7 @@ import socket
 import sys
 
 from fleet.node.base.processes import pids, read_file, start_time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from fleet.node.base.types import Any
 
 TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
 TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text

@@ -11,10 +11,6 @@ import sys
 
 from fleet.node.base.wire import start, write_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 
 def dial(addresses: "list[tuple[str, int]]") -> "socket.socket | None":
     for address, port in addresses:

@@ -4,11 +4,11 @@ import os
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import send_exit, send_json, start_thread
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Literal
+    from typing import Literal
 
     from fleet.protocol.messages import chain
 

@@ -16,6 +16,7 @@ import ssl
 import time
 
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import encode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.send import way
@@ -23,10 +24,7 @@ from fleet.node.delivery.chain.source import Source
 from fleet.node.delivery.head import Head
 from fleet.node.delivery.tree import Walk
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.FirstMessage], None]" = send_json

@@ -16,11 +16,8 @@ import socket
 import ssl
 import tempfile
 
+from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 CHUNK = 1 << 20
 HANDSHAKE_SECONDS = 5.0

@@ -27,6 +27,7 @@ import ssl
 import time
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.add import begin, finish, take_stock
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
@@ -36,10 +37,7 @@ from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.MemberMessage], None]" = send_json

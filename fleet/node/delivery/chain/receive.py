@@ -10,16 +10,12 @@ import threading
 import time
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.conversation import fail
 from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, link_token, shut, tls_context
-from fleet.node.delivery.store import Stopped
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from fleet.node.delivery.store import Store
+from fleet.node.delivery.store import Store
+from fleet.node.delivery.stream import Stopped
 
 GATHER_SECONDS = 0.005
 STRANGERS_AT_ONCE = 64

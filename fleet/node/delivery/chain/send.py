@@ -6,27 +6,15 @@ import threading
 import time
 from functools import partial
 
+from fleet.node.base.types import TYPE_CHECKING, Callable
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, reason_of, tls_context
-from fleet.node.delivery.store import Stopped
+from fleet.node.delivery.stream import Stopped, Stream
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Protocol
-
     from fleet.protocol.messages import chain
 
     Way = tuple[str, Callable[[], socket.socket]]  # what to call it, dials
-
-    class Stream(Protocol):
-        """All files as one stream of `total` bytes, `count` files."""
-
-        total: int
-        count: int
-
-        def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
-            """Bytes from `position` on, before `end`, at least one; waits for them. Raises Stopped."""
-
 
 DIAL_SECONDS = 3.0
 ASKS = 5  # how often a successor may need everything anew

@@ -1,18 +1,16 @@
 """The machine that has everything, head or node: reads its files as one stream, knows their digests, sends."""
 
-import bisect
 import os
 import queue
 import time
 
 from fleet.node.base.files import file_digest
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable, Sequence
 from fleet.node.base.wire import encode, start_thread
 from fleet.node.delivery.chain.send import Limit, Sender
+from fleet.node.delivery.stream import Stream
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Sequence
-
     from fleet.node.delivery.chain.send import Way
     from fleet.protocol.messages.chain import Link
 
@@ -20,7 +18,7 @@ AHEAD_BYTES = 1 << 30  # what sending has just read is still in memory
 BATCH_FILES, BATCH_SECONDS = 500, 0.2
 
 
-class Source:
+class Source(Stream):
     """files: the manifest's. roots: where each target's files lie. digests: file number -> sha256. changed: files that
     nobody can have.
 
@@ -30,13 +28,9 @@ class Source:
     def __init__(
         self, files: "Sequence[Any]", roots: "Sequence[bytes]", tls: "dict[str, str]", limit: "int | None"
     ) -> None:
+        Stream.__init__(self, [entry[4] for entry in files])
         self.files, self.roots, self.tls = files, roots, tls
         self.limit = Limit(limit) if limit else None
-        self.starts: list[int] = []
-        self.total, self.count = 0, len(files)
-        for entry in files:
-            self.starts.append(self.total)
-            self.total += entry[4]
         self.digests: dict[int, str] = {}
         self.changed: set[int] = set()
         self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
@@ -62,28 +56,20 @@ class Source:
         for sender in self.senders.values():
             sender.epoch = -1
 
-    def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
-        """Bytes of the stream, for a Sender. A stream cannot skip: what cannot be read goes out as zeros."""
-        parts = []
-        while position < end:
-            index = bisect.bisect_right(self.starts, position) - 1
-            offset = position - self.starts[index]
-            size = min(end - position, self.files[index][4] - offset)
-            parts.append(self.read(index, offset, size))
-            position += size
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def here(self, index: int, offset: int, wait: bool, cancelled: "Callable[[], bool]") -> int:
+        return int(self.files[index][4])
 
     def read(self, index: int, offset: int, size: int) -> bytes:
         data = b""
         try:
             with open(self.path(index), "rb", buffering=0) as file:
                 data = os.pread(file.fileno(), size, offset)
-                same = self.is_same(index, os.fstat(file.fileno()))
+                if len(data) == size and self.is_same(index, os.fstat(file.fileno())):
+                    return data
         except OSError:
-            same = False
-        if not same or len(data) < size:
-            self.has_changed(index)
-        return data + bytes(size - len(data))
+            pass
+        self.has_changed(index)
+        return data
 
     def path(self, index: int) -> bytes:
         number, path, *_ = self.files[index]
