@@ -14,7 +14,7 @@ from fleet.api import Verbs
 from fleet.cli.command import completed
 from fleet.cli.context import use_inventory
 from fleet.cli.options import Settings, settings_of
-from fleet.errors import UsageError
+from fleet.errors import InventoryError, UsageError
 
 if TYPE_CHECKING:
     from fleet.ops.runs.again import Recorded
@@ -36,7 +36,8 @@ def again_options(command: F) -> F:
 
 def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """The callback of SCRIPT, which an earlier run may tell."""
-    if value is None and not (ctx.params.get("again") or ctx.params.get("from_") or ctx.resilient_parsing):
+    runs = (ctx.params.get("again"), ctx.params.get("from_"))
+    if value is None and runs == (None, None) and not ctx.resilient_parsing:
         raise click.MissingParameter(ctx=ctx, param=param)
     return value
 
@@ -44,10 +45,10 @@ def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None)
 def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> Recorded | None:
     """The run that is to be repeated, if there is one; from here on its hosts are those of this command line, unless -i
     or -w says otherwise. UsageError."""
-    word = again or from_
+    word = from_ if again is None else again
     if word is None:
         return None
-    if again and from_:
+    if None not in (again, from_):
         raise UsageError("--again and --from exclude each other", hint="--from takes the hosts as they were described")
     from fleet.ops.runs.again import recorded
 
@@ -60,6 +61,11 @@ def earlier(again: str | None, from_: str | None, given: Mapping[str, Any]) -> R
         use_inventory(run.everyone(read_env(given["env_file"], given["env"], (), os.environ)[0]))
         settings.hosts = settings.hosts or run.selected
     elif settings.inventory is None and run.source and "FLEET_INVENTORY" not in os.environ:
+        if not os.path.exists(run.source):
+            raise InventoryError(
+                f"run {run.run}: the inventory that it was started with, {run.source}, is not there any more",
+                hint=f"fleet launch --from {run.run} takes the hosts as they were then; or name a file with -i",
+            )
         settings.inventory = run.source
     settings.hosts = settings.hosts or run.narrowed
     return run

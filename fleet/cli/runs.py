@@ -12,7 +12,7 @@ import click
 
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import ask, finish, the_fleet
+from fleet.cli.context import ask, finish, load_everyone, the_fleet, use_inventory
 from fleet.cli.launch import follow as follow_run
 from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
@@ -21,7 +21,7 @@ from fleet.cli.progress import ProgressLine
 from fleet.cli.ranks import Scrolling, ranks, ranks_option
 from fleet.cli.shown import Shown
 from fleet.cli.when import when
-from fleet.errors import UsageError
+from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
 from fleet.rules.units import bytes_of, counted, seconds, size_text
 
@@ -138,6 +138,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
         raise UsageError("logs takes no --json", hint="the files are as the ranks wrote them: runs/RUN/HOST/rank*.out")
     if given["attempt"] is not None and (given["follow"] or given["since"] is not None):
         raise UsageError("--attempt goes with neither --follow nor --since", hint=f"fleet logs {run} --attempt 0")
+    _or_here(run, given["runs_dir"], follow=given["follow"], since=given["since"])
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
         return plans.tell("logs", planned)
@@ -145,6 +146,19 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     with Shown(hosts, bare=rank is not None and len(rank) == 1, live=given["follow"], quiet=settings.quiet) as shown:
         report = planned.run(shown)
     return finish(report)
+
+
+def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> None:
+    """Where there is no inventory, and none is needed: the hosts that a run has logs of here."""
+    try:
+        load_everyone()
+    except InventoryError:
+        from fleet.ops.runs.logs import hosts_here, local
+
+        run_id, here = local(run, runs_dir, follow=follow, since=since)
+        if not here or settings_of().inventory is not None:
+            raise
+        use_inventory(hosts_here(runs_dir / run_id))
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -179,6 +193,9 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
     old = local.prunable(found, keep, days, max_size) if prune else []
     if not settings.json:
         show_local(old if prune else found, runs_dir, old=prune)
+        for run in found:
+            if run.broken:
+                talk(clean(f"warning: run {run.run}: {run.broken}"))
         if prune and (open_ := [run.run for run in found if run.state == "open"]):
             talk(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
     told = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"

@@ -222,6 +222,13 @@ def test_on_which_hosts(first: dict[str, Any], capfd: pytest.CaptureFixture[str]
         (["--again", "nope"], "runs: no run nope: no run is known"),
         (["--from", "old"], "run.json was written by an older fleet"),
         (["--from", "odd"], "run.json is not there: it was not started from here"),
+        (["--from", "half"], "half/run.json cannot be read: Unterminated string starting at: line 1 column 9"),
+        (["--again", "list"], "list/run.json cannot be read: it holds no JSON object"),
+        (["--again", "bytes"], "bytes/run.json cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (["--again", "folder"], "folder/run.json cannot be read: Is a directory"),
+        (["--again", ""], "RUN is empty"),
+        (["--from", ""], "RUN is empty"),
+        (["--from", "", "--again", "x"], "exclude each other"),
         ([], "Missing argument 'SCRIPT'"),
     ],
 )
@@ -229,13 +236,25 @@ def test_what_cannot_be_repeated(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("old", "odd") if "nope" not in words else ():
+    texts = {"old": b'{"run": "old", "engine": "torchrun"}', "half": b'{"run": "h', "list": b"[]", "bytes": b"\xff"}
+    for name in ("odd", "folder", *texts) if "nope" not in words else ():
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "events.jsonl").touch()
+        if name in texts:
+            (tmp_path / "runs" / name / "run.json").write_bytes(texts[name])
     if "nope" not in words:
-        (tmp_path / "runs/old/run.json").write_text('{"run": "old", "engine": "torchrun"}')
-    assert run(["launch", *words]) == 2
-    assert said in capfd.readouterr().err
+        (tmp_path / "runs/folder/run.json").mkdir()
+    code, told = run(["launch", *words]), capfd.readouterr().err
+    assert code == 2 and said in told, told
+
+
+def test_an_inventory_that_is_gone_since(first: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    gone = Path(first["inventory"]["source"])
+    gone.rename(gone.with_suffix(".away"))
+    code, told = run(["--dry-run", "launch", "--again", "latest", "--env", "HF_TOKEN=x"]), capfd.readouterr().err
+    assert code == 121 and f"the inventory that it was started with, {gone}, is not there any more" in told, told
+    assert f"launch --from {first['run']} takes" in told
+    assert run(["--dry-run", "launch", "--from", "latest", "--env", "HF_TOKEN=x"]) == 0
 
 
 ODD: list[tuple[tuple[str | int, ...], Any, str]] = [

@@ -311,6 +311,59 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     assert said(20.0) == [], "it needs no head"
 
 
+def test_a_whole_runs_logs_are_shown_without_an_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLEET_INVENTORY", raising=False)
+    folder = RunFolder.create(Path("runs"), "t-20261122-101500-0001")
+    for host in ("gpu1", "gpu2"):
+        folder.node(host).write("rank0.out", 0, b"of %s\n" % host.encode())
+    folder.event("running")
+    folder.write_json("run.json", {"engine": "torchrun"})
+    folder.write_json("summary.json", {"incomplete_logs": []})
+    folder.release()
+    both, nothing = "[gpu1:0] of gpu1\n[gpu2:0] of gpu2\n", "no inventory found; looked for: -i"
+    for words, code, out, err in (
+        (["logs", "t"], 0, both, ""),
+        (["logs", "-f", folder.path.name], 0, both, ""),
+        (["logs", "t", "--host", "gpu2"], 0, "[gpu2:0] of gpu2\n", ""),
+        (["logs", "t", "-x", "gpu2"], 0, "[gpu1:0] of gpu1\n", ""),
+        (["logs", "t", "--host", "gpu3"], 121, "", "no host 'gpu3' in the inventory"),
+        (["logs", "t", "--dry-run"], 0, "shows the logs of run t\n", ""),
+        (["-i", "nowhere", "logs", "t"], 121, "", "no inventory 'nowhere' (named by -i)"),
+        (["logs", "t", "--since", "5m"], 121, "", nothing),
+        (["logs", "-f", "t"], 121, "", nothing),  # it may be live elsewhere, under this name
+        (["logs", "u"], 121, "", nothing),
+    ):
+        got, told = run(words), capfd.readouterr()
+        assert (got, told.out) == (code, out) and (err in told.err if err else not told.err), (words, told)
+    folder.write_json("summary.json", {"incomplete_logs": ["gpu2"]})
+    assert run(["logs", "t"]) == 121
+
+
+def test_a_broken_document_of_a_run_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(Path("runs"), "t-20261122-101500-0001")
+    folder.node("gpu1").write("rank0.out", 0, b"one\n")
+    folder.event("running")
+    folder.write_json("summary.json", {"incomplete_logs": [], "exit_code": 0})
+    folder.release()
+    (tmp_path / "hostfile").write_text("gpu1\n")
+    assert run(["runs"]) == run(["logs", "t"]) == 0 and not capfd.readouterr().err, "it was started elsewhere"
+    (folder.path / "run.json").write_text('{"engine": ')
+    wrong = f"runs/{folder.path.name}/run.json cannot be read: Expecting value: line 1 column 12 (char 11)"
+    for words in (["runs"], ["logs", "t"]):
+        code, told = run(words), capfd.readouterr()
+        assert code == 0 and told.err == f"warning: run {folder.path.name}: {wrong}\n", told
+    assert [each.broken for each in fleet.runs()] == [wrong]
+    (folder.path / "run.json").unlink()
+    (folder.path / "summary.json").write_text("[]")
+    assert run(["runs"]) == 0 and "summary.json cannot be read: it holds no JSON object" in capfd.readouterr().err
+
+
 def test_the_logs_of_an_earlier_attempt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     folder = RunFolder.create(runs, "t-20261122-101500-0001")

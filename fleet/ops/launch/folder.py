@@ -20,6 +20,7 @@ from fleet.protocol.state import ATTEMPT
 SIGN_SECONDS = 2.0
 LATEST = "latest"  # the newest run, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
+MISSING = "is not there"
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
@@ -28,13 +29,20 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
+def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
+    """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    except FileNotFoundError:
+        return {}, MISSING
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    return (found, None) if isinstance(found, dict) else ({}, "cannot be read: it holds no JSON object")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
+    return read_told(path)[0]
 
 
 class RunFolder:

@@ -9,11 +9,13 @@ from typing import Any
 
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.launch.folder import read_object
+from fleet.ops.launch.folder import MISSING, read_told
 from fleet.ops.launch.origin import RUN, VARIABLES
 from fleet.ops.runs.find import choose
 from fleet.ops.runs.local import names
 from fleet.ops.runs.stored import misfit
+
+AGAIN = "give the script and its options once more"
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,17 @@ def recorded(word: str, runs_dir: Path) -> Recorded:
         )
         raise UsageError(f"{runs_dir}: {error.message}", hint=hint) from None
     path = runs_dir / run / RUN
-    document = read_object(path)
-    if not all(isinstance(document.get(part), dict) for part in ("launch", "inventory", "fleet")):
-        what = "was written by an older fleet" if document else "is not there: it was not started from here"
-        raise UsageError(
-            f"run {run}: nothing here tells how it was started: {path} {what}",
-            hint="'fleet ps --all' shows who started it, on which machine",
-        )
+    document, wrong = read_told(path)
+    hint = "'fleet ps --all' shows who started it, on which machine"
+    if wrong == MISSING:
+        wrong += ": it was not started from here"
+    elif wrong:
+        hint = AGAIN
+    elif not all(isinstance(document.get(part), dict) for part in ("launch", "inventory", "fleet")):
+        wrong = "was written by an older fleet"
+    if wrong:
+        raise UsageError(f"run {run}: nothing here tells how it was started: {path} {wrong}", hint=hint)
     odd = misfit(document)
     if odd:
-        raise UsageError(
-            f"run {run}: {path} is not as fleet wrote it: {odd}", hint="give the script and its options once more"
-        )
+        raise UsageError(f"run {run}: {path} is not as fleet wrote it: {odd}", hint=AGAIN)
     return Recorded(run, document)

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import UsageError
-from fleet.ops.launch.folder import LATEST, RunFolder, read_object
+from fleet.ops.launch.folder import LATEST, MISSING, RunFolder, read_object, read_told
 
 DAY = 86400.0
+DOCUMENTS = ("run.json", "summary.json")
 
 
 @dataclass(frozen=True)
 class LocalRun:
     """state: "done", "failed", "stopped", "followed" (a process here writes to its folder), or "open": it has no
     summary, and nobody here follows it. started: seconds since the epoch. size: bytes. exit_code: None while it has no
-    summary."""
+    summary. broken: what is wrong with what tells of it, in words; None: nothing."""
 
     run: str
     state: str
@@ -27,6 +28,7 @@ class LocalRun:
     exit_code: int | None
     engine: str | None
     logs: str
+    broken: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,7 +96,7 @@ def followed(path: Path) -> bool:
 
 
 def _read(path: Path) -> LocalRun:
-    plan, summary = read_object(path / "run.json"), read_object(path / "summary.json")
+    plan, summary = (read_object(path / name) for name in DOCUMENTS)
     code = summary.get("exit_code")
     state = (
         "followed"
@@ -115,4 +117,11 @@ def _read(path: Path) -> LocalRun:
         code if isinstance(code, int) else None,
         plan.get("engine"),
         str(path),
+        broken(path),
     )
+
+
+def broken(path: Path) -> str | None:
+    """What is wrong with the documents that a run's folder has, in words."""
+    told = ((path / name, read_told(path / name)[1]) for name in DOCUMENTS)
+    return next((f"{document} {wrong}" for document, wrong in told if wrong not in (None, MISSING)), None)

@@ -15,13 +15,13 @@ from fleet.errors import EXIT_OK, FleetError
 from fleet.events import Notice, Output, silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
-from fleet.ops.launch.folder import RunFolder
+from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import LOG, stream_of
 from fleet.ops.launch.start import Sessions
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import FoundRun, choose, chosen, find, missing
-from fleet.ops.runs.local import followed, names
+from fleet.ops.runs.local import broken, followed, names
 from fleet.ops.runs.since import offsets_since
 from fleet.rules.stacks import ranks_text
 from fleet.runtime import Runtime
@@ -156,6 +156,8 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
     run_id, found = _named(plan, runtime, sessions)
     folder = RunFolder.open(plan.runs_dir, run_id)
+    if wrong := broken(plan.runs_dir / run_id):
+        runtime.emit(Notice("warning", f"run {run_id}: {wrong}"))
     untold: Mapping[str, FleetError] = {}
     errors: Mapping[str, FleetError] = {}
     try:
@@ -193,13 +195,8 @@ def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
     """The run, and what its nodes know of it; None where all of it is here, or brought here by another process, or
     nothing is known there any more."""
-    try:
-        run_id = choose(plan.word, names(plan.runs_dir, followed_first=True))
-    except FleetError:
-        run_id = ""
-    folder, named = plan.runs_dir / run_id, run_id == plan.word or not plan.follow
-    # what is to be followed may be live elsewhere, as for attach and stop
-    if run_id and plan.since is None and (followed(folder) or named and is_whole(folder / "summary.json")):
+    run_id, here = local(plan.word, plan.runs_dir, follow=plan.follow, since=plan.since)
+    if here:
         return run_id, None
     runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
     known = {each.run_id: each for each in runs}
@@ -223,6 +220,24 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     return run_id, found
 
 
+def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tuple[str, bool]:
+    """(the run of this machine that the word means, or ""; whether no node need be asked for what is to be shown of it:
+    all is here, or another process of this machine brings it)."""
+    try:
+        run_id = choose(word, names(runs_dir, followed_first=True))
+    except FleetError:
+        return "", False
+    named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop
+    whole = followed(runs_dir / run_id) or named and is_whole(runs_dir / run_id / "summary.json")
+    return run_id, since is None and whole
+
+
+def hosts_here(folder: Path) -> Inventory:
+    """Those that a run's folder on this machine has logs of, by their names."""
+    found = {path.parent.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)}
+    return Inventory(tuple(Host(name, name) for name in sorted(found)), source=str(folder))
+
+
 def _without(ranks: frozenset[int], folder: Path) -> str:
     """Which of them have no log here, in a sentence; "" where all have, or no rank at all has."""
     logs = [path.name for path in folder.glob("*/*") if LOG.fullmatch(path.name)]
@@ -234,10 +249,7 @@ def _without(ranks: frozenset[int], folder: Path) -> str:
 
 def is_whole(summary: Path) -> bool:
     """Whether a run is over and all of its logs are here."""
-    try:
-        return not json.loads(summary.read_text())["incomplete_logs"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    return not read_object(summary).get("incomplete_logs", True)
 
 
 def _bring(
