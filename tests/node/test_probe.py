@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
+from fleet.node.base.files import filesystem
 from fleet.node.base.gather import gather
 from fleet.node.facts import tools
 from fleet.node.facts.network import parse_addresses
-from fleet.node.facts.system import filesystem
 from fleet.protocol.messages.facts import Probed
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport

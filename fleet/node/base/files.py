@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 
 from fleet.node.base.errors import Refused
 
@@ -20,6 +21,20 @@ def replace_file(path: bytes, data: bytes) -> None:
         f.flush()
         os.fsync(f.fileno())
     os.rename(path + b".new", path)
+
+
+def filesystem(path: str, mounts: str) -> "tuple[str | None, str | None]":
+    """(type, source) of the mount that path lies on, by /proc/self/mounts alone."""
+    best: tuple[str, str | None, str | None] = ("", None, None)
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[1])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[0]):  # a later mount covers an earlier one
+            best = (point, fields[2], fields[0])
+    return best[1], best[2]
 
 
 def waiting_link(meta: bytes, target: bytes) -> bytes:

@@ -18,15 +18,27 @@ def pids() -> "list[int]":
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def stat_of(pid: int, thread: str = "") -> "list[bytes]":
+    """What /proc/PID/stat says behind the name: the state's letter, the parent, ...; [] when it is gone. thread:
+    "/task/TID" of one of its threads."""
+    return read_file("/proc/%d%s/stat" % (pid, thread)).rpartition(b")")[2].split()
+
+
+def state_of(pid: int, thread: str = "") -> str:
+    """One letter, as ps has it; "" when it is gone."""
+    return b"".join(stat_of(pid, thread)[:1]).decode("ascii")
+
+
 def start_time(pid: int) -> "int | None":
     """Clock ticks since boot at which pid started, or None when it is gone (or a zombie)."""
-    stat = read_file("/proc/%d/stat" % pid)
-    if not stat:
-        return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    return int(fields[19])
+    stat = stat_of(pid)
+    return int(stat[19]) if stat and stat[0] not in (b"Z", b"X") else None
+
+
+def environment(pid: int) -> "dict[bytes, bytes]":
+    """What it was exec'ed with; {} when it is gone, another user's, or in the middle of its exec."""
+    items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
+    return {name: value for name, equals, value in (item.partition(b"=") for item in items) if equals}
 
 
 def has_env(pid: int, pair: bytes) -> bool:

@@ -15,6 +15,7 @@ A fact that could not be had is null; a fact whose step timed out or failed is m
 limits numbers or "unlimited", link speeds Mbit/s.
 """
 
+import os
 import threading
 import time
 
@@ -98,7 +99,7 @@ def gpu_processes(tools: Tools) -> "dict[str, Any]":
 
 def builds(tools: Tools) -> "dict[str, Any]":
     tools.activated.wait()
-    stale = stale_locks(build_root(lambda name: tools.env.get(name, "")))
+    stale = stale_locks(build_root({os.fsencode(name): os.fsencode(value) for name, value in tools.env.items()}))
     return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
 
 

@@ -8,6 +8,7 @@ import re
 import resource
 import socket
 
+from fleet.node.base.files import filesystem
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any
 
@@ -80,20 +81,6 @@ def limits() -> "dict[str, Any]":
             "nproc": soft(resource.RLIMIT_NPROC),
         }
     }
-
-
-def filesystem(path: str, mounts: str) -> "tuple[str | None, str | None]":
-    """(type, source) of the mount that path lies on, by /proc/self/mounts alone."""
-    best: tuple[str, str | None, str | None] = ("", None, None)
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[1])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best[0]):  # a later mount covers an earlier one
-            best = (point, fields[2], fields[0])
-    return best[1], best[2]
 
 
 def disk(name: str, path: str) -> "dict[str, Any]":

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 
-from fleet.node.base.processes import pids, read_file, start_time
+from fleet.node.base.processes import environment, pids, read_file, start_time
 from fleet.node.base.types import Any
 
 TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
@@ -80,16 +80,12 @@ def describe(pid: int) -> "dict[str, Any]":
     if born is None or uid is None:
         return {}
     command = read_file("/proc/%d/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
-    marks = [
-        pair[13:]
-        for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
-        if pair.startswith(b"FLEET_RUN_ID=")
-    ]
+    run = environment(pid).get(b"FLEET_RUN_ID")
     return {
         "pid": pid,
         "start": born,
         "uid": uid,
         "age": age(born),
         "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
-        "run_id": marks[0].decode("utf-8", "replace")[:TEXT_LIMIT] if marks else None,
+        "run_id": None if run is None else run.decode("utf-8", "replace")[:TEXT_LIMIT],
     }

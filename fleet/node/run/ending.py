@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from fleet.node.base.processes import pids, read_file, start_time
+from fleet.node.base.processes import pids, read_file, start_time, stat_of
 from fleet.node.run.extension_builds import Builds
 from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.marks import marked
@@ -22,9 +22,8 @@ def descendants(ancestors: "list[int]") -> "dict[int, int]":
     """{pid: start_time} of all processes below the given pids."""
     children: dict[int, list[tuple[int, int, bool]]] = {}
     for pid in pids():
-        stat = read_file("/proc/%d/stat" % pid)
-        if stat:
-            fields = stat[stat.rindex(b")") + 2 :].split()
+        fields = stat_of(pid)
+        if fields:
             # a zombie whose other threads run on has not ended
             over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
             children.setdefault(int(fields[1]), []).append((pid, int(fields[19]), over))

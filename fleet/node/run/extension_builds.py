@@ -5,55 +5,41 @@ the extension meanwhile waits until that file is gone. Killed in between it stay
 So a lock that no process has open is stale; on a file system of several machines it may be one of another node.
 """
 
+import glob
 import os
 import re
+import stat
 import time
 
-from fleet.node.base.processes import pids, read_file
+from fleet.node.base.files import filesystem
+from fleet.node.base.processes import environment, pids, read_file
 from fleet.protocol.state import SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Mapping
 
 OF_SEVERAL = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs")
 
 
-def build_root(env: "Callable[[str], str]") -> str:
-    """The folder in which torch builds, in an environment: a function from a variable's name to its value, or ""."""
-    home = env("HOME") or os.path.expanduser("~")
-    default = os.path.join(env("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "torch_extensions")
-    return os.path.realpath(env("TORCH_EXTENSIONS_DIR") or default)
-
-
-def environment_of(pid: int) -> "Callable[[str], str] | None":
-    """build_root()'s argument, for a process; None in the middle of its exec."""
-    pairs = [pair.partition(b"=") for pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")]
-    known = {name: os.fsdecode(value) for name, _, value in pairs}
-    return (lambda name: known.get(name.encode(), "")) if len(known) > 1 else None
+def build_root(env: "Mapping[bytes, bytes]") -> str:
+    """The folder in which torch builds, in an environment."""
+    home = env.get(b"HOME") or os.fsencode(os.path.expanduser("~"))
+    default = os.path.join(env.get(b"XDG_CACHE_HOME") or os.path.join(home, b".cache"), b"torch_extensions")
+    return os.fsdecode(os.path.realpath(env.get(b"TORCH_EXTENSIONS_DIR") or default))
 
 
 def find_locks(root: str) -> "dict[str, os.stat_result]":
     """{path: stat result}: ROOT/NAME/lock, and ROOT/py311_cpu/NAME/lock."""
-    found, folders = {}, [root]
-    for depth in range(3):
-        deeper = []
-        for folder in folders:
+    found = {}
+    for folders in ("*", "*/*"):
+        for path in glob.iglob(os.path.join(glob.escape(root), folders, "lock")):
             try:
-                names = os.listdir(folder)
+                st = os.lstat(path)
             except OSError:
-                continue
-            for name in names:
-                path = os.path.join(folder, name)
-                try:
-                    st = os.lstat(path)
-                except OSError:
-                    continue
-                if name == "lock" and depth and os.path.isfile(path):
-                    found[path] = st
-                elif depth < 2 and os.path.isdir(path) and not os.path.islink(path):
-                    deeper.append(path)
-        folders = deeper
+                continue  # its build has just ended
+            if stat.S_ISREG(st.st_mode):
+                found[path] = st
     return found
 
 
@@ -74,12 +60,8 @@ def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
 
 def is_shared(path: str) -> bool:
     """Whether other machines may use the file system that a path lies on."""
-    best = ("", "")
-    for line in read_file("/proc/self/mounts").decode("utf-8", "surrogateescape").splitlines():
-        point, kind = (line.split(" ") + ["", ""])[1:3]
-        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
-            best = (point, kind)
-    return OF_SEVERAL.match(best[1]) is not None
+    mounts = read_file("/proc/self/mounts").decode("utf-8", "surrogateescape")
+    return OF_SEVERAL.match(filesystem(path, mounts)[0] or "") is not None
 
 
 def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
@@ -108,11 +90,6 @@ class Builds:
         self.told: set[str] = set()
         self.due = 0.0
 
-    def watch(self, pid: int) -> None:
-        env = environment_of(pid)
-        if env:
-            self.add(build_root(env))
-
     def add(self, root: str) -> None:
         if root not in self.roots:
             self.roots.add(root)
@@ -130,9 +107,9 @@ class Builds:
         Those that the run itself has left are taken away: a rank that is started again would wait for itself."""
         if now < self.due:
             return []
-        self.watch(engine)
-        if not self.roots:
-            return []
+        env = environment(engine)
+        if env:  # it is not in the middle of its exec
+            self.add(build_root(env))
         self.due = now + every
         self.clear(self.before)
         found = {path: st.st_ino for path, (st, _sure) in self.stale().items()}

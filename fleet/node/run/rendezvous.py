@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
+REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 
 def resolve(address: str) -> str:
@@ -44,35 +45,23 @@ def interface_of(address: str) -> "str | None":
     return None
 
 
-def is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
-
-
 def network(spec: "dict[str, Any]") -> "dict[str, Any]":
     """{"network": {"master": numeric, "address": ours, "interface", "error", "hint"}}"""
     master = spec["master"]
-    facts: dict[str, Any] = {"master": None, "address": None, "interface": None, "error": None, "hint": None}
-    others = bool(master.get("peers")) or not master["is_me"]
+    facts: dict[str, Any] = dict.fromkeys(("master", "address", "interface", "error", "hint"))
     try:
-        facts["master"] = resolve(master["address"])
-        if master["is_me"]:
-            facts["address"] = facts["master"]
-            facts["interface"] = interface_of(facts["master"])
-            if facts["interface"] is None:
-                facts["error"] = "no interface here holds the master's address %s" % facts["master"]
-                facts["hint"] = "set 'data_address' of this host to the address the other nodes reach it at"
-                for peer in (spec.get("peer_addresses") or [])[:1]:
-                    facts["address"] = source_towards(resolve(peer))
-                    facts["interface"] = interface_of(facts["address"])
-        else:
-            facts["address"] = source_towards(facts["master"])
-            facts["interface"] = interface_of(facts["address"])
-        if others and is_loopback(facts["master"]):
-            facts["error"] = "the master's address %s means this node itself (%s)" % (
-                master["address"],
-                facts["master"],
-            )
-            facts["hint"] = "set 'data_address' of the first host to the address the other nodes reach it at"
+        known = facts["master"] = resolve(master["address"])
+        own = known if master["is_me"] else source_towards(known)
+        interface = interface_of(own)
+        if master["is_me"] and interface is None:
+            facts.update(error="no interface here holds the master's address %s" % known, hint=REACHED % "this host")
+            for peer in (spec.get("peer_addresses") or [])[:1]:
+                own = source_towards(resolve(peer))
+                interface = interface_of(own)
+        facts.update(address=own, interface=interface)
+        if (master.get("peers") or not master["is_me"]) and (known.startswith("127.") or known == "::1"):
+            means = "the master's address %s means this node itself (%s)" % (master["address"], known)
+            facts.update(error=means, hint=REACHED % "the first host")
     except OSError as error:
         facts["error"] = "no way to the master's address %s: %s" % (master["address"], error.strerror or error)
         facts["hint"] = "set 'data_address' of the first host, or give --master-addr"

@@ -16,11 +16,11 @@ import subprocess
 import time
 
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.processes import read_file
+from fleet.node.base.processes import environment, read_file, state_of
 from fleet.node.base.wire import send_exit, send_json, start, start_thread
 from fleet.node.run.rank import STACK_SIGNAL, stack_file
 from fleet.node.run.run_folder import run_folder
-from fleet.node.run.trainers import environment, is_ours, trainers
+from fleet.node.run.trainers import is_ours, trainers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,15 +41,9 @@ def frame(name: str, file: str, line: int = 0, native: bool = False) -> "stacks.
     return {"name": name[:MAX_NAME], "file": file[-MAX_NAME:], "line": line, "native": native}
 
 
-def state_of(pid: "int | str") -> str:
-    """One letter, as ps has it; "" when it is gone. pid: "PID/task/TID" for a thread."""
-    stat = read_file("/proc/%s/stat" % pid).decode("ascii", "replace")
-    return stat[stat.rindex(")") + 2] if stat else ""
-
-
 def states_of(pid: int) -> "set[str]":
     """Of all its threads."""
-    return {state_of("%d/task/%s" % (pid, tid)) for tid in os.listdir("/proc/%d/task" % pid)}
+    return {state_of(pid, "/task/" + tid) for tid in os.listdir("/proc/%d/task" % pid)}
 
 
 # -- py-spy -----------------------------------------------------------------------------------------------

@@ -76,8 +76,7 @@ class Supervisor:
         self.lease_seen: tuple[int, int] | None = None
         self.over = False
         self.builds, self.times = Builds(folder), Times(folder)
-        env = engine_env(spec, folder)  # what it sets itself shows once it runs
-        self.builds.add(build_root(lambda name: os.fsdecode(env.get(name.encode(), b""))))
+        self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = time.monotonic()
 
     def run(self) -> None:

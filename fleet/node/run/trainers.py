@@ -3,7 +3,7 @@
 import os
 import re
 
-from fleet.node.base.processes import pids, read_file
+from fleet.node.base.processes import environment, pids, read_file, stat_of
 from fleet.node.run.marks import marked
 from fleet.node.run.run_folder import RANK_WRAPPER
 
@@ -13,11 +13,6 @@ if TYPE_CHECKING:
 
 # what an engine that a rank's own shell script starts sets anew for each process that it starts
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
-
-
-def environment(pid: int) -> "dict[bytes, bytes]":
-    items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
-    return {name: value for name, equals, value in (item.partition(b"=") for item in items) if equals}
 
 
 def is_ours(pid: int) -> bool:
@@ -30,9 +25,9 @@ def children() -> "dict[int, list[int]]":
     """Of every process here."""
     found: dict[int, list[int]] = {}
     for pid in pids():
-        stat = read_file("/proc/%d/stat" % pid)
+        stat = stat_of(pid)
         if stat:
-            found.setdefault(int(stat[stat.rindex(b")") + 2 :].split()[1]), []).append(pid)
+            found.setdefault(int(stat[1]), []).append(pid)
     return found
 
 
