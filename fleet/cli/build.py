@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli import plans
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, the_fleet
+from fleet.cli.context import perform
 from fleet.cli.options import Seconds, common_options, pairs, settings_of
 from fleet.cli.output import clean, echo, talk
 from fleet.cli.progress import ProgressLine
@@ -92,29 +91,30 @@ def build(
 
     The compilers are checked first. For a folder called deepspeed write ./deepspeed.
     """
-    settings = settings_of()
-    plan = the_fleet().plan.build(
-        what,
-        version=version,
-        source=source,
-        arch=arch,
-        ops=[op.strip() for op in ops.split(",") if op.strip()],
-        on=on,
-        cpu=cpu,
-        env=pairs("--env", env),
-        install=install,
-        builds_dir=builds_dir,
-        import_timeout=import_timeout,
+    return perform(
+        lambda fleet: fleet.plan.build(
+            what,
+            version=version,
+            source=source,
+            arch=arch,
+            ops=[op.strip() for op in ops.split(",") if op.strip()],
+            on=on,
+            cpu=cpu,
+            env=pairs("--env", env),
+            install=install,
+            builds_dir=builds_dir,
+            import_timeout=import_timeout,
+        ),
+        show,
+        asked_for=True,
+        line=BuildTalk(log=not settings_of().silent),
     )
-    if settings.dry_run:
-        return plans.tell("build", plan)
-    with BuildTalk(log=not (settings.quiet or settings.json)) as line:
-        report = plan.run(line)
-    return finish(report, show, asked_for=not report.ok)
 
 
 def show(report: Report) -> None:
-    """Where the wheel is, then who has it."""
+    """Where the wheel is, then who has it; with -q only where the log of a failure is."""
+    if report.ok and settings_of().quiet:
+        return
     if "wheel" in report.data:
         arch = f" for {';'.join(report.data['arch'])}" if report.data["arch"] else ""
         echo(f"{report.data['wheel']}: built on {report.data['on']}{arch}")

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.cli import plans, terminal
+from fleet.cli import terminal
 from fleet.cli.command import Verb
-from fleet.cli.context import finish, the_fleet
+from fleet.cli.context import perform
 from fleet.cli.hints import as_typed
 from fleet.cli.layout import wrap
 from fleet.cli.matrix import draw
 from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold
-from fleet.cli.progress import ProgressLine
 from fleet.engines import DEFAULT, ENGINES
 from fleet.rules.units import counted
 
@@ -55,19 +54,14 @@ def check(timeout: float, engine: str) -> int:
     from fleet.ops.check import Checked
 
     settings = settings_of()
-    plan = the_fleet().plan.check(timeout=timeout, engine=engine)
-    if settings.dry_run:
-        return plans.tell("check", plan)
-    with ProgressLine(quiet=settings.quiet or settings.json) as line:
-        checked = plan.run(line)
-    assert isinstance(checked, Checked)
 
-    def show(report: Report) -> None:
+    def show(checked: Report) -> None:
+        assert isinstance(checked, Checked)
         shown = screen(checked, width=terminal.width(sys.stdout), quiet=settings.quiet, verbose=settings.verbose > 0)
         if shown:
             echo(shown.removesuffix("\n"), wrap=False)
 
-    return finish(checked, show, asked_for=True)
+    return perform(lambda fleet: fleet.plan.check(timeout=timeout, engine=engine), show, asked_for=True)
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:

@@ -163,6 +163,24 @@ def finish(report: Report, show: Callable[[Report], None] | None = None, *, aske
     return report.exit_code
 
 
+def perform(
+    plan: Callable[[CliFleet], Planned],
+    show: Callable[[Report], None],
+    *,
+    asked_for: bool = False,
+    line: ProgressLine | None = None,
+) -> int:
+    """What most verbs do: --dry-run tells their plan, else it is done behind `line` and ends in `finish`."""
+    from fleet.cli.progress import ProgressLine
+
+    with line or ProgressLine(quiet=settings_of().silent) as emit:
+        planned = plan(the_fleet(emit))
+        if settings_of().dry_run:
+            return plans.tell(planned)
+        report = planned.run()
+    return finish(report, show, asked_for=asked_for)
+
+
 @dataclass(frozen=True)
 class Part:
     """One of several things that a command line does, planned and ready to run. line: made to show how far it is.

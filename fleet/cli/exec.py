@@ -113,8 +113,8 @@ def exec_(
     keep = settings.json or not no_fold
     plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of)
     if settings.dry_run:
-        return plans.tell("exec", plan)
-    quiet = settings.quiet or settings.json
+        return plans.tell(plan)
+    quiet = settings.silent
     progress = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
 
     def show(report: Report) -> None:

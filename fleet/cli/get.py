@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from fleet.cli import plans
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, the_fleet
+from fleet.cli.context import perform
 from fleet.cli.data import DataLine
 from fleet.cli.options import common_options, settings_of
 from fleet.cli.output import clean, write_grouped
@@ -32,14 +31,8 @@ def get(what: str, sources: str | None, to: Path) -> int:
     Where one host has it, it comes as it is; else each host has a folder of its own. All is verified by digest; an
     interrupted get goes on where it ended.
     """
-    settings = settings_of()
-    with DataLine("receiving", quiet=settings.quiet or settings.json) as line:
-        fleet = the_fleet(line)
-        planned = (fleet.select(sources) if sources else fleet).plan.get(what, to=to)
-        if settings.dry_run:
-            return plans.tell("get", planned)
-        report = planned.run()
-    return finish(report, show)
+    line = DataLine("receiving", quiet=settings_of().silent)
+    return perform(lambda fleet: (fleet.select(sources) if sources else fleet).plan.get(what, to=to), show, line=line)
 
 
 def show(report: Report) -> None:

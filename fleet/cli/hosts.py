@@ -10,9 +10,8 @@ import click
 from fleet.cli import terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import load_inventory
-from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, echo, write_json
+from fleet.cli.output import clean, echo, write_json, write_table
 from fleet.inventory import FORMATS, convert, report
 from fleet.model import Host, Inventory
 
@@ -78,16 +77,9 @@ def show(inventory: Inventory) -> None:
         [str(node_rank), host.name, *(_text(cell(host)) for cell in columns.values()), groups.get(host.name, "")]
         for node_rank, host in enumerate(inventory.hosts)
     ]
-    width = terminal.width(sys.stdout)
-    for line in table(
-        ("node rank", "host", *columns, "groups"),
-        rows,
-        width,
-        keys=2,
-        right=("node rank", "port", "slots"),
-        once="all hosts" if width else "",
-    ):
-        echo(line, wrap=False)
+    once = "all hosts" if terminal.interactive(sys.stdout) else ""
+    titles = ("node rank", "host", *columns, "groups")
+    write_table(titles, rows, keys=2, right=("node rank", "port", "slots"), once=once)
 
 
 def _text(value: object) -> str:

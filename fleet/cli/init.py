@@ -12,9 +12,8 @@ from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import CliFleet
 from fleet.cli.hints import as_typed
-from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, echo, talk, write_failures, write_json
+from fleet.cli.output import clean, echo, talk, write_failures, write_json, write_table
 from fleet.cli.progress import ProgressLine
 from fleet.cli.setup_ssh import answer, confirm, remark, tell
 from fleet.errors import UsageError
@@ -57,9 +56,9 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
         tofu=tofu,
     )
     if settings.dry_run:
-        return plans.tell("init", plan)
+        return plans.tell(plan)
     op.try_to_write(plan)
-    quiet = settings.quiet or settings.json
+    quiet = settings.silent
     for note in plan.notes if not quiet else ():
         talk(clean(note))
     later = list[Notice]()
@@ -126,8 +125,7 @@ def show(found: op.Proposal) -> None:
     """What was found, a line a host."""
     titles = list(next(iter(found.rows.values())))
     rows = [[clean(row[title]) for title in titles] for row in found.rows.values()]
-    for line in table(titles, rows, terminal.width(sys.stdout), keys=2, right=("slots",), once="all hosts"):
-        echo(line, wrap=False)
+    write_table(titles, rows, keys=2, right=("slots",), once="all hosts")
 
 
 def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:

@@ -11,9 +11,8 @@ import click
 from fleet.cli import terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import ask, finish, the_fleet
-from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, echo, fold
+from fleet.cli.output import clean, echo, fold, write_table
 from fleet.cli.progress import ProgressLine
 from fleet.errors import Reason, UsageError
 
@@ -63,7 +62,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float) -> int:
     from fleet.ops.kill_port import KillPlan, preview, report
 
     settings = settings_of()
-    quiet = settings.quiet or settings.json
+    quiet = settings.silent
     with ProgressLine(quiet=quiet) as line:
         planned = the_fleet(line).plan.kill_port(ports, force=force, grace=grace)
     plan = planned.plan
@@ -119,16 +118,9 @@ def show(listeners: tuple[Listener, ...]) -> None:
                 command,
             )
         )
-    width = terminal.width(sys.stdout)
-    for line in table(
-        ("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "ALSO", "COMMAND"),
-        rows,
-        width,
-        keys=4,
-        once="all of them" if width else "",
-        shorten=not verbose,
-    ):
-        echo(line, wrap=False)
+    titles = ("", "HOST", "ADDRESS", "PID", "USER", "RUNS FOR", "RUN", "ALSO", "COMMAND")
+    once = "all of them" if terminal.interactive(sys.stdout) else ""
+    write_table(titles, rows, keys=4, once=once, shorten=not verbose)
 
 
 def show_ended(outcome: Report) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli import plans, terminal
+from fleet.cli import plans
 from fleet.cli.command import VerbGroup, completed
-from fleet.cli.layout import table
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, echo, fold, talk, write_json
+from fleet.cli.output import clean, echo, fold, talk, write_json, write_table
 from fleet.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -135,8 +133,7 @@ def status() -> int:
         machine = state.hosts[name]
         pid = "-" if condition == "off" else str(machine.pid)
         rows.append((name, machine.address, pid, machine.link or state.link or "", condition))
-    for line in table(("host", "address", "pid", "link", "state"), rows, terminal.width(sys.stdout), right=("pid",)):
-        echo(line, wrap=False)
+    write_table(("host", "address", "pid", "link", "state"), rows, right=("pid",))
     return EXIT_OK
 
 

@@ -18,7 +18,6 @@ from fleet.cli.again import again_options, changed, earlier, script_or_run
 from fleet.cli.command import completed
 from fleet.cli.context import detailed, handling, load_inventory, the_fleet
 from fleet.cli.engine_options import OWN, Launch, engine_options, sections, take
-from fleet.cli.keys import pressed
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.launchers import spelled, theirs, translate
@@ -176,7 +175,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     ranks = given.pop("ranks")
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
-    if not (settings.dry_run or settings.json or settings.quiet):
+    if not (settings.dry_run or settings.silent):
         # before anything is asked, or even imported, that takes its time
         once_more = f", as run {run.run}" if run else _suited(script, given)
         talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
@@ -189,8 +188,8 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
         error.hint = with_options(error.hint, click.get_current_context())
         raise
     if settings.dry_run:
-        return plans.tell("launch", plan)
-    if not (settings.json or settings.quiet):
+        return plans.tell(plan)
+    if not settings.silent:
         about = plan.describe()
         for note in about.get("notes", ()):
             talk(clean(note))
@@ -249,7 +248,7 @@ def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
 
     with Fleet.runtime(plan.fleet, view) as runtime:
         runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
-        keys = pressed({b"d": runtime.detach.set})
+        keys = terminal.pressed({b"d": runtime.detach.set})
         with keys, _signals(runtime.detach if leave else runtime.cancel, leave), view:
             report = plan.work(runtime)
     if settings.json:

@@ -25,8 +25,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
     """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
     if report.data.get("detached"):
         run = report.data["run"]
-        talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}")
-        talk(hint_line(f"fleet attach {run}"))
+        talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}", f"fleet attach {run}")
         talk("  'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop' ends it")
         return
     failure = report.data["first_failure"]
@@ -66,8 +65,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
         write_failures(Report("launch", tuple(lost), report.exit_code))
     for result in report.results:
         if "undying" in result.data:
-            talk(clean(f"error: host {result.host}: {result.data['undying']}"))
-            talk(hint_line(UNDYING))
+            talk(clean(f"error: host {result.host}: {result.data['undying']}"), UNDYING)
     if report.data["incomplete_logs"]:
         talk(f"error: logs are not complete here from: {fold(report.data['incomplete_logs'])}")
     if report.ok and settings_of().quiet:

@@ -19,7 +19,7 @@ import click
 from fleet.cli import terminal
 from fleet.cli.board import KEYS, Board
 from fleet.cli.lines import last_state, write_line
-from fleet.cli.output import clean, hint_line, talk, write_json
+from fleet.cli.output import clean, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.cli.ranks import Scrolling
 from fleet.cli.tracebacks import Tracebacks, who
@@ -181,9 +181,7 @@ class LaunchView:
             if self._level < 0 and notice.level != "error":
                 return
             mark = {"error": click.style("error: ", fg="red"), "warning": click.style("warning: ", fg="yellow")}
-            talk(mark.get(notice.level, "") + clean(notice.message))
-            if notice.hint:
-                talk(hint_line(notice.hint))
+            talk(mark.get(notice.level, "") + clean(notice.message), notice.hint)
 
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
         out = sys.stdout if stream == "stdout" else sys.stderr

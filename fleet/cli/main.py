@@ -72,11 +72,10 @@ def cli() -> None:
 
 
 def print_error(error: FleetError) -> None:
-    from fleet.cli.output import clean, hint_line, talk
+    from fleet.cli.output import clean, talk
 
-    talk(f"error: {clean(str(error))}")
-    if error.hint:  # of an inventory's error, -w or -x may be the cause
-        talk(hint_line(error.hint, selection=not isinstance(error, InventoryError)))
+    # of an inventory's error, -w or -x may be the cause
+    talk(f"error: {clean(str(error))}", error.hint, selection=not isinstance(error, InventoryError))
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
@@ -114,12 +113,11 @@ def remind(ctx: click.Context) -> None:
     settings = settings_of(ctx)
     if settings.json or settings.quiet or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
-    from fleet.cli.output import clean, hint_line, talk
+    from fleet.cli.output import clean, talk
     from fleet.ops.runs.left import left_alone
 
     for notice in left_alone(Path("runs")):
-        talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}")
-        talk(hint_line(notice.hint or "", selection=False))
+        talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
 
 
 def run(argv: Sequence[str], obj: Any = None, *, typed: bool = False) -> int:

@@ -34,6 +34,11 @@ class Settings:
     verbose: int = 0
     quiet: bool = False
 
+    @property
+    def silent(self) -> bool:
+        """Nothing is said besides what was asked for."""
+        return self.quiet or self.json
+
 
 class Seconds(click.FloatRange):
     """A finite number of seconds: nan and inf are numbers to Python, and wait for ever or not at all."""

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -14,6 +14,7 @@ import click
 from fleet.cli import terminal
 from fleet.cli.differ import Hunk, compare
 from fleet.cli.hints import as_typed
+from fleet.cli.layout import table
 from fleet.cli.layout import wrap as wrapped
 from fleet.cli.options import settings_of
 from fleet.model import Report, Result, Text
@@ -73,9 +74,26 @@ def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
         click.echo(text, file=out, color=terminal.colored(out))
 
 
-def talk(text: str, *, wrap: bool = True) -> None:
-    """A remark on stderr."""
+def talk(text: str, hint: str | None = None, *, wrap: bool = True, selection: bool = True) -> None:
+    """A remark on stderr, and the hint below it. selection: as for as_typed."""
     echo(text, err=True, wrap=wrap)
+    if hint:
+        echo(hint_line(hint, selection=selection), err=True)
+
+
+def write_table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    keys: int = 1,
+    right: Collection[str] = (),
+    once: str = "",
+    shorten: bool = False,
+) -> None:
+    """A table on stdout, as wide as that is; see layout.table."""
+    width = terminal.width(sys.stdout)
+    for line in table(titles, rows, width, keys=keys, right=right, once=once, shorten=shorten):
+        echo(line, wrap=False)
 
 
 def write_json(document: Mapping[str, Any]) -> None:
@@ -218,6 +236,4 @@ def write_failures(report: Report) -> None:
     verbose = settings_of().verbose > 0
     each = [Cause([host], message, hint) for host, message, hint in failed]
     for cause in each if verbose else by_cause(failed):
-        talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean(cause.message)}")
-        if cause.hint:
-            talk(hint_line(cause.hint))
+        talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean(cause.message)}", cause.hint)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import click
+
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, write_json
 from fleet.errors import EXIT_OK
@@ -16,8 +18,9 @@ from fleet.rules.units import size_text
 MANY = 20
 
 
-def tell(verb: str, plan: Plan, **more: Any) -> int:
-    """A plan; --dry-run's exit code."""
+def tell(plan: Plan, **more: Any) -> int:
+    """A plan of the verb that runs; --dry-run's exit code."""
+    verb = str(click.get_current_context().command.name)
     return write(verb, [host.name for host in plan.hosts], plan.describe(), plan.lines, **more)
 
 

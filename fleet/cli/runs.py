@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli import plans, terminal
+from fleet.cli import plans
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import ask, finish, load_everyone, the_fleet, use_inventory
+from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, use_inventory
 from fleet.cli.launch import follow as follow_run
-from fleet.cli.layout import table
 from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
-from fleet.cli.output import clean, echo, fold, talk, write_json
-from fleet.cli.progress import ProgressLine
+from fleet.cli.output import clean, echo, fold, talk, write_json, write_table
 from fleet.cli.ranks import Scrolling, ranks, ranks_option
 from fleet.cli.shown import Shown
 from fleet.cli.when import when
@@ -39,12 +36,7 @@ def ps(**given: bool) -> int:
 
     The hosts are asked, so that runs of other heads are there, too.
     """
-    with ProgressLine(quiet=settings_of().quiet or settings_of().json) as line:
-        planned = the_fleet(line).plan.ps(**given)
-        if settings_of().dry_run:
-            return plans.tell("ps", planned)
-        report = planned.run()
-    return finish(report, lambda it: show_runs(it, given["all"]), asked_for=True)
+    return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
 
 
 def show_runs(report: Report, every: bool) -> None:
@@ -68,10 +60,8 @@ def show_runs(report: Report, every: bool) -> None:
     if not rows:
         echo("no run" if every else "no live run; --all shows those that have ended")
         return
-    width = terminal.width(sys.stdout)
     titles = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT FOR", "LAST LINE")
-    for line in table(titles, rows, width, keys=1, shorten=not settings_of().verbose):
-        echo(line, wrap=False)
+    write_table(titles, rows, shorten=not settings_of().verbose)
 
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
@@ -84,12 +74,7 @@ def stop(run: str, grace: float | None, runs_dir: Path) -> int:
 
     Hosts that do not answer now are tried again in the background.
     """
-    with ProgressLine(quiet=settings_of().quiet or settings_of().json) as line:
-        planned = the_fleet(line).plan.stop(run, grace=grace, runs_dir=runs_dir)
-        if settings_of().dry_run:
-            return plans.tell("stop", planned)
-        report = planned.run()
-    return finish(report, show_stopped)
+    return perform(lambda fleet: fleet.plan.stop(run, grace=grace, runs_dir=runs_dir), show_stopped)
 
 
 def show_stopped(report: Report) -> None:
@@ -113,7 +98,7 @@ def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
     Exit: as launch.
     """
     planned = the_fleet().plan.attach(run, runs_dir=runs_dir)
-    return plans.tell("attach", planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
+    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, leave=True)
 
 
 @click.command(
@@ -141,7 +126,7 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     _or_here(run, given["runs_dir"], follow=given["follow"], since=given["since"])
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
-        return plans.tell("logs", planned)
+        return plans.tell(planned)
     hosts = [host.name for host in planned.hosts]
     with Shown(hosts, bare=rank is not None and len(rank) == 1, live=given["follow"], quiet=settings.quiet) as shown:
         report = planned.run(shown)
@@ -207,7 +192,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
             )
         for run in old:
             local.prune(run)
-        if not settings.json and not settings.quiet:
+        if not settings.silent:
             talk(f"removed: the logs of {told}")
     if settings.json:
         document = Report("runs", (), 0, {"runs": [run.as_json() for run in found], "pruned": [run.run for run in old]})
@@ -239,6 +224,4 @@ def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:
         )
         for run in found
     ]
-    width = terminal.width(sys.stdout)
-    for line in table(("RUN", "STATE", "EXIT", "AGO", "ENGINE", "LOGS"), rows, width, keys=1):
-        echo(line, wrap=False)
+    write_table(("RUN", "STATE", "EXIT", "AGO", "ENGINE", "LOGS"), rows)

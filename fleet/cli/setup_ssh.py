@@ -14,7 +14,7 @@ from fleet.cli import layout, plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, interruptible, the_fleet
 from fleet.cli.options import settings_of, without
-from fleet.cli.output import clean, echo, fold, groups_by, hint_line, talk
+from fleet.cli.output import clean, echo, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Report
@@ -95,9 +95,7 @@ def remark(notices: Sequence[Notice]) -> None:
     for level in ("error", "warning", "info"):
         for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level]):
             hosts = [host for host in cause.whose if host]
-            talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"))
-            if cause.hint:
-                talk(hint_line(cause.hint))
+            talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"), cause.hint)
 
 
 def show(report: Report) -> None:
@@ -172,10 +170,10 @@ def setup_ssh(
         ask_password=ask_password,
     )
     if settings.dry_run:
-        return plans.tell("setup-ssh", plan, **({"undo": True} if undo else {}))
+        return plans.tell(plan, **({"undo": True} if undo else {}))
     later = list[Notice]()  # what is about single hosts is told at the end, however that comes
     try:
-        with ProgressLine(quiet=settings.quiet or settings.json) as line:
+        with ProgressLine(quiet=settings.silent) as line:
             report = plan.run(tell(line, quiet=settings.quiet, later=later))
     finally:
         remark(later)

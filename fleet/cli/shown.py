@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fleet.cli import terminal
 from fleet.cli.board import Board
 from fleet.cli.lines import last_state, write_line
-from fleet.cli.output import clean, hint_line, talk
+from fleet.cli.output import clean, talk
 from fleet.events import Event, Notice, Output
 
 TICK_SECONDS = 0.1
@@ -48,9 +48,7 @@ class Shown:
             elif isinstance(event, Notice):
                 self._board.notice(event)
                 if event.level == "error" or event.level == "warning" and not self._quiet:
-                    talk(f"{event.level}: {clean(event.message)}")
-                    if event.hint:
-                        talk(hint_line(event.hint))
+                    talk(f"{event.level}: {clean(event.message)}", event.hint)
 
     def _write(self, host: str, rank: int | None, stream: str, lines: Sequence[bytes]) -> None:
         who = "" if self._bare else host if rank is None else f"{host}:{rank}"

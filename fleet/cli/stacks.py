@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fleet.cli import plans
 from fleet.cli.command import Verb, completed
-from fleet.cli.context import finish, the_fleet
-from fleet.cli.options import common_options, settings_of
-from fleet.cli.output import clean, echo, hint_line, talk
-from fleet.cli.progress import ProgressLine
+from fleet.cli.context import perform
+from fleet.cli.options import common_options
+from fleet.cli.output import clean, echo, talk
 from fleet.cli.ranks import ranks
 from fleet.model import Report
 from fleet.ops.launch.stacks import told
@@ -31,12 +29,11 @@ def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: boo
     Asked are py-spy, where the training interpreter's environment has it, else python's faulthandler, else the kernel.
     The run goes on as it would have. --native holds a rank for some tenths of a second.
     """
-    with ProgressLine(quiet=settings_of().quiet or settings_of().json) as line:
-        planned = the_fleet(line).plan.stacks(run, rank=rank, native=native)
-        if settings_of().dry_run:
-            return plans.tell("stacks", planned)
-        report = planned.run()
-    return finish(report, lambda it: show(it, all_threads), asked_for=True)
+    return perform(
+        lambda fleet: fleet.plan.stacks(run, rank=rank, native=native),
+        lambda report: show(report, all_threads),
+        asked_for=True,
+    )
 
 
 def show(report: Report, all_threads: bool) -> None:
@@ -48,8 +45,6 @@ def show(report: Report, all_threads: bool) -> None:
             echo("")
         echo(clean(line), wrap=False)
     for remark in remarks(found):
-        talk(clean(remark))
-        if NO_PY_SPY in remark:
-            talk(hint_line(BRING_PY_SPY))
+        talk(clean(remark), BRING_PY_SPY if NO_PY_SPY in remark else None)
     if report.data["absent"]:
         echo(f"{ranks_text(report.data['absent'])}: no process: not begun yet, or over")

@@ -156,7 +156,7 @@ def sync(
         section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
     if section == Section(None, (), None):
         raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
-    of, quiet = the_fleet().plan, settings_of().quiet or settings_of().json
+    of, quiet = the_fleet().plan, settings_of().silent
     parts: list[Part] = []
     if section.code is not None:
         source, dest = section.code

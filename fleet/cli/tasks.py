@@ -102,8 +102,8 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
             return show_task(file, meant[-2])
         plan = TasksPlan(file, tuple(file.steps(meant, selected, chosen=settings.hosts is not None)))
         if settings.dry_run:
-            return plans.tell("play", plan)
-        quiet = settings.quiet or settings.json
+            return plans.tell(plan)
+        quiet = settings.silent
         with ExitStack() as stack:
             shown = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
             progress = stack.enter_context(shown)

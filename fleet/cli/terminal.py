@@ -7,11 +7,14 @@ import os
 import re
 import select
 import sys
+import termios
 import threading
-from collections.abc import Iterator, Sequence
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
+POLL_SECONDS = 0.2
 
 
 def interactive(stream: Any) -> bool:
@@ -157,3 +160,46 @@ def give_up() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if not select.select([], [2], [], 0)[1]:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+# -- single keys while something runs ------------------------------------------------------------------------
+def _in_foreground(fd: int) -> bool:
+    """Whether we may touch the terminal: who does so in the background is stopped."""
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
+    """While it lasts, a key calls its handler, in a thread of its own; others do nothing. Ctrl-C is what it always is.
+    Nothing of it where stdin is no terminal of ours."""
+    fd = sys.stdin.fileno() if interactive(sys.stdin) else -1
+    if fd < 0 or not _in_foreground(fd):
+        yield
+        return
+    before = termios.tcgetattr(fd)
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                ready = select.select([fd], [], [], POLL_SECONDS)[0] and _in_foreground(fd)
+                key = os.read(fd, 1) if ready and not over.is_set() else None
+            except OSError:
+                return
+            if key == b"":
+                return
+            handlers.get(key or b"", lambda: None)()
+
+    tty.setcbreak(fd, termios.TCSADRAIN)
+    reader = threading.Thread(target=read, name="keys", daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reader.join(2 * POLL_SECONDS)
+        if _in_foreground(fd):
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
