@@ -1,9 +1,9 @@
 """The program that becomes the lab's switch and hosts; launch.py starts it. Stdlib only.
 
 It forks one child per machine; each enters namespaces of its own and stays. One process forks them all, so 64
-hosts share the interpreter's memory. It reports on stdout, one JSON line each: {"name", "pid"} when the
-namespaces exist, then, after a byte on the pipe `go_fd` says that the cable is plugged in, {"name", "ready"} or
-{"name", "error"}. The end of that pipe without a byte means that `fleet lab up` is gone: so are switch and hosts.
+hosts share the interpreter's memory. stdin: a line of JSON, what is to be made; then a byte for each machine, when
+its cable is plugged in; the end without it means that `fleet lab up` is gone: so are switch and hosts. It reports on
+stdout, one packet of JSON each: {"name", "pid"} when the namespaces exist, then {"name", "ready"} or {"name", "error"}.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from fleet.lab.root import call, libc, make_root
 
 PR_SET_NAME = 15
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 SSHD_CONFIG = """\
 # A stock OpenSSH server (MaxStartups, MaxSessions as compiled in) that takes root's password.
@@ -44,12 +45,12 @@ def furnish(spec: dict[str, Any], host: dict[str, Any], keys: dict[str, bytes]) 
     replace("/etc/hosts", spec["etc_hosts"])
     replace("/etc/resolv.conf", "# no name server in the lab: /etc/hosts names every host\n")
     replace("/etc/machine-id", os.urandom(16).hex() + "\n", 0o444)
-    for old in ("lastlog", "wtmp", "btmp", "faillog"):
-        Path("/var/log", old).unlink(missing_ok=True)
     Path("/var/log").mkdir(exist_ok=True)
-    accounts = Path("/etc/shadow").read_text(encoding="utf-8") if Path("/etc/shadow").exists() else ""
-    others = [line for line in accounts.splitlines() if not line.startswith("root:")]
-    replace("/etc/shadow", "\n".join([f"root:{spec['password_hash']}:19000:0:99999:7:::", *others, ""]), 0o600)
+    # few rounds, as the password is random and 64 hosts check it
+    chpasswd = ["chpasswd", "--crypt-method=SHA512", "--sha-rounds=1000"]
+    subprocess.run(
+        chpasswd, input=f"root:{spec['password']}".encode(), env=ENVIRONMENT, check=True, capture_output=True
+    )
     ssh = Path("/etc/ssh")
     ssh.mkdir(exist_ok=True)
     for old_file in (*ssh.glob("ssh_host_*"), *ssh.glob("sshd_config*"), *ssh.glob("ssh_known_hosts*")):
@@ -70,14 +71,11 @@ def plug_in(spec: dict[str, Any], host: dict[str, Any]) -> None:
     lines = ["link set lo up", f"addr add {host['address']}/{spec['prefix']} brd + dev eth0", "link set eth0 up"]
     text = "\n".join(lines) + "\n" + spec["neighbours"]
     subprocess.run([spec["ip"], "-batch", "-"], input=text.encode(), check=True, capture_output=True)
-    if spec["shape"]:
-        subprocess.run(["tc", "qdisc", "replace", "dev", "eth0", *spec["shape"]], check=True, capture_output=True)
 
 
 def start_sshd(spec: dict[str, Any]) -> None:
     """Start sshd and return when it listens (it writes its pid file after it bound its port)."""
-    environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-    server = subprocess.Popen([spec["sshd"], "-D", "-E", "/var/log/sshd.log"], env=environment, start_new_session=True)
+    server = subprocess.Popen([spec["sshd"], "-D", "-E", "/var/log/sshd.log"], env=ENVIRONMENT, start_new_session=True)
     while not os.path.exists("/run/sshd.pid"):
         if server.poll() is not None:
             log = Path("/var/log/sshd.log")
@@ -107,7 +105,7 @@ def ordinary_signals() -> None:
 def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
     try:
         ordinary_signals()
-        wait_for_go(spec["go_fd"])
+        wait_for_go()
         keys = {file.name: file.read_bytes() for file in Path(host["keys"]).iterdir()}
         make_root(spec)
         furnish(spec, host, keys)
@@ -120,32 +118,32 @@ def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
         say(name=host["name"], error=getattr(e, "strerror", None) or str(e) or type(e).__name__)
         os._exit(1)
     say(name=host["name"], ready=True)
-    silence()
+    silence(1, 2)
     init_forever()
 
 
 def be_switch(spec: dict[str, Any]) -> NoReturn:
     """The switch is a network namespace with a bridge in it; this process does nothing but hold it open."""
-    wait_for_go(spec["go_fd"])
-    silence()
+    wait_for_go()
+    silence(1, 2)
     while True:
         signal.pause()
 
 
-def wait_for_go(go_fd: int) -> None:
-    if os.read(go_fd, 1) != b"1":
+def wait_for_go() -> None:
+    if os.read(0, 1) != b"1":
         os._exit(1)
-    os.close(go_fd)
+    silence(0)
 
 
 def say(**message: Any) -> None:
     message = {key: value[:1000] if isinstance(value, str) else value for key, value in message.items()}
-    os.write(1, json.dumps(message).encode() + b"\n")  # below PIPE_BUF: lines of many hosts never mix
+    os.write(1, json.dumps(message).encode())
 
 
-def silence() -> None:
+def silence(*fds: int) -> None:
     null = os.open("/dev/null", os.O_RDWR)
-    for fd in (1, 2):
+    for fd in fds:
         os.dup2(null, fd)
     os.close(null)
 
@@ -174,10 +172,7 @@ def spawn(name: str, namespaces: int, body: Any) -> None:
 
 
 def main() -> None:
-    spec = json.loads(sys.stdin.buffer.read())
-    null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 0)
-    os.close(null)
+    spec = json.loads(sys.stdin.buffer.readline())
     os.umask(0o022)
     if spec["switch"]:
         spawn("switch", NEWNET, lambda: be_switch(spec))

@@ -12,16 +12,21 @@ from typing import Any
 
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
-from fleet.lab.accounts import hash_password, make_host_keys
+from fleet.lab.accounts import make_host_keys
 from fleet.lab.launch import Launch
 from fleet.lab.require import require, which
 from fleet.lab.state import Folder, Machine, State, select
+from fleet.node.base.processes import start_time, state_of
 
 DEFAULT_HOSTS = 4
 # Under each home: what a fresh machine would not have. /root's too, whatever $HOME says.
 SECRETS = (".ssh", ".fleet", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".config/gh")
 # What the head's user starts in every shell is the head's business: pyenv in it costs each login 100 ms.
 SHELL_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zshenv", ".zprofile", ".cshrc")
+
+
+# when who logged in on this machine
+LOGINS = tuple(f"/var/log/{name}" for name in ("lastlog", "wtmp", "btmp", "faillog"))
 
 
 class Lab:
@@ -51,12 +56,14 @@ class Lab:
             keep = {state.switch_pid, *(m.pid for m in state.hosts.values() if m.up)}
             try:
                 self._end_others(keep)
-                relink = link is not None and not fresh
                 state.link = state.link if link is None else None if link == "none" else link
                 state.disk = disk or state.disk
-                self._start(state, count or len(state.hosts) or DEFAULT_HOSTS)
-                if relink:
+                started = self._start(state, count or len(state.hosts) or DEFAULT_HOSTS)
+                if link is not None:
                     self._link_all(state)
+                elif state.link:
+                    for name in started:
+                        self._link(state, name)
             except BaseException:
                 if fresh:
                     self._clear(state.network)
@@ -84,7 +91,7 @@ class Lab:
         told = {}
         for name, machine in state.hosts.items():
             words = [] if cables.get(machine.number, True) else ["cut"]
-            if machine.pid is not None and processes.state_of(machine.pid) == "T":
+            if machine.pid is not None and state_of(machine.pid) == "T":
                 words.append("frozen")
             told[name] = (", ".join(words) or "up") if machine.up and state.up else "off"
         return told
@@ -113,8 +120,7 @@ class Lab:
             machine = state.hosts[name]
             pid = pid_of(state, name)
             self._cable(state, name, up=False)  # first: dying processes would say goodbye to their peers
-            processes.end_all(lambda: [pid] if processes.is_alive(pid, machine.started) else [])
-            switch.disconnect_host(switch_of(state), machine.number)
+            processes.end_all(lambda: [pid] if machine.up else [])
             machine.pid = machine.started = None
 
         return self._each(hosts, kill)
@@ -151,12 +157,12 @@ class Lab:
         machine = state.hosts[name]
         rate = machine.link or state.link
         rate = None if rate == "none" else rate
-        switch.shape(switch.in_switch(switch_of(state)), [switch.port(machine.number)], rate)
-        switch.shape(switch.in_switch(pid_of(state, name)), ["eth0"], rate)
+        switch.shape(switch.in_switch(switch_of(state)), switch.port(machine.number), rate)
+        switch.shape(switch.in_switch(pid_of(state, name)), "eth0", rate)
 
     def _link_all(self, state: State) -> None:
-        switch.shape([], [self.folder.tag], state.link)
-        switch.shape(switch.in_switch(switch_of(state)), ["head"], state.link)
+        switch.shape([], self.folder.tag, state.link)
+        switch.shape(switch.in_switch(switch_of(state)), "head", state.link)
         for name, machine in state.hosts.items():
             if machine.up:
                 machine.link = None
@@ -177,12 +183,13 @@ class Lab:
         self.folder.reset(state)
         return state
 
-    def _start(self, state: State, count: int) -> None:
+    def _start(self, state: State, count: int) -> list[str]:
+        """Start what is off or missing, and tell which hosts these are."""
         wanted = [f"{self.folder.instance}{number:02d}" for number in range(1, count + 1)]
         new = [name for name in wanted if name not in state.hosts]
         start = [name for name in [*state.hosts, *new] if name in new or not state.hosts[name].up]
         if not start and state.up:
-            return
+            return []
         make_host_keys(self.folder.host_keys, start)
         with names.machine_lock():  # until the head has its address, the network is not ours
             fresh = not state.up
@@ -199,20 +206,17 @@ class Lab:
                 pids = launch.pids()
                 if fresh:
                     state.switch_pid = pids.pop("switch")
-                    state.switch_started = processes.start_time(state.switch_pid)
+                    state.switch_started = start_time(state.switch_pid)
                     switch.connect_head(self.folder.tag, state.switch_pid, network)
                 for name, pid in pids.items():
                     state.hosts[name].pid = pid
-                    state.hosts[name].started = processes.start_time(pid)
+                    state.hosts[name].started = start_time(pid)
                     state.hosts[name].link = None
                 self.folder.save(state)
                 switch.connect_hosts(switch_of(state), {pids[name]: state.hosts[name] for name in start})
-                if state.link:
-                    ports = [switch.port(state.hosts[name].number) for name in start]
-                    switch.shape(switch.in_switch(switch_of(state)), [*ports, *(["head"] if fresh else [])], state.link)
-                    switch.shape([], [self.folder.tag] if fresh else [], state.link)
                 self._tell_names(state, start, addresses)
                 launch.go()
+        return start
 
     def _tell_names(self, state: State, start: list[str], addresses: dict[str, str]) -> None:
         """Write all names into this machine's /etc/hosts and into those of the hosts that run already."""
@@ -220,22 +224,21 @@ class Lab:
         known = names.inside(switch.head_address(network_of(state)), addresses)
         for name, machine in state.hosts.items():
             if name not in start and machine.up:
-                names.update_inside(Path(f"/proc/{machine.pid}/root"), self.folder.path, known)
+                names.update_inside(pid_of(state, name), self.folder.path, known)
 
     def _spec(self, state: State, start: list[str], etc_hosts: str) -> dict[str, Any]:
         hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}
         return {
             "mountpoint": str(self.folder.mountpoint),
-            "hidden": sorted({*hidden, str(self.folder.path)}),
+            "hidden": sorted({*hidden, *LOGINS, str(self.folder.path)}),
             "shown": python_folders(),
             "disk": state.disk,
-            "password_hash": hash_password(self.folder.password()),
+            "password": self.folder.password(),
             "etc_hosts": etc_hosts,
             "prefix": switch.PREFIX,
             "neighbours": switch.neighbours(
                 [switch.head_address(network_of(state)), *(machine.address for machine in state.hosts.values())]
             ),
-            "shape": switch.shaper(state.link) if state.link else None,
             "ip": which("ip"),
             "sshd": which("sshd"),
             "hosts": [

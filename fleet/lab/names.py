@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fleet.lab.state import exclusive
+from fleet.lab.switch import run
 
 HOSTS_FILE = Path("/etc/hosts")
 LOCK = Path("/run/lock/fleet-lab.lock")  # what all labs of this machine share: /etc/hosts and the address range
@@ -51,27 +52,11 @@ def update(file: Path, state_dir: Path, names: Mapping[str, str]) -> None:
         overwrite(file, new.encode("utf-8", "surrogateescape"))
 
 
-def update_inside(root: Path, state_dir: Path, names: Mapping[str, str]) -> None:
-    """The same in the root of a host, whose own users may have put links in the way; they lead nowhere."""
-    top = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
-        etc = os.open("etc", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-    finally:
-        os.close(top)
-    try:
-        file = Path(f"/proc/self/fd/{etc}/hosts")
-        try:
-            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as old:
-                text = old.read(1 << 20).decode("utf-8", "surrogateescape")
-        except OSError:
-            text = ""
-        new = file.with_name(".hosts.fleet-lab")
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as out:
-            out.write(with_block(text, state_dir, names).encode("utf-8", "surrogateescape"))
-        new.replace(file)
-    finally:
-        os.close(etc)
+def update_inside(pid: int, state_dir: Path, names: Mapping[str, str]) -> None:
+    """The same in a host that runs, from inside of it: links that its users have made lead nowhere else."""
+    enter = ["nsenter", f"--target={pid}", "--all"]
+    text = run([*enter, "sh", "-c", "cat /etc/hosts 2>/dev/null; true"])
+    run([*enter, "tee", "/etc/hosts"], with_block(text, state_dir, names))
 
 
 def overwrite(file: Path, content: bytes) -> None:

@@ -10,18 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fleet.errors import LabError
+from fleet.node.base.processes import pids, pids_with_env, start_time, state_of
 
-PROC = Path("/proc")
 MARK = "FLEET_LAB_STATE"  # set for the lab's own processes only, never by a user
-
-
-def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None when it is gone or a zombie."""
-    try:
-        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def is_alive(pid: int | None, started: int | None) -> bool:
@@ -29,42 +20,23 @@ def is_alive(pid: int | None, started: int | None) -> bool:
     return pid is not None and started is not None and start_time(pid) == started
 
 
-def state_of(pid: int) -> str:
-    """The process state letter (R, S, D, T, Z...), "" when it is gone."""
-    try:
-        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def pids() -> list[int]:
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
-
-
 def marked(state_dir: Path) -> list[int]:
     """The lab's switch and first processes (zombies excepted), whatever became of their parents."""
-    wanted = f"{MARK}={state_dir}".encode()
-    found = []
-    for pid in pids():
-        with contextlib.suppress(OSError):
-            path = PROC / str(pid)
-            if path.stat().st_uid == os.geteuid() and wanted in (path / "environ").read_bytes().split(b"\0"):
-                found.append(pid)
-    return found
+    return [pid for pid, _ in pids_with_env(MARK, str(state_dir))]
+
+
+def namespace(pid: int) -> str | None:
+    """Which pid namespace it lives in; None when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
 
 
 def inside(init: int) -> list[int]:
     """Every process in the pid namespace of `init`, itself included."""
-    try:
-        namespace = (PROC / str(init) / "ns/pid").stat().st_ino
-    except OSError:
-        return []
-    found = []
-    for pid in pids():
-        with contextlib.suppress(OSError):
-            if (PROC / str(pid) / "ns/pid").stat().st_ino == namespace:
-                found.append(pid)
-    return found
+    own = namespace(init)
+    return [pid for pid in pids() if own is not None and namespace(pid) == own]
 
 
 def send(pid: int, number: signal.Signals) -> None:
@@ -76,28 +48,27 @@ def end_all(find: Callable[[], Iterable[int]], within: float = 20.0) -> None:
     """SIGKILL what `find` returns, until it returns nothing. LabError when something outlives `within` seconds."""
     deadline = time.monotonic() + within
     ended: set[int] = set()
-    while left := [pid for pid in find() if start_time(pid) is not None]:
+    while left := list(find()):
         if time.monotonic() > deadline:
             raise LabError(f"cannot end process {left[0]}", hint="it may hang in the kernel; see `dmesg`")
         for pid in left:
             send(pid, signal.SIGKILL)
         ended.update(left)
         time.sleep(0.01)
-    # Their parent, this machine's init, collects them any moment now; in some containers it never does.
-    deadline = min(deadline, time.monotonic() + 2)
-    while any(state_of(pid) == "Z" for pid in ended) and time.monotonic() < deadline:
+    # this machine's init collects them any moment now, and their namespaces go; in some containers it never does
+    deadline = time.monotonic() + 2
+    while any(map(state_of, ended)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def freeze(init: int, within: float = 10.0) -> None:
     """Stop every process of the host, until none is left that runs; the kernel still answers TCP for it."""
     deadline = time.monotonic() + within
-    stopped: set[int] = set()
-    while running := [p for p in inside(init) if state_of(p) not in ("T", "Z", "X", "") and p not in stopped]:
+    waiting: set[int] = set()  # in the kernel; they stop when they come back
+    while running := [pid for pid in inside(init) if state_of(pid) not in ("T", "Z", "X", "") and pid not in waiting]:
         for pid in running:
             send(pid, signal.SIGSTOP)
-            if state_of(pid) == "D":  # waits in the kernel; it stops when it comes back
-                stopped.add(pid)
+        waiting.update(pid for pid in running if state_of(pid) == "D")
         if time.monotonic() > deadline:
             raise LabError(f"cannot stop process {running[0]}")
 

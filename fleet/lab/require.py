@@ -8,7 +8,7 @@ import sys
 
 from fleet.errors import LabError
 
-TOOLS = {"ip": "iproute2", "nsenter": "util-linux", "ssh-keygen": "openssh-client", "sshd": "openssh-server"}
+TOOLS = {"ip": "iproute2", "nsenter": "util-linux", "chpasswd": "passwd", "sshd": "openssh-server"}
 SHAPING = {"tc": "iproute2"}
 
 

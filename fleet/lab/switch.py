@@ -52,15 +52,9 @@ def parse_rate(text: str) -> int:
     return rate
 
 
-def shaper(rate: str) -> list[str]:
-    """tc's words for a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue."""
-    bits = parse_rate(rate)
-    return ["root", "tbf", "rate", f"{bits}bit", "burst", str(max(bits // 800, 65536)), "latency", "50ms"]
-
-
 def run(argv: Sequence[str], text: str = "") -> str:
     """Run a tool; LabError with its own words when it fails."""
-    done = subprocess.run(list(argv), input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise LabError(f"{argv[0]} failed: {said[0] if said else f'exit {done.returncode}'}", hint=" ".join(argv))
@@ -138,11 +132,6 @@ def connect_hosts(switch: int, hosts: Mapping[int, Machine]) -> None:
     run([*in_switch(switch), "ip", "-batch", "-"], "".join(plug))
 
 
-def disconnect_host(switch: int, number: int) -> None:
-    if number in ports(switch):
-        run([*in_switch(switch), "ip", "link", "del", "dev", port(number)])
-
-
 def ports(switch: int) -> dict[int, bool]:
     """Host number -> whether its cable is in."""
     links = json.loads(run([*in_switch(switch), "ip", "-j", "link", "show"]) or "[]")
@@ -155,13 +144,10 @@ def set_cables(switch: int, numbers: Iterable[int], up: bool) -> None:
     run([*in_switch(switch), "ip", "-batch", "-"], "".join(f"link set dev {port(n)} {verb}\n" for n in numbers))
 
 
-def shape(where: list[str], devices: Iterable[str], rate: str | None) -> None:
-    """Limit what `devices` send to `rate`, None: no limit. where: the words that enter their namespace, or []."""
-    words = " ".join(shaper(rate)) if rate is not None else "root"
-    verb = "replace" if rate is not None else "del"
-    lines = "".join(f"qdisc {verb} dev {device} {words}\n" for device in devices)
-    if rate is not None:
-        run([*where, "tc", "-batch", "-"], lines)
-    else:  # deleting what is not there is an error to tc, not to us
-        tc = [*where, "tc", "-force", "-batch", "-"]
-        subprocess.run(tc, input=lines, capture_output=True, text=True, check=False)
+def shape(where: list[str], device: str, rate: str | None) -> None:
+    """Limit what `device` sends to `rate`, None: no limit. where: the words that enter its namespace, or []."""
+    words = ["noqueue"]
+    if rate is not None:  # a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue
+        bits = parse_rate(rate)
+        words = ["tbf", "rate", f"{bits}bit", "burst", str(max(bits // 800, 65536)), "latency", "50ms"]
+    run([*where, "tc", "qdisc", "replace", "dev", device, "root", *words])

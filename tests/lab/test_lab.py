@@ -189,6 +189,8 @@ def test_the_password_is_in_its_file_alone(own: VirtualLab) -> None:
 
 def test_up_again_changes_nothing_and_adds_what_is_asked(own: VirtualLab) -> None:
     before = own.hosts
+    first = own.names[0]
+    own.sh(first, "cp /etc/hosts /etc/mine; echo '10.9.9.9 mine' >> /etc/mine; ln -sf /etc/mine /etc/hosts")
     again = json.loads(own.fleet("lab", "up", "2", "--json", check=True).stdout)
     assert again["hosts"] == before
     assert json.loads(own.fleet("lab", "up", "1", "--json", check=True).stdout)["hosts"] == before  # never fewer
@@ -199,6 +201,8 @@ def test_up_again_changes_nothing_and_adds_what_is_asked(own: VirtualLab) -> Non
     for host in own.names:
         assert own.sh(host, f"getent hosts {third}").split()[0] == own.address(third)
         assert own.sh(host, f"getent hosts ::ffff:{own.address(third)}").split()[1] == f"{third}.lab"
+    assert own.sh(first, "getent hosts mine").split()[0] == "10.9.9.9"  # a host's own lines, and links, stay
+    assert not Path("/etc/mine").exists()  # and lead nowhere outside of it
 
 
 def test_cut_is_silent_and_heals(own: VirtualLab) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.lab.names import update, update_inside, with_block, without_block
+from fleet.lab.names import update, with_block, without_block
 
 ONE, TWO = Path("/root/.fleet/lab/one"), Path("/root/.fleet/lab/on")  # one a prefix of the other
 NAMES = {"one01": "198.18.0.11", "one02": "198.18.0.12"}
@@ -50,25 +50,6 @@ def test_update_keeps_bytes_and_mode(tmp_path: Path) -> None:
     update(file, ONE, {})
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
-
-
-@pytest.mark.parametrize("way", ["etc/hosts", "etc/.hosts.fleet-lab", "etc"])
-def test_no_link_that_a_host_has_made_is_followed(way: str, tmp_path: Path) -> None:
-    mine, root = tmp_path / "mine", tmp_path / "root"
-    mine.mkdir()
-    (mine / "hosts").write_text("the head's own\n")
-    root.mkdir()
-    if way == "etc":
-        (root / "etc").symlink_to(mine)
-        with pytest.raises(OSError):
-            update_inside(root, ONE, NAMES)
-    else:
-        (root / "etc").mkdir()
-        (root / way).symlink_to(mine / "hosts")
-        update_inside(root, ONE, NAMES)
-        assert "198.18.0.12\tone02\n" in (root / "etc/hosts").read_text() and not (root / "etc/hosts").is_symlink()
-        assert "head's own" not in (root / "etc/hosts").read_text()
-    assert (mine / "hosts").read_text() == "the head's own\n" and len(list(mine.iterdir())) == 1
 
 
 def test_update_writes_in_place_where_the_file_is_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from fleet.errors import FleetError, InventoryError, LabError, UsageError
 from fleet.lab import inventory_path
 from fleet.lab import require as requirements
 from fleet.lab.lab import Lab
-from fleet.lab.processes import start_time
 from fleet.lab.state import Folder, Machine, State, exclusive, select, write_file
+from fleet.node.base.processes import start_time
 
 
 @pytest.fixture(autouse=True)
