@@ -10,8 +10,9 @@ RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "whee
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
+RESTARTING = "restarting"  # what such a run is while its head waits with the next attempt
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
-LEASE, STOP, OVER = "lease", "stop", "over"
+LEASE, STOP, OVER, NEXT = "lease", "stop", "over", "next"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
 COMMAND, TIMES = "command.json", "times"
 ARMED = "arm/sitecustomize.py"

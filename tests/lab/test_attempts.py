@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.lab.setup_ssh_tools import on_terminal
 from tests.lab.test_launch import events, left_on, sha256, summary, until
 from tests.lab.virtual_lab import VirtualLab
 
@@ -24,6 +27,14 @@ while [ "$n" -lt "$1" ]; do
 done
 echo "ends at $n"
 """
+
+# a fleet whose pause between two attempts nobody waits for to its end
+SLOW = [
+    sys.executable,
+    "-c",
+    "import fleet.ops.launch.attempts as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0\n"
+    "from fleet.cli.main import main; main()",
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +80,43 @@ def test_a_left_run_is_started_again_and_attach_sees_all_of_it(ready: VirtualLab
     found = json.loads(ready.fleet(*words, "ps", "--all", "--json", cwd=tmp_path, check=True).stdout)["runs"]
     assert [(each["state"], each["attempt"]) for each in found if each["run"] == run.name] == [("done", 2)]
     assert left_on(ready, tmp_path) == {}
+
+
+def test_left_in_the_pause_it_goes_on_by_itself(ready: VirtualLab, tmp_path: Path) -> None:
+    words = ("-i", "lab", "-w", ",".join(ready.names[:2]))
+    argv = [*SLOW, *words, "launch", "--max-restarts", "3", "count.sh", "10", "1"]
+    status, screen = on_terminal(argv, ready.env, tmp_path, [("in 600 s", "d")], timeout=120)
+    assert status == 0 and "goes on by itself" in screen, screen
+    said = ready.fleet(*words, "attach", cwd=tmp_path, timeout=120)
+    assert said.returncode == 0, said.stderr
+    done = summary(tmp_path)
+    assert (done["exit_code"], done["attempt"], [each["attempt"] for each in done["restarts"]]) == (0, 1, [1])
+    assert left_on(ready, tmp_path) == {}
+
+
+def test_a_run_in_its_pause_is_known_and_stopped_at_once(ready: VirtualLab, tmp_path: Path) -> None:
+    """By another head."""
+    words = ("-i", "lab", "-w", ",".join(ready.names[:2]))
+    argv = [*SLOW, *words, "launch", "--max-restarts", "3", "count.sh", "10", "1"]
+    process = subprocess.Popen(argv, env=ready.env, cwd=tmp_path, stderr=subprocess.PIPE)
+    other = tmp_path / "another head"
+    other.mkdir()
+
+    def states() -> list[str]:
+        found = json.loads(ready.fleet(*words, "--json", "ps", cwd=other).stdout)["runs"]
+        return [each["state"] for each in found if (tmp_path / "runs" / each["run"]).is_dir()]
+
+    try:
+        until(lambda: states() == ["restarting"], 120)
+        assert ready.fleet(*words, "stop", "latest", cwd=other).returncode == 0
+    finally:
+        try:
+            err = process.communicate(timeout=120)[1].decode()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == 130 and states() == [], err
+    assert summary(tmp_path)["stopped"] == "interrupted: 'fleet stop', between two attempts"
 
 
 def test_spares_take_the_place_of_unfit_and_lost_hosts(ready: VirtualLab, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from fleet.ops.runs.find import read
 from fleet.protocol.decode import decode
@@ -47,6 +48,27 @@ def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     assert (runs(home), runs(home, live=False)) == ([], [run])
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
     assert [end["signal"] for end in found["ended"]] == [15] and not found["alive"]
+
+
+def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> None:
+    about = {**ABOUT, "max_restarts": 3}
+    assert answer("run.supervise", supervise_spec(run, ["false"], about=about), home)["event"] == "started"
+    final(home, run)
+    pause = {"run": run, "attempt": 1, "ports": [], "pause": 600.0}
+
+    def found() -> dict[str, Any]:
+        said = answer("run.list_runs", {"prefix": run, "live": True}, home)["runs"]
+        return {"state": said[0]["status"]["state"], "alive": said[0]["alive"]} if said else {}
+
+    assert found() == {}
+    with Running("run.ready", pause, home):
+        until(lambda: found() == {"state": "restarting", "alive": True})
+    until(lambda: found() == {})  # its head is gone
+    with Running("run.ready", pause, home) as waiting:
+        until(lambda: found() != {})
+        assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "x"}, home)["was"] == "gone"
+        (said,) = [frame.json() for frame in waiting.frames() if frame.kind == b"J"]
+    assert said["forbidden"] and found() == {}
 
 
 def test_a_detached_run_outlives_its_lease(run: str, home: Path) -> None:

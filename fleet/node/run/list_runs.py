@@ -9,8 +9,8 @@ import re
 import time
 
 from fleet.node.base.wire import send_exit, send_json, start
-from fleet.node.run.run_folder import NODE, lease_of, owners, read_json, read_status, runs_root, since_boot
-from fleet.protocol.state import FINAL, LOG_NAME, SPEC
+from fleet.node.run.run_folder import NODE, lease_of, owners, read_json, read_status, restarts, runs_root, since_boot
+from fleet.protocol.state import FINAL, LOG_NAME, RESTARTING, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
         return None
     status, alive = read_status(folder), bool(owners(folder))
+    if status.get("state") in FINAL and restarts(folder):
+        status, alive = dict(status, state=RESTARTING), True
     here = alive or since_boot(folder)
     if live and (status.get("state") in FINAL or not here):
         return None  # it has ended, or the machine's own end was its

@@ -11,7 +11,7 @@ import time
 
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import write_all
-from fleet.protocol.state import ATTEMPT, LEASE, PID, RUNS, SPEC, STATUS, STOP, below_home
+from fleet.protocol.state import ATTEMPT, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,7 +183,16 @@ def identity(pid: int) -> "dict[str, int | None]":
 
 def owners(folder: str) -> "list[dict[str, Any]]":
     """Those alive of [supervisor, guardian], as {"pid", "start"}."""
-    record = read_json(os.path.join(folder, PID))
+    return alive(read_json(os.path.join(folder, PID)))
+
+
+def restarts(folder: str) -> bool:
+    """Whether a head waits with another attempt."""
+    return bool(alive(read_json(os.path.join(folder, NEXT))))
+
+
+def alive(record: "dict[str, Any]") -> "list[dict[str, Any]]":
+    """Of the processes in a file such as PID."""
     if record.get("boot") != boot_id():
         return []
     return [

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.each import as_one
-from fleet.errors import EXIT_INTERRUPTED, FleetError, HostFailed, Interrupted
+from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
@@ -28,14 +28,15 @@ from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts, record_left_out
 from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step, stop_all
+from fleet.ops.launch.summary import left_alone
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
+from fleet.transport.base import Cancel, Session
 from fleet.transport.program import call
 
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 LONG_SECONDS = 60.0  # who failed after that long was no quick failure
-READY_SECONDS = 30.0
+READY_SECONDS, RETRY_SECONDS = 30.0, 0.5
 BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 
@@ -82,6 +83,18 @@ class Course:
         return pause_before(self.quick)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """An attempt that another one is to follow. told: what was said of that."""
+
+    report: Report
+    told: dict[str, Any]
+
+
+class Left(Interrupted):
+    """Between two attempts: the run is to go on without this process."""
+
+
 def follow_run(
     record: RunRecord,
     folder: RunFolder,
@@ -89,35 +102,49 @@ def follow_run(
     runtime: Runtime,
     course: Course | None = None,
     run: Run | None = None,
+    ended: Ended | None = None,
 ) -> Report:
     """To the end of the run, attempt by attempt; writes summary.json. run: of the attempt under way, where it was made
-    already."""
+    already. ended: that one is over, and `course` is what follows."""
     restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
     while True:
-        began = time.monotonic()
-        run = run or Run(record, folder, sessions, runtime, course.plan if course else None)
-        report = run.follow()
-        if report.data.get("detached"):
-            pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course)
-            run.say("info", f"run {record.run_id} goes on; process {pid} collects its logs here", "detached", pid=pid)
-            return report
-        after = course and course.after(report, time.monotonic() - began)
-        if after is None:
-            return conclude(report, record, restarts, folder, runtime)
-        run.close()
-        if runtime.cancel.is_set():  # while what was left of the attempt was ended: no restart is announced
-            return conclude(
-                _not_again(Interrupted(BETWEEN), report, folder, runtime), record, restarts, folder, runtime
-            )
-        told = _tell(after, report, record, time.monotonic() - began, folder, runtime)
+        if ended is None:
+            began = time.monotonic()
+            run = run or Run(record, folder, sessions, runtime, course.plan if course else None)
+            report = run.follow()
+            if report.data.get("detached"):
+                return _leave(record, folder, runtime, course)
+            lasted = time.monotonic() - began
+            after = course and course.after(report, lasted)
+            if after is None:
+                return conclude(report, record, restarts, folder, runtime)
+            run.close()
+            course, run = after, None
+            # an interrupt while what was left of the attempt was ended: no restart is announced
+            told = {} if runtime.cancel.is_set() else _tell(after, report, record, lasted, folder, runtime)
+            ended = Ended(report, told)
+        assert course is not None
         try:
-            plan, record, sessions = begin(after, record, folder, runtime)
+            plan, record, sessions = begin(course, record, folder, runtime)
+        except Left:
+            return _leave(record, folder, runtime, course, ended)
         except FleetError as error:
-            return conclude(_not_again(error, report, folder, runtime), record, restarts, folder, runtime)
-        course, run = replace(after, plan=plan), None
-        restarts.append(told)
+            return conclude(_not_again(error, ended.report, folder, runtime), record, restarts, folder, runtime)
+        course = replace(course, plan=plan)
+        restarts.append(ended.told)
+        ended = None
         with suppress(FleetError):  # on a full disk; the events tell it, too
             folder.write_json(RUN, {**read_object(folder.path / RUN), "restarts": restarts})
+
+
+def _leave(
+    record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None, ended: Ended | None = None
+) -> Report:
+    """It goes on without this process."""
+    pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course, ended)
+    said = f"run {record.run_id} goes on; process {pid} collects its logs here"
+    runtime.emit(Notice("info", said, data=folder.event("detached", host=None, message=said, pid=pid)))
+    return left_alone(record)
 
 
 def conclude(
@@ -174,13 +201,13 @@ def begin(
 ) -> tuple[Plan, RunRecord, Mapping[str, Session]]:
     """Start the attempt: its plan and record, and a connection to each node. Spares take the place of hosts where it
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
-    if runtime.cancel.wait(course.pause):
+    if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
-    plan = course.plan
+    plan, until = course.plan, time.monotonic() + course.pause
     with closing(Sessions(runtime)) as sessions:
         while True:
             try:
-                return _begin(plan, last, folder, sessions)
+                return _begin(plan, last, folder, sessions, until)
             except FleetError as error:
                 plan, failed = go_on(plan, error)
                 plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
@@ -190,11 +217,11 @@ def begin(
 
 
 def _begin(
-    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions
+    plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions, until: float
 ) -> tuple[Plan, RunRecord, Mapping[str, Session]]:
     runtime = sessions.runtime
+    plan = check(plan, sessions, until)
     with step(runtime, "restart", len(plan.hosts)):
-        plan = check(plan, sessions)
         if plan.hosts != last.hosts:
             plan = preflight(plan, sessions)
         record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
@@ -221,23 +248,45 @@ def _begin(
     return plan, record, sessions.take_all(host.name for host in plan.hosts)
 
 
-def check(plan: Plan, sessions: Sessions) -> Plan:
-    """That every host is there and nothing of earlier attempts is left; the plan with a port that is free."""
-    first = plan.hosts[0].name
-    ports = plan.ports
+def check(plan: Plan, sessions: Sessions, until: float) -> Plan:
+    """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
+    by time.monotonic(), nodes wait, and know of the run. Left, Interrupted: as soon as it is asked for."""
+    runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
+    hurry = Cancel()
+    for latch in (runtime.cancel, runtime.detach):
+        latch.on_set(hurry.set)
 
     def ask(host: Host) -> Ready:
-        spec: ReadySpec = {"run": plan.run_id, "attempt": plan.attempt, "ports": ports if host.name == first else []}
-        answer = call(sessions.get(host), "run.ready", spec, Ready, timeout=READY_SECONDS + START_SECONDS)
+        pause = max(0.0, until - time.monotonic())
+        spec: ReadySpec = {
+            "run": plan.run_id,
+            "attempt": plan.attempt,
+            "ports": ports if host.name == first else [],
+            "pause": pause,
+        }
+        timeout = pause + READY_SECONDS + START_SECONDS
+        try:
+            answer = call(sessions.get(host), "run.ready", spec, Ready, timeout=timeout, cancel=hurry)
+        except ConnectError:
+            sessions.drop(host)
+            if time.monotonic() >= until or hurry.wait(min(RETRY_SECONDS, pause)):
+                raise
+            return ask(host)
+        if answer["forbidden"]:
+            hurry.set()
         if answer["left"]:
             raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
         return answer
 
-    answers, errors = sessions.each(plan.hosts, ask, "checking")
-    if errors:
-        raise as_one(errors, sessions.runtime.emit, "not-ready", "")
+    answers, errors = sessions.each(plan.hosts, ask, "pause", hurry)
     if any(answer["forbidden"] for answer in answers.values()):
         raise Interrupted(STOPPED_MEANWHILE)
+    if runtime.cancel.is_set():
+        raise Interrupted(BETWEEN)
+    if runtime.detach.is_set():
+        raise Left("left between two attempts")
+    if errors:
+        raise as_one(errors, runtime.emit, "not-ready", "")
     port = answers[first]["port"]
     if port is None:
         what = f"port {ports[0]} is taken" if plan.job.master_port else f"ports {ports} are all taken"

@@ -22,17 +22,19 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Transport
 
 if TYPE_CHECKING:
-    from fleet.ops.launch.attempts import Course
+    from fleet.ops.launch.attempts import Course, Ended
 
 FOLLOWS = b"follows\n"
 
 
-def send_keeper(record: RunRecord, folder: RunFolder, transport: Transport, course: Course | None = None) -> int:
+def send_keeper(
+    record: RunRecord, folder: RunFolder, transport: Transport, course: Course | None = None, ended: Ended | None = None
+) -> int:
     """Hand the run's folder over to it; its pid, once it follows. FleetError: nobody on this machine does. course: what
-    it takes to start the run again."""
+    it takes to start the run again. ended: see follow_run()."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
-    packed = base64.b64encode(pickle.dumps(course)).decode()
-    hosts = (*record.hosts, *(course.plan.spares if course is not None else ()))
+    packed = base64.b64encode(pickle.dumps((course, ended))).decode()
+    hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
     process = begin("keeper", record, hosts, transport, course=packed)
     folder.release()
     if process is not None:
@@ -59,14 +61,14 @@ def main() -> None:
     from fleet.ops.launch.loop import Run
 
     spec, record, _, transport = told()
-    course: Course | None = pickle.loads(base64.b64decode(spec["course"]))
+    course, ended = pickle.loads(base64.b64decode(spec["course"]))
     folder = RunFolder(record.logs)
     if not folder.hold(HANDOVER_SECONDS, helper=True, restarts=course is not None and course.goes_on):
         sys.exit(f"another process follows {record.run_id} here")
     runtime = Runtime(transport)
-    run = Run(record, folder, {}, runtime, course.plan if course else None)
+    run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
     os.write(1, FOLLOWS)
     os.dup2(2, 1)
     folder.event("kept", pid=os.getpid())
-    follow_run(record, folder, {}, runtime, course, run)
+    follow_run(record, folder, {}, runtime, course, run, ended)
     transport.close()

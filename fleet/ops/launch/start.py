@@ -63,6 +63,11 @@ class Sessions:
         del self._open[host.name]
         return session
 
+    def drop(self, host: Host) -> None:
+        """The next get() makes another one."""
+        if host.name in self._open:
+            self._open.pop(host.name).close()
+
     def take_all(self, names: Iterable[str]) -> dict[str, Session]:
         """Hand over those to these hosts that are open, and close the others."""
         taken = {name: self._open.pop(name) for name in names if name in self._open}

@@ -21,7 +21,7 @@ from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import Sessions
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere
-from fleet.protocol.state import FINAL
+from fleet.protocol.state import FINAL, RESTARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -64,11 +64,12 @@ class FoundRun:
 
     @property
     def state(self) -> str:
-        """ "running", "stopping", "lost" (nobody on a node cares for it any more), "done", "stopped" or "failed"."""
+        """ "running", "stopping", "restarting" (its head waits with the next attempt), "lost" (nobody on a node cares
+        for it any more), "done", "stopped" or "failed"."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
-            return "lost" if forgotten else "stopping" if "stopping" in states else "running"
+            return "lost" if forgotten else next((it for it in ("stopping", RESTARTING) if it in states), "running")
         if any(part["status"].get("cause") == "asked" for part in self.parts.values()):
             return "stopped"
         failed = any(

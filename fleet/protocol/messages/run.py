@@ -162,7 +162,15 @@ class StopSpec(_Stop, total=False):
 
 
 # attempt: that is to begin. ports: one of them is wanted, on the node where ranks meet
-ReadySpec = TypedDict("ReadySpec", {"run": str, "attempt": int, "ports": list[int]})
+_Ready = TypedDict("_Ready", {"run": str, "attempt": int, "ports": list[int]})
+
+
+class ReadySpec(_Ready, total=False):
+    """pause: seconds to wait first."""
+
+    pause: float
+
+
 # of the code that the run begins from: it is not replaced before `settle` seconds after its start
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
 
