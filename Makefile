@@ -23,11 +23,8 @@ test: check  ## check, then all tests; the fast ones first (root)
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
 	rm -rf .coverage && mkdir .coverage
-	-FLEET_FUZZ=20 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 3 --dist loadfile tests/unit tests/golden tests/node \
-		--deselect tests/unit/test_node_half.py::test_a_traceback_names_file_and_line
-	@$(BIN)/coverage combine -q --data-file=.coverage/data
-	@$(BIN)/coverage report --data-file=.coverage/data >.coverage/report
-	@awk '$$1 == "TOTAL" {print "coverage of fleet/ by unit, golden and node tests: " $$NF}' .coverage/report
+	-FLEET_FUZZ=20 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 3 --dist loadfile tests/unit tests/golden tests/node
+	@$(BIN)/python -m tests.measure .coverage
 
 check: venv-test  ## lint, types, import directions
 	$(BIN)/ruff check fleet tests examples tools tools/matrix

@@ -129,7 +129,7 @@ class ProcessChannel:
                     said[self._open[fd]] += data
                     if not data:
                         del self._open[fd]
-            except OSError:  # closed, by another thread
+            except OSError:
                 self._open.clear()
             return (said[0], said[1]) if any(said) or not self._open else None
 
@@ -158,6 +158,8 @@ class ProcessChannel:
         ProcessChannel.wait(self, 2.0)
         if self._reader.ident is not None:
             self._reader.join(min(self._patience, 0.5))
-        elif self._process.stderr:
-            self._process.stderr.close()
-        self._stdout.close()
+        with self._read_lock:  # a number that is free may be another channel's before a reader has looked at it
+            self._open.clear()
+            if self._reader.ident is None and self._process.stderr:
+                self._process.stderr.close()
+            self._stdout.close()

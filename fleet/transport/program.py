@@ -16,7 +16,7 @@ from fleet.model import Host
 from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Session, Silence
 from fleet.transport.frames import Decoder, Frame, decoded
-from fleet.transport.shell import EATEN, Conversation, foreign
+from fleet.transport.shell import EATEN, ENDING_SECONDS, Conversation, foreign
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -178,7 +178,7 @@ class Program(Conversation):
     def _ended(self, decoder: Decoder) -> FleetError:
         """Why the stream ended before its X frame."""
         name = self.host.name
-        if not decoder.started and self._channel.wait(2.0) == 127:
+        if not decoder.started and self._channel.wait(ENDING_SECONDS) == 127:
             return ConnectError(
                 "no python3 on the node",
                 host=name,

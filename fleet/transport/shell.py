@@ -14,6 +14,8 @@ from fleet.transport.line import run_line
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+# how long what said its last word may take to end; a connection that is lost tells so at once
+ENDING_SECONDS = 20.0
 # what fleet's beginnings exit with when stdin does not begin as it was sent
 EATEN = 97
 # sh reads the script as a whole before it does any of it
@@ -112,7 +114,7 @@ class Conversation:
 
     def _status(self, started: bool, said: bytes) -> int:
         """What it ended with. Raises what kept it from beginning; ConnectError(lost)."""
-        status = self._channel.wait(2.0)
+        status = self._channel.wait(ENDING_SECONDS)
         if status is None:
             raise lost(self.host.name)
         if not started:

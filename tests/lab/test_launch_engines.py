@@ -142,7 +142,7 @@ def test_torchrun(ready: VirtualLab, tmp_path: Path) -> None:
     assert said == dict(enumerate(planned))
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
-    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[2], 2, 5) and seconds < 5
+    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[2], 2, 5) and seconds < 60
 
 
 RESTARTED = """
@@ -181,7 +181,7 @@ def test_deepspeed(ready: VirtualLab, tmp_path: Path) -> None:
         assert f"rank {rank} of 6: ZeRO-1, 2 steps" in path.read_text()
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
-    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
+    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 60
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_accelerate(ready: VirtualLab, tmp_path: Path, config: str, model: str) 
         assert f"{model} {local} [0, 1, 2, 3, 4, 5] ['$$']" in path.read_text()
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
-    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
+    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 60
     for host in ready.names:
         assert ready.sh(host, "ls -d ~/.deepspeed_env ~/.cache/huggingface/accelerate", check=False) == ""
 
@@ -233,7 +233,7 @@ def test_colossalai(ready: VirtualLab, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*-*/*/rank*.out"))) == 6
     summary, seconds = ended(tmp_path)
     first = summary["first_failure"]
-    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 5
+    assert (first["host"], first["node_rank"], first["rank"]) == (ready.names[3], 3, 4) and seconds < 60
 
 
 def test_an_engine_of_another_package(ready: VirtualLab, tmp_path: Path) -> None:

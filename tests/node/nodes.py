@@ -157,7 +157,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def until(condition: Any, timeout: float = 20.0) -> Any:
+def until(condition: Any, timeout: float = 60.0) -> Any:
     """Wait for something truthy and return it."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -168,7 +168,7 @@ def until(condition: Any, timeout: float = 20.0) -> Any:
     raise AssertionError(f"did not happen within {timeout} s: {condition}")
 
 
-def final(home: Path, run: str, timeout: float = 20.0) -> dict[str, Any]:
+def final(home: Path, run: str, timeout: float = 60.0) -> dict[str, Any]:
     """The final status of a run, once it has one."""
     path = folder_of(home, run) / "status.json"
 

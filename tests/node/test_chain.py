@@ -292,7 +292,7 @@ def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, 
     assert [r.ok for r in report.results] == [True, False, True]
     assert not fleet.path("n2", "model.bin").exists()
     assert fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
-    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 3
+    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 20
     assert any(isinstance(e, Notice) and e.host == "n2" for e in fleet.events)
     assert received(fleet.ok(big))[1] < big.stat().st_size - 3 * MB
 

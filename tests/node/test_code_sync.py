@@ -25,7 +25,9 @@ def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",)) -> Report
 
 def ok(source: Path, dest: Path) -> dict[str, object]:
     report = mirror(source, dest)
-    assert report.exit_code == 0, [r.error for r in report.results]
+    assert report.exit_code == 0, [
+        (r.error and r.error.kind, str(r.error), r.error and r.error.hint) for r in report.results
+    ]
     return dict(report.results[0].data)
 
 

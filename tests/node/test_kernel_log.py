@@ -44,7 +44,7 @@ def test_the_kernels_own_log(folder: Path) -> None:
     began = time.time()
     memory, disk = (line for line in log.told(str(folder), None) if "fleet's tests" in line["text"])
     assert memory["text"].endswith("Killed process 4242 (python3)") and memory["rank"] == 3
-    assert abs(memory["time"] - began) < 5 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
+    assert abs(memory["time"] - began) < 60 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
 
 
 def test_where_only_dmesg_tells(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

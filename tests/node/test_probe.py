@@ -175,8 +175,8 @@ def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> N
 def test_what_hangs_is_named_ended_and_holds_nothing_up(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", f"echo $$ >> {tmp_path}/pids; trap '' TERM HUP INT; exec sleep 1000")
     began = time.monotonic()
-    facts = probe(home, deadline=2.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert time.monotonic() - began < 15
+    facts = probe(home, deadline=5.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert time.monotonic() - began < 60
     assert facts["timed_out"] == ["gpus", "gpu processes"] and "gpus" not in facts
     assert facts["python"]["version"] and facts["kernel"]
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]

@@ -212,19 +212,19 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
 
 def test_a_sync_that_changes_nothing_waits_for_nobody(home: Path, run: str, source: Path, dest: Path) -> None:
     assert mirror(source, dest).ok
-    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 50.0, "sleep 60")["event"] == "started"
+    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 250.0, "sleep 60")["event"] == "started"
     began = time.monotonic()
-    assert mirror(source, dest).ok and time.monotonic() - began < 40
+    assert mirror(source, dest).ok and time.monotonic() - began < 200
     again = code(home, dest)
     assert again and not again["busy"], "and another run may begin"
 
 
 def test_a_run_that_ends_while_it_begins_lets_syncs_in_at_once(home: Path, run: str, source: Path, dest: Path) -> None:
     assert mirror(source, dest).ok
-    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 50.0, "exit 3")["event"] == "started"
+    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 250.0, "exit 3")["event"] == "started"
     final(home, run)
     began = time.monotonic()
-    assert mirror(source, dest).ok and time.monotonic() - began < 40
+    assert mirror(source, dest).ok and time.monotonic() - began < 200
 
 
 def test_code_that_was_replaced_since_preflight_does_not_run(home: Path, run: str, source: Path, dest: Path) -> None:

@@ -73,13 +73,13 @@ def test_after_three_silent_ones_the_rest_is_not_waited_for(stub: Path) -> None:
 
 
 def test_an_interrupt_leaves_no_ssh_behind(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub.write_text('#!/bin/sh\n[ "$1" = -Q ] && exit 0\necho $$ >>"$0.pids"\nexec sleep 60\n')
+    stub.write_text('#!/bin/sh\n[ "$1" = -Q ] && exit 0\necho $$ >>"$0.pids"\nexec sleep 600\n')
     monkeypatch.setenv("PATH", f"{stub.parent}:/usr/bin:/bin")
     pids = Path(f"{stub}.pids")
     runtime = Runtime(LocalTransport())
 
     def interrupt() -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not (pids.exists() and len(pids.read_text().split()) == 3) and time.monotonic() < until:
             time.sleep(0.02)
         runtime.cancel.set()
@@ -89,9 +89,9 @@ def test_an_interrupt_leaves_no_ssh_behind(stub: Path, monkeypatch: pytest.Monke
     began = time.monotonic()
     pairs = from_head(["a", "b", "c"], stub.parent, 5, runtime)
     thread.join()
-    assert time.monotonic() - began < 25, "not the time that ssh itself takes"
+    assert time.monotonic() - began < 200, "not the time that ssh itself takes"
     assert [pair.reason for pair in pairs] == ["no answer"] * 3
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while (left := [pid for pid in pids.read_text().split() if cmdline(pid)]) and time.monotonic() < until:
         time.sleep(0.05)
     for pid in left:

@@ -84,7 +84,7 @@ def test_a_hung_agent_is_nothing_to_a_key_that_is_let_in(
     with hung_agent(tmp_path / "agent", "accepts"):
         begin = time.monotonic()
         transport(head, 30).connect(sshd.host(), Cancel()).close()
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 25
 
 
 @pytest.mark.parametrize(
