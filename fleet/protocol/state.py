@@ -25,6 +25,11 @@ LOCK = "lock"
 INSTALL_LOCK = ".fleet-install.lock"  # beside the packages of an interpreter
 
 
+def meet(mine: "list[int] | tuple[int, ...] | None", theirs: "list[int] | None") -> bool:
+    """Whether two runs would share GPUs, or all else, for neither was given GPUs of its own (None)."""
+    return mine is None or theirs is None or bool(set(mine).intersection(theirs))
+
+
 def below_home(*names: str) -> str:
     """A path below ~/.fleet on this machine."""
     return os.path.join(os.path.expanduser("~"), HOME, *names)

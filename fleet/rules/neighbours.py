@@ -6,15 +6,18 @@ import time
 from collections.abc import Iterator
 
 from fleet.inventory.nodeset import fold
+from fleet.protocol.state import meet
 from fleet.rules.rule import Rule, Said, View
 from fleet.rules.units import counted
+
+LIVE = "live-run"
 
 
 def neighbours(view: View) -> Iterator[View]:
     """Those that a launch would share something with: of two that were given GPUs of their own, neither does."""
-    part, mine = view["want"].part, view["want"].devices
-    for run in view.get("runs") or () if part is not None else ():
-        if mine is None or run["devices"] is None or set(mine).intersection(run["devices"]):
+    want = view["want"]
+    for run in view.get("runs") or () if want.part is not None else ():
+        if meet(want.devices, run["devices"]):
             yield run
 
 
@@ -45,4 +48,4 @@ def _gpus(run: View, view: View) -> str:
     return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")
 
 
-RULES = (Rule("live-run", live, "clear", "live runs", "--share", run=True),)
+RULES = (Rule(LIVE, live, "clear", "live runs", "--share", run=True),)

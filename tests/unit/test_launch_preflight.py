@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
+import fleet
 from fleet.cli.main import run
 from fleet.engines.base import Start, World
 from fleet.engines.command import AnyCommand
 from fleet.errors import ConnectError, FleetError, PreflightError, UsageError
-from fleet.events import silent
+from fleet.events import Notice, silent
 from fleet.model import Host, Inventory, Job, Node
+from fleet.ops.launch import preflight
+from fleet.ops.launch.findings import refuse
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import candidate_ports
 from fleet.ops.launch.plan import plan as make_plan
-from fleet.ops.launch.preflight import meeting_address, refuse
-from fleet.ops.launch.start import Sessions
+from fleet.ops.launch.preflight import meeting_address
 from fleet.rules.rule import Finding
-from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh.transport import SshTransport
 
@@ -74,7 +75,7 @@ def test_automatic_ports_belong_to_the_run_and_stay_out_of_the_way() -> None:
 def refusal(findings: list[Finding], errors: dict[str, FleetError]) -> FleetError:
     plan = make_plan(Inventory(tuple(Host(n, n) for n in "abc")), Job("t.py"), LaunchOptions(), "r")
     with pytest.raises(FleetError) as caught:
-        refuse(plan, findings, errors, Sessions(Runtime(LocalTransport(), 3, silent)))
+        refuse(plan, findings, errors, silent)
     return caught.value
 
 
@@ -105,3 +106,30 @@ def test_a_launch_plans_once_and_refines_that_plan(tmp_path: Path, monkeypatch: 
     (tmp_path / "fleet.yaml").write_text("hosts: {n1: {}}\n")
     assert run(["--transport", "local", "-q", "launch", "--engine", "command", "./job"]) == 0
     assert len(made) == 2
+
+
+def test_a_live_run_keeps_another_from_its_start_and_from_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is synced, and on the node itself where it has begun since preflight looked."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code").mkdir()
+    for job in (tmp_path / "job", tmp_path / "code/job"):
+        job.write_text("#!/bin/sh\nexec sleep 600\n")
+        job.chmod(0o755)
+    (tmp_path / "fleet.yaml").write_text("hosts: {n1: {}}\n")
+    words = ["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "launch", "--engine", "command"]
+    with fleet.open("fleet.yaml", transport="local").launch("./job", engine="command") as first:
+        assert any(isinstance(each, Notice) and each.message.startswith(f"run {first.id}: ") for each in first)
+        monkeypatch.chdir(tmp_path / "code")
+        for option in (["--sync", "--workdir", str(tmp_path / "there")], ["--workdir", str(tmp_path)]):
+            code, told = run([*words, *option, "./job"]), capfd.readouterr().err
+            assert code == 123, told
+            assert f"error: n1: run {first.id} of " in told and "1 rank on 1 node" in told, told
+            assert f"stop {first.id}' ends it; '" in told and "launch --share' starts beside it" in told, told
+            assert "error: preflight refused, 1 finding; nothing was started anywhere" in told, told
+            assert not (tmp_path / "there").exists() and "sync:" not in told and "start:" not in told
+            monkeypatch.setattr(preflight, "findings", lambda *_, **__: [])
+        first.stop()
+        first.stop()

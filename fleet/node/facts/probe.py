@@ -29,7 +29,7 @@ from fleet.node.facts.workdir import Workdir
 from fleet.node.ports.listeners import describe
 from fleet.node.python.interpreters import interpreters
 from fleet.node.run.extension_builds import build_root, stale_locks
-from fleet.node.run.list_runs import runs
+from fleet.node.run.neighbours import others
 from fleet.node.run.remains import remains
 from fleet.node.run.rendezvous import meet, network
 
@@ -63,7 +63,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
             ("files", workdir.files),
             ("network", lambda: network(spec)),
             ("port", lambda: meet(spec, until, done)),
-            ("runs", lambda: {"runs": live_runs(spec)}),
+            ("runs", lambda: {"runs": others(spec.get("run"))}),
         ]
     else:
         folders += [("tmp", "/tmp"), ("shm", "/dev/shm")]
@@ -101,12 +101,6 @@ def builds(tools: Tools) -> "dict[str, Any]":
     tools.activated.wait()
     stale = stale_locks(build_root({os.fsencode(name): os.fsencode(value) for name, value in tools.env.items()}))
     return {"builds": [{"path": path, "sure": sure} for path, (_, sure) in sorted(stale.items())][:20]}
-
-
-def live_runs(spec: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """Others than the one that is to start, of which is known what they are."""
-    found = [dict(run) for run in runs("", True) if run["run"] != spec.get("run") and "about" in run]
-    return [{key: run[key] for key in ("run", "about", "devices")} for run in found]
 
 
 def main() -> None:

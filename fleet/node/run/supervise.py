@@ -4,7 +4,8 @@ spec: {"run", "host", "node_rank", "argv": [...], "env": {}, "env_expand": {}, "
 "files": {name: text}, "lease": s|null, "grace": s, "node_timeout": s, "time", "code": {"state", "digest", "settle": s}
 or null: what a sync delivered, to be held while the run begins}. An argv item is a string, {"run_dir": name} (a path
 in the run's folder) or {"python": true} (the interpreter that runs this).
-Answers J {"event": "started", "pid", "dir"} or {"event": "failed", "message", "hint"}, then X.
+Answers J {"event": "started", "pid", "dir"}, {"event": "neighbours", "runs": those that keep one from its start that is
+to be "alone"} or {"event": "failed", "message", "hint"}, then X.
 
 Three processes: the foreground answers and ends; the guardian only waits for the supervisor, to clean up
 if that is killed; the supervisor is the engine's parent. None of them carries the run's mark.
@@ -33,6 +34,7 @@ from fleet.node.run.engine import (
     temporary_folder,
 )
 from fleet.node.run.kernel_log import KernelLog
+from fleet.node.run.neighbours import Occupied, be_alone
 from fleet.node.run.run_folder import (
     boot_id,
     final_status,
@@ -51,6 +53,8 @@ from fleet.protocol.state import FINAL, NODE_LOG, PID
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleet.protocol.messages import run
+
+MOST_TOLD = 20  # of other runs: one write of the answer
 
 
 def detach(keep: int) -> None:
@@ -80,6 +84,8 @@ def supervise(
     try:
         write_json(os.path.join(temporary, PID), dict(identity(os.getpid()), guardian=guardian, boot=boot_id()))
         folder = publish_folder(temporary, spec["run"])
+        if spec.get("alone"):
+            be_alone(spec)
         beginning = Beginning(spec, folder)
         engine = start_engine(spec, folder)
     except (Refused, OSError, ValueError) as error:
@@ -87,7 +93,8 @@ def supervise(
         why = error if isinstance(error, Refused) else Refused("cannot start the run: %s" % error)
         if folder is not None:
             write_final(folder, final_status("stopped", why.message, []))
-        os.write(writer, json.dumps(failed(why)).encode())
+        said = {"event": "neighbours", "runs": why.runs[:MOST_TOLD]} if isinstance(why, Occupied) else failed(why)
+        os.write(writer, json.dumps(said).encode())
         return
     supervisor = Supervisor(
         spec, folder, engine, signals, beginning, kernel

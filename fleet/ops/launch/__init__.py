@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +11,19 @@ from fleet import fanout
 from fleet.each import as_one
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
-from fleet.model import Report
+from fleet.model import Host, Report
 from fleet.ops.launch.attempts import Course, follow_run
+from fleet.ops.launch.findings import beside, refuse
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_least, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.spares import preflight_all, record_left_out, with_enough
-from fleet.ops.launch.start import Sessions, start_all, step
+from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step
+from fleet.protocol.messages.run import LiveRun, Neighbours, NeighboursSpec
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
+from fleet.transport.program import call
 
 __all__ = [
     "LaunchOptions",
@@ -117,6 +121,7 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     """--sync: the head's current folder to every node's workdir; raises the first host's error, nothing starts."""
     from fleet.ops import sync
 
+    leave_alone(plan, runtime)
     where = {n.host.name: n.workdir for n in plan.nodes}
     report = sync.run(
         sync.SyncPlan(
@@ -132,3 +137,21 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     if errors:
         every = {r.host: errors.get(r.host) for r in report.results}
         raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+
+
+def leave_alone(plan: Plan, runtime: Runtime) -> None:
+    """Before anything is replaced under a live run: what preflight would refuse for it."""
+    if plan.options.share or not plan.options.preflight:
+        return
+
+    def ask(host: Host) -> list[LiveRun]:
+        devices = None if host.devices is None else list(host.devices)
+        spec: NeighboursSpec = {"run": plan.run_id, "devices": devices}
+        return call(sessions.get(host), "run.neighbours", spec, Neighbours, timeout=START_SECONDS)["runs"]
+
+    with closing(Sessions(runtime)) as sessions:
+        runs, errors = sessions.each(plan.hosts, ask, "looking for other runs")
+    if errors:
+        every = {host.name: errors.get(host.name) for host in plan.hosts}
+        raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+    refuse(plan, beside(plan, runs), {}, runtime.emit)

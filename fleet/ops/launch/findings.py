@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fleet.each import as_one
 from fleet.engines import engine
+from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
+from fleet.events import Emit, Notice
 from fleet.ops.launch.plan import NodePlan, Plan
-from fleet.rules.judge import judge, refusing
+from fleet.protocol.messages.run import LiveRun
+from fleet.rules.judge import judge, refusing, told
+from fleet.rules.neighbours import LIVE
 from fleet.rules.rule import Finding, Part, Want
+from fleet.rules.units import counted
 from fleet.rules.view import view
 
 DEADLINE_SECONDS = 20.0  # of its steps on a node
@@ -31,3 +37,41 @@ def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     on_gpus = plan.world.size > 1 and chosen.on_gpus(job)
     part = Part(node.node_rank, ranks, chosen.kind(job), met, on_gpus, plan.options.share)
     return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)
+
+
+def beside(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Finding]:
+    """The same of live runs alone. runs: host name -> those there."""
+    found = findings(plan, {name: {"runs": there} for name, there in runs.items()}, complete=False)
+    return [finding for finding in found if finding.id == LIVE]
+
+
+def _event(finding: Finding) -> dict[str, Any]:
+    record = finding.as_json()
+    remedy = record.pop("remedy")
+    return {"event": "finding", **record, "hint": remedy}
+
+
+def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], emit: Emit) -> None:
+    """Tell everything that was found; raise when anything of it forbids the start."""
+    if any(isinstance(error, Interrupted) for error in errors.values()):
+        raise Interrupted("interrupted in preflight; nothing was started")
+    causes = told(found)
+    fatal = sum(severity == "error" for severity, _ in causes) if plan.options.preflight else 0
+    wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
+    for finding in found if fatal else ():
+        for name in finding.hosts if finding.severity == "error" else ():
+            wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.remedy, host=name)
+    wrong.update(errors)
+    for severity, cause in causes:
+        level = severity if plan.options.preflight else "warning"
+        emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
+    if errors:
+        ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
+        raise as_one(ordered, emit, "unreachable", "; nothing was started anywhere", wrong)
+    if fatal:
+        refusal = PreflightError(
+            f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",
+            hint="--no-preflight starts in spite of them",
+        )
+        refusal.hosts = wrong
+        raise refusal

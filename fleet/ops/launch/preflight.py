@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from fleet.each import as_one
 from fleet.engines import engine
-from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
-from fleet.events import Notice
+from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.ops.facts import ask
-from fleet.ops.launch.findings import DEADLINE_SECONDS, findings
+from fleet.ops.launch.findings import DEADLINE_SECONDS, findings, refuse
 from fleet.ops.launch.placement import Known
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.start import Sessions
 from fleet.protocol.messages.facts import Facts
-from fleet.rules.judge import told
-from fleet.rules.rule import Finding
-from fleet.rules.units import counted
 from fleet.transport.base import Cancel, Transport
 
 # what a run may depend on
@@ -41,7 +35,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
         raw, errors = ask_all(plan, (address, port), sessions)
         if errors or not port_is_taken(raw[first]):
             break
-    refuse(plan, findings(plan, raw, complete=not errors), errors, sessions)
+    refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
     network = raw[first].get("network") or {}
     return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))
 
@@ -129,36 +123,3 @@ def known_of(facts: Facts) -> Known:
         code=(code["state"], code["digest"]) if code and code["digest"] else None,
         seen={name: value for name, value in facts.items() if name in KEPT and value not in (None, {}, [])},
     )
-
-
-def _event(finding: Finding) -> dict[str, Any]:
-    record = finding.as_json()
-    remedy = record.pop("remedy")
-    return {"event": "finding", **record, "hint": remedy}
-
-
-def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], sessions: Sessions) -> None:
-    """Tell everything that was found; raise when anything of it forbids the start."""
-    if any(isinstance(error, Interrupted) for error in errors.values()):
-        raise Interrupted("interrupted in preflight; nothing was started")
-    emit = sessions.runtime.emit
-    causes = told(found)
-    fatal = sum(severity == "error" for severity, _ in causes) if plan.options.preflight else 0
-    wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
-    for finding in found if fatal else ():
-        for name in finding.hosts if finding.severity == "error" else ():
-            wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.remedy, host=name)
-    wrong.update(errors)
-    for severity, cause in causes:
-        level = severity if plan.options.preflight else "warning"
-        emit(Notice(level, cause.message, None, cause.hint, [_event(finding) for finding in cause.whose]))
-    if errors:
-        ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
-        raise as_one(ordered, emit, "unreachable", "; nothing was started anywhere", wrong)
-    if fatal:
-        refusal = PreflightError(
-            f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",
-            hint="--no-preflight starts in spite of them",
-        )
-        refusal.hosts = wrong
-        raise refusal

@@ -10,9 +10,10 @@ from importlib.resources import files
 from typing import TypeVar
 
 from fleet.each import as_one, over
-from fleet.errors import FleetError, HostFailed, Interrupted, Reason
+from fleet.errors import FleetError, HostFailed, Interrupted, PreflightError, Reason
 from fleet.events import Notice, Round, Started
 from fleet.model import Host, Result
+from fleet.ops.launch.findings import beside, refuse
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages import run
@@ -126,15 +127,22 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
             ARMED: (remote / "arm.py").read_text("utf-8"),
         },
         "about": record.about(),
+        "alone": plan.options.preflight and not plan.options.share and not record.attempt,
     }
 
 
 def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
     """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
+    occupied: dict[str, list[run.LiveRun]] = {}
 
     def start(host: Host) -> run.Started:
         spec = supervise_spec(plan, plan.node(host.name), record)
-        answer = call(sessions.get(host), "run.supervise", spec, run.Started | Failed, timeout=START_SECONDS)
+        answer = call(
+            sessions.get(host), "run.supervise", spec, run.Started | run.Neighbours | Failed, timeout=START_SECONDS
+        )
+        if answer["event"] == "neighbours":
+            occupied[host.name] = answer["runs"]
+            raise PreflightError("another run is live there", host=host.name)
         if answer["event"] == "failed":
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
         return answer
@@ -145,6 +153,9 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
         stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
+        if occupied:  # since preflight
+            others = {name: error for name, error in errors.items() if name not in occupied}
+            refuse(plan, beside(plan, occupied), others, sessions.runtime.emit)
         ordered = sorted(errors.items(), key=lambda it: (isinstance(it[1], Interrupted), -it[1].exit_code))
         every = {host.name: errors.get(host.name) for host in plan.hosts}
         raise as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again", every)

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from fleet.protocol.messages.run import About, RunId, Whole
+from fleet.protocol.messages.run import LiveRun
 
 Text = str | None
 Number = int | None
@@ -47,7 +47,6 @@ Build = TypedDict("Build", {"path": str, "sure": bool})
 # of a run that nobody keeps any more. ended: just now. left: the processes that would not die, in words
 Remains = TypedDict("Remains", {"run": str, "ended": bool, "left": list[str]})
 # of RunHere
-LiveRun = TypedDict("LiveRun", {"run": RunId, "about": About | None, "devices": list[Whole] | None})
 Facts = TypedDict(
     "Facts",
     {

@@ -132,6 +132,11 @@ RunHere = TypedDict(
 # runs: each is read as a RunHere on its own, so that none hides the others
 RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[Any]})
 
+# what is told of a run to one that is to start beside it
+LiveRun = TypedDict("LiveRun", {"run": RunId, "about": About | None, "devices": list[Whole] | None})
+# those that keep another one from its start
+Neighbours = TypedDict("Neighbours", {"event": Literal["neighbours"], "runs": list[LiveRun]})
+
 # where in its logs begins what was written since
 Since = TypedDict("Since", {"event": Literal["since"], "offsets": dict[str, Count]})
 
@@ -151,6 +156,8 @@ class FollowSpec(_Follow, total=False):
 
 # prefix: of the ids of the runs asked about. live: only those that have not ended
 RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
+# devices: that it is to have, None: all
+NeighboursSpec = TypedDict("NeighboursSpec", {"run": str, "devices": list[int] | None})
 SinceSpec = TypedDict("SinceSpec", {"run": str, "ago": float})
 _Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
 
@@ -176,7 +183,8 @@ CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float
 
 
 # files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: words, or what only the
-# node knows. env: literal; env_expand: expanded there.
+# node knows. env: literal; env_expand: expanded there. alone: it shares its
+# GPUs with no other run.
 StartSpec = TypedDict(
     "StartSpec",
     {
@@ -198,6 +206,7 @@ StartSpec = TypedDict(
         "code": CodeInUse | None,
         "files": dict[str, str],
         "about": About,
+        "alone": bool,
     },
 )
 

@@ -1,0 +1,58 @@
+"""Live runs that one which is to start here would share GPUs with, or all.
+
+spec: {"run", "devices": of its GPUs, or null: all}. Answers J {"event": "neighbours", "runs": [...]}: see LiveRun in
+fleet/protocol/messages/run.py.
+"""
+
+import time
+
+from fleet.node.base.errors import Refused
+from fleet.node.base.types import TYPE_CHECKING, Any, Mapping
+from fleet.node.base.wire import send_exit, send_json, start
+from fleet.node.run.list_runs import runs
+from fleet.protocol.state import meet
+
+if TYPE_CHECKING:
+    from fleet.protocol.messages import run
+
+YIELD_SECONDS = 8.0  # in which a younger one goes that was turned away on another of its nodes
+
+
+class Occupied(Refused):
+    """runs: whose node it is."""
+
+    def __init__(self, runs: "list[run.LiveRun]") -> None:
+        Refused.__init__(self, "another run is live here")
+        self.runs = runs
+
+
+def others(own: "str | None") -> "list[run.LiveRun]":
+    """Of live runs but that one those of which is known what they are."""
+    found = [it for it in runs("", True) if it["run"] != own and "about" in it]
+    return [{"run": it["run"], "about": it["about"], "devices": it["devices"]} for it in found]
+
+
+def neighbours(spec: "Mapping[str, Any]") -> "list[run.LiveRun]":
+    return [it for it in others(spec["run"]) if meet(spec["devices"], it["devices"])]
+
+
+def be_alone(spec: "run.Starting") -> None:
+    """Of two that start at once each has made itself known before it looks: the older one stays. Raises Occupied."""
+    until = time.monotonic() + YIELD_SECONDS
+    mine = _age(spec["run"], spec["about"])
+    while True:
+        found = neighbours(spec)
+        if not found:
+            return
+        if time.monotonic() > until or any(_age(it["run"], it["about"]) < mine for it in found):
+            raise Occupied(found)
+        time.sleep(0.05)
+
+
+def _age(name: str, about: "run.About | None") -> "tuple[float, str]":
+    return about["started"] if about else 0.0, name
+
+
+def main() -> None:
+    send_json({"event": "neighbours", "runs": neighbours(start())})
+    send_exit(0)
