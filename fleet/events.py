@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from fleet.model import Result
 
+Level = Literal["info", "warning", "error"]
+
 
 @dataclass(frozen=True)
 class Event:
@@ -70,7 +72,7 @@ class Finished(Event):
 class Notice(Event):
     """Something worth saying: level "info", "warning" or "error"; data goes to JSON, each of several on its own."""
 
-    level: Literal["info", "warning", "error"]
+    level: Level
     message: str
     host: str | None = None
     hint: str | None = None

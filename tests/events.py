@@ -13,9 +13,9 @@ from fleet.ops.launch.follow import REMARKS
 
 FLEET = Path(kinds.__file__).parents[2]
 ROOMS = ("ops", "cli", "playbook", "api.py", "rules", "delivery")
-COMMON = {"event", "time", "host", "message"}
+COMMON = {"event", "time", "host", "message", "level"}
 # calls that emit one, and which of their arguments is its kind
-CALLS = {"event": 0, "say": 2, "_say": 2, "as_one": 2}
+CALLS = {"event": 0, "notice": 2, "say": 2, "_say": 2, "as_one": 2}
 HELPERS = ("event", "heard.what")  # the argument of say() itself; the keys of REMARKS
 NOT_DATA = {"host", "hint", "level", "message", "event"}  # of say()
 
@@ -57,7 +57,7 @@ def _of_call(node: ast.Call, where: str) -> Iterator[Emitted]:
     kind = node.args[CALLS[name]]
     if ast.unparse(kind) in HELPERS:
         return
-    fields = {word.arg for word in node.keywords if word.arg} - (NOT_DATA if "say" in name else set())
+    fields = {word.arg for word in node.keywords if word.arg} - (set() if name == "event" else NOT_DATA)
     yield Emitted(str(kind.value) if isinstance(kind, ast.Constant) else None, frozenset(fields), where)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +26,9 @@ from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
 from fleet.ops.runs.left import left_alone
 from fleet.ops.runs.local import local_runs, names, prunable, prune
 from fleet.ops.runs.logs import LogsPlan, Reader, is_whole, tail_offset
-from fleet.ops.runs.watch import report_of
+from fleet.ops.runs.watch import report_of, watch
 from fleet.rules.units import bytes_of
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 
@@ -309,6 +311,24 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     assert time.time() - (folder.path / "events.jsonl").stat().st_mtime < 60
     folder.event("detached")
     assert said(20.0) == [], "it needs no head"
+
+
+def test_who_looks_on_is_told_as_loudly_as_who_follows(tmp_path: Path) -> None:
+    held, seen = RunFolder.create(tmp_path, "r"), set()
+    runtime = Runtime(LocalTransport(), 1, lambda event: seen.add((event.message, event.level)))  # type: ignore[attr-defined]
+    plan = LogsPlan(Inventory(()), "r", tmp_path, tail=0)
+    looking = threading.Thread(target=watch, args=(plan, RunFolder(held.path), runtime))
+    looking.start()
+    until = time.monotonic() + 60
+    while len(seen) < 3 and time.monotonic() < until:  # what was there before it began to look is not told
+        held.notice("error", "gpu1 is full", "full", "gpu1")
+        held.notice("warning", "all are silent", "alone")
+        held.event("stalled", message="of an older fleet")
+        time.sleep(0.05)
+    runtime.detach.set()
+    looking.join()
+    held.release()
+    assert seen == {("gpu1 is full", "error"), ("all are silent", "warning"), ("of an older fleet", "info")}, seen
 
 
 def test_a_whole_runs_logs_are_shown_without_an_inventory(

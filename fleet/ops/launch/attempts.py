@@ -26,7 +26,7 @@ from fleet.ops.launch.origin import RUN
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.spares import Failed, go_on, left_out, lost_hosts, record_left_out
+from fleet.ops.launch.spares import Failed, go_on, lost_hosts, record_left_out
 from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step, stop_all
 from fleet.ops.launch.summary import left_alone
 from fleet.protocol.messages.run import Ready, ReadySpec
@@ -143,7 +143,7 @@ def _leave(
     """It goes on without this process."""
     pid = send_keeper(replace(record, lease=None), folder, runtime.transport, course, ended)
     said = f"run {record.run_id} goes on; process {pid} collects its logs here"
-    runtime.emit(Notice("info", said, data=folder.event("detached", host=None, message=said, pid=pid)))
+    runtime.emit(folder.notice("info", said, "detached", pid=pid))
     return left_alone(record)
 
 
@@ -171,19 +171,22 @@ def _tell(
         spares = [host.name for host in course.plan.hosts if host not in record.hosts]
         which = f"restart with {fold(spares)} instead of {fold(course.lost)}"
     said = f"{which} in {course.pause:g} s: {failure['message']}, after {lasted:.1f} s"
-    data = folder.event(
+    notice = folder.notice(
+        "warning",
+        said,
         "restart",
-        message=said,
+        failure["host"],
         attempt=course.plan.attempt,
         restart=course.restarts,
         max_restarts=most,
-        **{name: failure[name] for name in ("host", "rank", "exit_code", "signal", "what")},
+        **{name: failure[name] for name in ("rank", "exit_code", "signal", "what")},
         replaced={name: error.message for name, error in course.lost.items()},
         seconds=round(lasted, 3),
         log=str(log),
     )
-    runtime.emit(Notice("warning", said, data=data))
-    return {name: value for name, value in data.items() if name != "event"}
+    runtime.emit(notice)
+    assert isinstance(notice.data, dict)
+    return {name: value for name, value in notice.data.items() if name not in ("event", "level")}
 
 
 def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Runtime) -> Report:
@@ -192,7 +195,7 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
         data = {**report.data, "stopped": error.message, "first_failure": None, "next": [], "tracebacks": []}
         return replace(report, exit_code=EXIT_INTERRUPTED, data=data)
     said = f"no restart: {error}"
-    runtime.emit(Notice("error", said, error.host, error.hint, folder.event("no-restart", message=said)))
+    runtime.emit(folder.notice("error", said, "no-restart", error.host, error.hint))
     return report
 
 
@@ -212,8 +215,7 @@ def begin(
                 plan, failed = go_on(plan, error)
                 plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
             for name, why in failed.items():
-                event = record_left_out(folder, name, why)
-                runtime.emit(Notice("warning", left_out(name, why), name, why.hint, event))
+                runtime.emit(record_left_out(folder, name, why))
 
 
 def _begin(
@@ -235,16 +237,17 @@ def _begin(
         folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
     where = f"logs of the last one are in {folder.aside(last.attempt)}"
     text = f"attempt {record.attempt}: ranks meet at {record.master}; {where}"
-    data = folder.event(
+    notice = folder.notice(
+        "info",
+        text,
         "attempt",
-        message=text,
         attempt=record.attempt,
         master=record.master,
         world_size=record.world_size,
         first_ranks=record.first_ranks,
         started=record.started,
     )
-    runtime.emit(Notice("info", text, data=data))
+    runtime.emit(notice)
     return plan, record, sessions.take_all(host.name for host in plan.hosts)
 
 

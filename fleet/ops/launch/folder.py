@@ -14,6 +14,7 @@ from socket import gethostname
 from typing import Any
 
 from fleet.errors import FleetError, UsageError
+from fleet.events import Level, Notice
 from fleet.ops.launch.logs import LOG, NodeLogs
 from fleet.protocol.state import ATTEMPT
 
@@ -209,6 +210,12 @@ class RunFolder:
             except OSError:
                 pass
         return record
+
+    def notice(
+        self, level: Level, message: str, event: str, host: str | None = None, hint: str | None = None, **data: Any
+    ) -> Notice:
+        """An event, and what is said of it to whoever looks on."""
+        return Notice(level, message, host, hint, self.event(event, level=level, host=host, message=message, **data))
 
     def add(self, name: str, text: str) -> Path:
         """Append to a file for people; returns its path. What a full disk does not take is gone."""

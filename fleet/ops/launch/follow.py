@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Literal
 
 from fleet.errors import ConnectError, FleetError, ProtocolError
-from fleet.events import Emit, Output
+from fleet.events import Emit, Level, Output
 from fleet.model import Host
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
@@ -47,7 +47,6 @@ class Heard:
     time: float
 
 
-Level = Literal["info", "warning", "error"]
 # of what Heard tells: how bad it is, what to say of the host, and what to do
 REMARKS: Mapping[str, tuple[Level, str, str | None]] = {
     "dropped": ("warning", ": {reason}; trying again", None),

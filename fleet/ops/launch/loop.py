@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.errors import fill
-from fleet.events import Notice
+from fleet.events import Level
 from fleet.model import Host, Report
 from fleet.ops.launch.elastic import Elastic, ElasticGang, gang_of
 from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.follow import REMARKS, Follower, Heard, Level
+from fleet.ops.launch.follow import REMARKS, Follower, Heard
 from fleet.ops.launch.gang import Failure, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
@@ -145,8 +145,7 @@ class Run:
         **data: Any,
     ) -> None:
         """One event: a line of events.jsonl, and a Notice for whoever looks on."""
-        record = self.folder.event(event, host=host, message=message, **data)
-        self.runtime.emit(Notice(level, message, host, hint, record))
+        self.runtime.emit(self.folder.notice(level, message, event, host, hint, **data))
 
     def _on_message(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]

@@ -61,7 +61,9 @@ class Origin:
         except (OSError, FleetError) as error:
             self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
         for said, hint in differences(self._before, self._document):
-            record = self._folder.event("differs", message=said, hint=hint, run=self._document["repeats"])
+            record = self._folder.event(
+                "differs", level="warning", message=said, hint=hint, run=self._document["repeats"]
+            )
             self._runtime.emit(Notice("warning", said, None, hint, record))
 
 

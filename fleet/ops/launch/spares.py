@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Event, Notice
@@ -63,9 +63,9 @@ def left_out(host: str, why: FleetError) -> str:
     return f"{host} is left out: {why.message}"
 
 
-def record_left_out(folder: RunFolder, host: str, why: FleetError) -> dict[str, Any]:
-    """A line of events.jsonl; returns the event."""
-    return folder.event("left-out", host=host, message=left_out(host, why), kind=why.kind)
+def record_left_out(folder: RunFolder, host: str, why: FleetError) -> Notice:
+    """A line of events.jsonl; returns what is said of it."""
+    return folder.notice("warning", left_out(host, why), "left-out", host, why.hint, kind=why.kind)
 
 
 @contextmanager

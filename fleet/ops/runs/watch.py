@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.events import Event, Notice
@@ -12,9 +12,6 @@ from fleet.model import Report, Result
 from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.runs.logs import POLL_SECONDS, LogsPlan, NewEvents, Reader
 from fleet.runtime import Runtime
-
-ERRORS = {"lost", "stubborn", "incomplete", "blocked", "no-restart"}
-WARNINGS = {"dropped", "advice", "build-lock", "janitor", "restart", "left-out"}
 
 
 def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
@@ -33,7 +30,8 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
     while not runtime.detach.is_set() and not runtime.cancel.is_set():
         free = folder.hold()
         for record in _news(events):
-            show(Notice(_level(record), str(record.get("message", "")), record.get("host"), None, record))
+            level = record.get("level", "info")  # an older fleet's have none
+            show(Notice(level, str(record.get("message", "")), record.get("host"), None, record))
         reader.poll()
         if free:
             return report_of(folder)
@@ -43,13 +41,6 @@ def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
 
 def _news(events: NewEvents) -> Iterator[dict[str, Any]]:
     return (record for record in events.read() if record["event"] not in ("summary", "started", "kept", "cleaned"))
-
-
-def _level(record: dict[str, Any]) -> Literal["info", "warning", "error"]:
-    kind = record["event"]
-    if kind in ERRORS or kind == "rank" and (record.get("status") or record.get("signal")):
-        return "error"
-    return "warning" if kind in WARNINGS else "info"
 
 
 def report_of(folder: RunFolder) -> Report | None:
