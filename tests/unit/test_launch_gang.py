@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,15 @@ def test_what_ends_after_the_stop_does_not_count() -> None:
     g.rank_ended(end("a", 1, 103.2, 1))
     first = g.first()
     assert first and (first.rank, first.exit_code) == (3, 3)
+
+
+def test_who_was_stopped_by_another_head_is_no_reason_to_stop() -> None:
+    """Which follows the run, too, and may have heard of the failure first."""
+    g = gang()
+    assert g.rank_ended(replace(end("a", 0, 11.0, None, 15), asked=True)) is None
+    assert g.rank_ended(end("b", 2, 10.0, 7)) == "rank 2 on b failed"
+    first = g.first()
+    assert first and (first.rank, first.exit_code) == (2, 7)
 
 
 def test_after_a_stop_without_a_failure_nothing_failed() -> None:

@@ -4,7 +4,8 @@ spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": b
 need be: of an earlier attempt, send what is there now, renew nothing, how often to tell that this node lives. Files:
 rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order
-    J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule
+    J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
+        "asked": true where it ended after a head had the run stopped
     J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
     J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
@@ -117,6 +118,10 @@ class Follower:
                     self.status = record
                 if record:
                     events.append(dict(record, event="status" if name == STATUS else "rank"))
+        began = self.status.get("began") if self.status.get("cause") == "asked" else None
+        for event in events:  # a stop is on record before a rank hears of it
+            if event["event"] == "rank" and began is not None and event.get("time", 0.0) >= began:
+                event["asked"] = True
         return sorted(events, key=lambda event: (event["event"] == "status", event.get("time", 0.0)))
 
     def renewed(self, name: str, path: str) -> "dict[str, Any]":

@@ -42,7 +42,8 @@ class Clock:
 @dataclass(frozen=True)
 class RankEnd:
     """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
-    bytes in its stdout's and stderr's logs that earlier attempts wrote."""
+    bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after a head, this one or
+    another, had the run stopped."""
 
     host: str
     node_rank: int
@@ -53,6 +54,7 @@ class RankEnd:
     time: float
     attempt: int = 0
     begins: tuple[int, int] = (0, 0)
+    asked: bool = False
 
     @classmethod
     def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
@@ -67,6 +69,7 @@ class RankEnd:
             message.get("time", 0.0),
             message.get("attempt", 0),
             message.get("begins") or (0, 0),
+            message.get("asked", False),
         )
 
     @property
@@ -152,7 +155,7 @@ class Gang:
     def rank_ended(self, end: RankEnd) -> str | None:
         """A reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
         self.nodes[end.host].ranks[(end.rank, end.attempt)] = end
-        if end.failed and not self.restarts and self.stopped_at is None:
+        if end.failed and not end.asked and not self.restarts and self.stopped_at is None:
             return f"rank {end.rank} on {end.host} failed"
         return None
 

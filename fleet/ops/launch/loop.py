@@ -184,6 +184,7 @@ class Run:
     def _on_rank(self, host: str, message: RankEnded) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
         how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.status}"
+        how += ", stopped by fleet" * (end.asked and end.failed)
         reason = self.gang.rank_ended(end)
         level: Level = "error" if reason else "info"
         self.say(

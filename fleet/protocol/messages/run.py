@@ -31,7 +31,8 @@ _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
 
 class RankEnded(_Rank, total=False):
-    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote."""
+    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after
+    a head had the run stopped."""
 
     local_rank: Whole | None
     status: Whole | None
@@ -39,6 +40,7 @@ class RankEnded(_Rank, total=False):
     time: Time
     attempt: Whole
     begins: tuple[int, int] | None
+    asked: bool
     sent: Time
 
 
