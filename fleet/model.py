@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
@@ -64,6 +64,10 @@ class Inventory:
             if h.name == name:
                 return h
         raise KeyError(name)
+
+    def only(self, hosts: Iterable[Host]) -> Inventory:
+        """The same with these of its hosts alone; a jump host may be among the others."""
+        return replace(self, hosts=tuple(hosts), unselected=self.hosts + self.unselected)
 
     def env_for(self, host: Host) -> dict[str, str]:
         """Inventory-wide variables with the host's own laid over them."""

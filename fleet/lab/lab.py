@@ -151,18 +151,18 @@ class Lab:
 
     def _cable(self, state: State, name: str, up: bool) -> None:
         pid_of(state, name)
-        switch.set_cables(switch_of(state), [state.hosts[name].number], up)
+        switch.set_cable(state.switch_pid, state.hosts[name].number, up)
 
     def _link(self, state: State, name: str) -> None:
         machine = state.hosts[name]
         rate = machine.link or state.link
         rate = None if rate == "none" else rate
-        switch.shape(switch.in_switch(switch_of(state)), switch.port(machine.number), rate)
+        switch.shape(switch.in_switch(state.switch_pid), switch.port(machine.number), rate)
         switch.shape(switch.in_switch(pid_of(state, name)), "eth0", rate)
 
     def _link_all(self, state: State) -> None:
         switch.shape([], self.folder.tag, state.link)
-        switch.shape(switch.in_switch(switch_of(state)), "head", state.link)
+        switch.shape(switch.in_switch(state.switch_pid), "head", state.link)
         for name, machine in state.hosts.items():
             if machine.up:
                 machine.link = None
@@ -193,15 +193,15 @@ class Lab:
         make_host_keys(self.folder.host_keys, start)
         with names.machine_lock():  # until the head has its address, the network is not ours
             fresh = not state.up
-            network = ipaddress.IPv4Network(state.network) if state.network and not fresh else None
-            if network is None:
-                network = switch.choose_network(switch.taken_networks(), state.network, self.folder.tag)
-                state.network = str(network)
+            if fresh:
+                state.network = str(switch.choose_network(switch.taken_networks(), state.network, self.folder.tag))
+            network = ipaddress.IPv4Network(state.network)
+            head = switch.head_address(network)
             for name in new:
                 number = wanted.index(name) + 1
                 state.hosts[name] = Machine(number, switch.host_address(network, number))
             addresses = {name: machine.address for name, machine in state.hosts.items()}
-            spec = self._spec(state, start, names.hosts_text(str(network[1]), addresses, self.folder.path))
+            spec = self._spec(state, start, head, names.hosts_text(head, addresses, self.folder.path))
             with Launch({**spec, "switch": fresh}, self.folder.path, within=60 + 2.0 * len(start)) as launch:
                 pids = launch.pids()
                 if fresh:
@@ -213,20 +213,20 @@ class Lab:
                     state.hosts[name].started = start_time(pid)
                     state.hosts[name].link = None
                 self.folder.save(state)
-                switch.connect_hosts(switch_of(state), {pids[name]: state.hosts[name] for name in start})
-                self._tell_names(state, start, addresses)
+                switch.connect_hosts(state.switch_pid, {pids[name]: state.hosts[name] for name in start})
+                self._tell_names(state, start, head, addresses)
                 launch.go()
         return start
 
-    def _tell_names(self, state: State, start: list[str], addresses: dict[str, str]) -> None:
+    def _tell_names(self, state: State, start: list[str], head: str, addresses: dict[str, str]) -> None:
         """Write all names into this machine's /etc/hosts and into those of the hosts that run already."""
         names.update(names.HOSTS_FILE, self.folder.path, addresses)
-        known = names.inside(switch.head_address(network_of(state)), addresses)
+        known = names.inside(head, addresses)
         for name, machine in state.hosts.items():
             if name not in start and machine.up:
                 names.update_inside(pid_of(state, name), self.folder.path, known)
 
-    def _spec(self, state: State, start: list[str], etc_hosts: str) -> dict[str, Any]:
+    def _spec(self, state: State, start: list[str], head: str, etc_hosts: str) -> dict[str, Any]:
         hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}
         return {
             "mountpoint": str(self.folder.mountpoint),
@@ -236,9 +236,7 @@ class Lab:
             "password": self.folder.password(),
             "etc_hosts": etc_hosts,
             "prefix": switch.PREFIX,
-            "neighbours": switch.neighbours(
-                [switch.head_address(network_of(state)), *(machine.address for machine in state.hosts.values())]
-            ),
+            "neighbours": switch.neighbours([head, *(machine.address for machine in state.hosts.values())]),
             "ip": which("ip"),
             "sshd": which("sshd"),
             "hosts": [
@@ -252,16 +250,6 @@ def python_folders() -> list[str]:
     packages = {path for path in sys.path if path.endswith("-packages")}
     folders = {sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *packages}
     return sorted(path for path in folders if not any(str(parent) in folders for parent in Path(path).parents))
-
-
-def switch_of(state: State) -> int:
-    assert state.switch_pid is not None
-    return state.switch_pid
-
-
-def network_of(state: State) -> ipaddress.IPv4Network:
-    assert state.network is not None
-    return ipaddress.IPv4Network(state.network)
 
 
 def pid_of(state: State, name: str) -> int:

@@ -69,42 +69,39 @@ def make_root(spec: dict[str, Any]) -> None:
     """Enter a root of our own: this machine's disks below, all writes in a tmpfs that ends with the namespace."""
     base = spec["mountpoint"]
     hidden = [*OWN, *spec["hidden"]]
-    places = disks([*hidden, base])
+    layers = {disk: f"layer{number}" for number, disk in enumerate(disks([*hidden, base]))}
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("fleet-lab", base, "tmpfs", 0, "mode=0755" + (f",size={spec['disk']}" if spec["disk"] else ""))
     os.chdir(base)
     os.mkdir("root")
-    layers = {}
-    for number, disk in enumerate(places):
-        layers[disk] = (f"upper{number}", f"work{number}")
-        for layer in layers[disk]:
-            os.mkdir(layer)
-        shutil.copystat(disk, layers[disk][0])
+    for disk, layer in layers.items():
+        make_layer(layer)
+        shutil.copystat(disk, f"{layer}/upper")
     for path in hidden:
         # A folder may be reached through links: what is hidden is where it really lies.
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         for place in {path, real, os.path.realpath(path)}:
-            disk = max((d for d in places if f"{place}/".startswith(d.rstrip("/") + "/")), key=len)
-            if not os.path.lexists(os.path.join(layers[disk][0], os.path.relpath(place, disk))):
-                hide(place, disk, layers[disk][0])
-    for disk, (upper, work) in layers.items():
+            disk = max((d for d in layers if f"{place}/".startswith(d.rstrip("/") + "/")), key=len)
+            upper = f"{layers[disk]}/upper"
+            if not os.path.lexists(os.path.join(upper, os.path.relpath(place, disk))):
+                hide(place, disk, upper)
+    for disk, layer in layers.items():
         target = "root" + disk.rstrip("/")
-        lower = os.open(disk, os.O_PATH | os.O_DIRECTORY)  # by descriptor: a ':' or ',' in the path is harmless
         try:
-            mount("fleet-lab", target, "overlay", 0, f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work}")
+            overlay(disk, target, layer)
         except OSError:
             if disk == "/":
                 raise
             mount(disk, target, None, MS_BIND)
             mount(disk, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
-        finally:
-            os.close(lower)
     os.chdir("root")
     for own in OWN:
         os.makedirs(own[1:], exist_ok=True)
     for number, path in enumerate(spec["shown"]):
-        if path.startswith(tuple(f"{own}/" for own in OWN)):
-            show(path, f"../shown{number}")
+        if path.startswith(tuple(f"{own}/" for own in OWN)):  # it is seen all the same
+            os.makedirs(path[1:], exist_ok=True)
+            make_layer(f"../shown{number}")
+            overlay(path, path[1:], f"../shown{number}")
     make_devices("/dev", "dev")
     mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("sysfs", "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -117,15 +114,17 @@ def make_root(spec: dict[str, Any]) -> None:
         os.chmod(folder, mode)
 
 
-def show(path: str, layer: str) -> None:
-    """Let this machine's folder `path` be seen in the root being made (the current folder), though it is below OWN."""
-    os.makedirs(path[1:], exist_ok=True)
-    lower = os.open(path, os.O_PATH | os.O_DIRECTORY)
+def make_layer(layer: str) -> None:
     for part in ("upper", "work"):
         os.makedirs(f"{layer}/{part}")
-    data = f"lowerdir=/proc/self/fd/{lower},upperdir={layer}/upper,workdir={layer}/work"
+
+
+def overlay(path: str, target: str, layer: str) -> None:
+    """Let this machine's folder `path` be seen at `target`; what is written there goes to the layer."""
+    lower = os.open(path, os.O_PATH | os.O_DIRECTORY)  # by descriptor: a ':' or ',' in the path is harmless
     try:
-        mount("fleet-lab", path[1:], "overlay", 0, data)
+        data = f"lowerdir=/proc/self/fd/{lower},upperdir={layer}/upper,workdir={layer}/work"
+        mount("fleet-lab", target, "overlay", 0, data)
     finally:
         os.close(lower)
 

@@ -46,7 +46,7 @@ class State:
     network: str | None = None
     link: str | None = None
     disk: str | None = None
-    switch_pid: int | None = None
+    switch_pid: int = 0
     switch_started: int | None = None
     hosts: dict[str, Machine] = field(default_factory=dict)
     version: int = VERSION

@@ -138,10 +138,9 @@ def ports(switch: int) -> dict[int, bool]:
     return {int(link["ifname"][1:]): "UP" in link["flags"] for link in links if re.fullmatch(r"p\d+", link["ifname"])}
 
 
-def set_cables(switch: int, numbers: Iterable[int], up: bool) -> None:
-    """Pull or put back cables: nothing passes, nobody is told (no RST), addresses and connections stay."""
-    verb = "up" if up else "down"
-    run([*in_switch(switch), "ip", "-batch", "-"], "".join(f"link set dev {port(n)} {verb}\n" for n in numbers))
+def set_cable(switch: int, number: int, up: bool) -> None:
+    """Pull a cable or put it back: nothing passes, nobody is told (no RST), addresses and connections stay."""
+    run([*in_switch(switch), "ip", "link", "set", "dev", port(number), "up" if up else "down"])
 
 
 def shape(where: list[str], device: str, rate: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
@@ -15,6 +15,7 @@ from fleet.rules.units import amount, shown
 
 LISTED = 6
 Values = Mapping[str, Any]
+Whose = TypeVar("Whose")
 
 
 def judge(views: Mapping[str, View]) -> list[Finding]:
@@ -39,9 +40,9 @@ def told(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
     return [(cause.whose[0].severity, cause) for cause in causes]
 
 
-def groups(values: Values) -> list[tuple[Any, list[str]]]:
+def groups(values: Mapping[Whose, Any]) -> list[tuple[Any, list[Whose]]]:
     """[(value, its hosts)], most hosts first, ties in order of appearance."""
-    by_value: dict[Any, list[str]] = {}
+    by_value: dict[Any, list[Whose]] = {}
     for name, value in values.items():
         by_value.setdefault(value, []).append(name)
     return sorted(by_value.items(), key=lambda item: -len(item[1]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fleet.errors import Reason
@@ -15,24 +16,18 @@ MODULE = "a module is looked for in the workdir, then in the interpreter's packa
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
-def stuck(step: str) -> Callable[[View], Said | None]:
-    def fact(view: View) -> Said | None:
-        late = "no answer in time" if step in (view.get("timed_out") or ()) else None
-        why = (view.get("failed") or {}).get(step, late)
-        return Said(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
-
-    return fact
+def stuck(step: str, view: View) -> Said | None:
+    late = "no answer in time" if step in (view.get("timed_out") or ()) else None
+    why = (view.get("failed") or {}).get(step, late)
+    return Said(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
 
 
 # -- locks of builds -------------------------------------------------------------------------------------------
-def left_locks(sure: bool) -> Callable[[View], Said | None]:
-    def fact(view: View) -> Said | None:
-        version = lookup(view, "python.version")
-        found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
-        locks = [path for path in found if _is_for(version, path)]
-        return of_locks(view["want"].host, locks, sure) if locks else None
-
-    return fact
+def left_locks(sure: bool, view: View) -> Said | None:
+    version = lookup(view, "python.version")
+    found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
+    locks = [path for path in found if _is_for(version, path)]
+    return of_locks(view["want"].host, locks, sure) if locks else None
 
 
 def _is_for(version: Any, lock: str) -> bool:
@@ -62,16 +57,15 @@ def undying(said: View) -> str | None:
     return f"processes that would not die: {', '.join(left(said))}" if left(said) else None
 
 
-def remains(ended: bool) -> Callable[[View], Said | None]:
-    def fact(view: View) -> Said | None:
-        found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
-        runs = ", ".join(str(each["run"]) for each in found)
-        if ended:
-            return Said(f"run {runs} had lost its supervisor: what was left of it is ended now") if found else None
-        which = ", ".join(str(pid) for each in found for pid in each["left"])
-        return Said(f"processes of run {runs} would not die: {which}") if found else None
-
-    return fact
+def remains(ended: bool, view: View) -> Said | None:
+    found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
+    if not found:
+        return None
+    runs = ", ".join(str(each["run"]) for each in found)
+    which = ", ".join(str(pid) for each in found for pid in each["left"])
+    if ended:
+        return Said(f"run {runs} had lost its supervisor: what was left of it is ended now")
+    return Said(f"processes of run {runs} would not die: {which}")
 
 
 # -- script, code, data ----------------------------------------------------------------------------------------
@@ -106,7 +100,7 @@ def workdir(view: View) -> Said | None:
 
 def script(view: View) -> Said | None:
     part, script = view["want"].part, view.get("script") or {}
-    if part is None or code(view) or workdir(view) or stuck("files")(view):
+    if part is None or code(view) or workdir(view) or stuck("files", view):
         return None
     if not script.get("exists") and part.kind == "module":
         return Said(Reason("python -m finds no such module: {path}", path=script.get("path")), MODULE)
@@ -145,19 +139,15 @@ def crowded(view: View) -> Said | None:
     return Said(f"{want.part.ranks} ranks share {usable} GPUs")
 
 
-def way(master: bool) -> Callable[[View], Said | None]:
+def way(master: bool, view: View) -> Said | None:
     """What is wrong at the master itself explains what the others see."""
-
-    def fact(view: View) -> Said | None:
-        part = view["want"].part
-        if part is None or not part.met or (part.node_rank == 0) is not master:
-            return None
-        for found in (view.get("network") or {}, view.get("port") or {}):
-            if found.get("error"):
-                return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
+    part = view["want"].part
+    if part is None or not part.met or (part.node_rank == 0) is not master:
         return None
-
-    return fact
+    for found in (view.get("network") or {}, view.get("port") or {}):
+        if found.get("error"):
+            return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
+    return None
 
 
 def _holder(holder: View | None) -> str:
@@ -180,13 +170,23 @@ LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
 
 RULES = (
     *(
-        Rule(f"step-{step}", stuck(step), "clear", step, LOOK, "warning" if step == "code" else "error", run=True)
+        Rule(
+            f"step-{step}",
+            partial(stuck, step),
+            "clear",
+            step,
+            LOOK,
+            "warning" if step == "code" else "error",
+            run=True,
+        )
         for step in OF_A_RUN
     ),
-    Rule("build-lock", left_locks(True), "clear", "locks of builds", "remove them", run=True),
-    Rule("build-lock-unsure", left_locks(False), "clear", "locks of builds", "remove them", "warning", run=True),
-    Rule("run-forgotten", remains(True), "clear", "earlier runs", FORGOTTEN, "warning", run=True),
-    Rule("run-undying", remains(False), "clear", "earlier runs", UNDYING, "warning", run=True),
+    Rule("build-lock", partial(left_locks, True), "clear", "locks of builds", "remove them", run=True),
+    Rule(
+        "build-lock-unsure", partial(left_locks, False), "clear", "locks of builds", "remove them", "warning", run=True
+    ),
+    Rule("run-forgotten", partial(remains, True), "clear", "earlier runs", FORGOTTEN, "warning", run=True),
+    Rule("run-undying", partial(remains, False), "clear", "earlier runs", UNDYING, "warning", run=True),
     Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
     Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data' again", run=True),
     Rule("workdir-missing", workdir, "clear", "the workdir", SYNC, needs="launch"),
@@ -218,8 +218,16 @@ RULES = (
         "warning",
         run=True,
     ),
-    Rule("master", way(True), "clear", "the master", LOOK_AT_MASTER, run=True),
-    Rule("way-to-master", way(False), "clear", "the way to the master", LOOK_AT_MASTER, covered_by="master", run=True),
+    Rule("master", partial(way, True), "clear", "the master", LOOK_AT_MASTER, run=True),
+    Rule(
+        "way-to-master",
+        partial(way, False),
+        "clear",
+        "the way to the master",
+        LOOK_AT_MASTER,
+        covered_by="master",
+        run=True,
+    ),
     Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
     Rule(
         "code-differs",

@@ -10,6 +10,7 @@ from typing import Any
 
 from fleet.inventory.nodeset import fold
 from fleet.protocol.messages.stacks import Frame, RankStack
+from fleet.rules.judge import groups
 from fleet.rules.units import counted
 
 _LIBRARY = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python\d[^/]*/|^<frozen ")
@@ -95,31 +96,21 @@ def _identity(stack: RankStack) -> object:
 def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
     """The ranks by equal stacks, most of them first. found: by host. Where more than half stand at one place of the
     code, all others are odd."""
-    groups: dict[str, list[tuple[str, RankStack]]] = {}
-    for host, stacks in found.items():
-        for stack in stacks:
-            groups.setdefault(repr(_identity(stack)), []).append((host, stack))
-    total = sum(map(len, groups.values()))
-    result = []
-    for members in groups.values():
-        members.sort(key=lambda member: member[1]["rank"])
-        richest = min(
-            (stack for _, stack in members), key=lambda it: ("py-spy", "faulthandler", "kernel").index(it["by"])
-        )
-        result.append(
-            Place(
-                tuple(stack["rank"] for _, stack in members),
-                _unique(host for host, _ in members),
-                place_of(richest),
-                richest,
-            )
-        )
+    told = sorted(((h, stack) for h, stacks in found.items() for stack in stacks), key=lambda it: it[1]["rank"])
+    alike = groups({number: repr(_identity(stack)) for number, (_, stack) in enumerate(told)})
+    result = [_place([told[number] for number in numbers]) for _, numbers in alike]
     result.sort(key=lambda it: (-len(it.ranks), it.ranks))
-    count = Counter({it.at: 0 for it in result})
-    for it in result:
-        count[it.at] += len(it.ranks)
-    (most, ranks), *_ = [*count.most_common(1), ("", 0)]
-    return [replace(it, odd=ranks * 2 > total and it.at != most) for it in result]
+    standing = Counter(it.at for it in result for _ in it.ranks)
+    (most, ranks), *_ = [*standing.most_common(1), ("", 0)]
+    return [replace(it, odd=ranks * 2 > len(told) and it.at != most) for it in result]
+
+
+def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
+    """Of these (host, stack), in order of ranks."""
+    stacks = [stack for _, stack in members]
+    richest = min(stacks, key=lambda it: ("py-spy", "faulthandler", "kernel").index(it["by"]))
+    hosts = _unique(host for host, _ in members)
+    return Place(tuple(stack["rank"] for stack in stacks), hosts, place_of(richest), richest)
 
 
 def in_short(found: Sequence[Place]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 
 from fleet.rules.rule import Rule, Severity, View
 
@@ -27,21 +28,15 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
 )
 
 
-def broken(*steps: str) -> Callable[[View], str]:
+def broken(steps: Sequence[str], view: View) -> str:
     """Of these steps; of none: of all that no other rule is about."""
-
-    def fact(view: View) -> str:
-        found = (view.get("failed") or {}).items()
-        return "; ".join(
-            f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE
-        )
-
-    return fact
+    found = (view.get("failed") or {}).items()
+    return "; ".join(f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE)
 
 
 RULES = (
-    Rule("step-needed", broken(*NEEDED), "clear", "the probe", "look at what it names on that host"),
-    Rule("step-failed", broken(), "clear", "the probe", "look at what it names on that host", "warning"),
+    Rule("step-needed", partial(broken, NEEDED), "clear", "the probe", "look at what it names on that host"),
+    Rule("step-failed", partial(broken, ()), "clear", "the probe", "look at what it names on that host", "warning"),
     *(
         Rule(f"hangs-{step.replace(' ', '-')}", f"hangs.{step}", "clear", step, remedy, severity)
         for step, severity, remedy in HANGS

@@ -236,6 +236,13 @@ def test_a_build_that_ends_in_other_words(tmp_path: Path, messages: list[dict[st
     assert [p.name for p in tmp_path.iterdir()] == ["build.log"]
 
 
+def test_a_wheel_that_is_not_announced(tmp_path: Path) -> None:
+    talker = Node(PREAMBLE, frame(b"O", b"w", 1), frame(b"X", b'{"exit_status": 0}'))
+    with pytest.raises(FleetError, match="did not come back whole"):
+        build_there(Inventory((EVIL,)), "~/s", {}, tmp_path, "b", Runtime(Fleet(evil=talker)))
+    assert [p.name for p in tmp_path.iterdir()] == ["build.log"]
+
+
 def test_a_log_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.ops.build.node.MAX_LOG_BYTES", 1000)
     talker = Node(PREAMBLE, *[frame(b"O", b"y" * 600)] * 5)

@@ -13,11 +13,8 @@ import time
 
 from fleet.node.base.files import filesystem
 from fleet.node.base.processes import environment, pids, read_file
+from fleet.node.base.types import Mapping
 from fleet.protocol.state import SPEC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Mapping
 
 OF_SEVERAL = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs")
 

@@ -12,13 +12,10 @@ import threading
 import time
 
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.facts.network import addresses
 from fleet.node.ports.listeners import describe, holders, parse_listeners
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
 REACHED = "set 'data_address' of %s to the address the other nodes reach it at"

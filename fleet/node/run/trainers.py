@@ -4,12 +4,9 @@ import os
 import re
 
 from fleet.node.base.processes import environment, pids, read_file, stat_of
+from fleet.node.base.types import Iterable
 from fleet.node.run.marks import marked
 from fleet.node.run.run_folder import RANK_WRAPPER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable
 
 # what an engine that a rank's own shell script starts sets anew for each process that it starts
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")

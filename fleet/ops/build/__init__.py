@@ -162,7 +162,7 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
         "arch": list(arch),
         "ops": list(ops),
     }
-    one = Inventory((plan.host,), env=inventory.env, unselected=inventory.hosts + inventory.unselected)
+    one = inventory.only([plan.host])
     try:
         there = carry(one, plan.name, tree, whole=plan.tree is None, runtime=runtime)
         path, digest = build_there(one, there, env, folder, build_id, runtime)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fleet.errors import PreflightError, UsageError
@@ -11,6 +11,7 @@ from fleet.rules.compilers import another_gcc, gcc_bounds, numbers
 from fleet.rules.gpus import ARCH, FIRST_CUDA, LAST_CUDA, capability
 
 Facts = Mapping[str, Any]
+Wrong = Iterator[tuple[str, str]]  # what is wrong, and what mends it
 
 
 def given_arch(text: str) -> tuple[str, ...]:
@@ -72,50 +73,49 @@ def older_glibc(facts: Mapping[str, Facts], builder: str) -> str | None:
 
 def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list[PreflightError]:
     """Everything that keeps this node from building for these GPUs; [] when nothing is known to."""
-    errors: list[PreflightError] = []
+    found = _wrong(facts, arch, needs_torch)
+    return [PreflightError(message, hint=hint, kind="toolchain") for message, hint in found]
 
-    def refuse(message: str, hint: str, kind: str = "toolchain") -> None:
-        errors.append(PreflightError(message, hint=hint, kind=kind))
 
+def _wrong(facts: Facts, arch: tuple[str, ...], needs_torch: bool) -> Wrong:
     python = facts.get("python") or {}
     if facts.get("activate"):
-        refuse(f"the activate line failed: {facts['activate']}", "run it by hand there: ssh HOST, then bash")
+        yield (f"the activate line failed: {facts['activate']}", "run it by hand there: ssh HOST, then bash")
     if python.get("error") or not python:
-        refuse(python.get("error") or "its Python gave no answer", "correct 'python' of this host in the inventory")
-        return errors
+        yield (python.get("error") or "its Python gave no answer", "correct 'python' of this host in the inventory")
+        return
     missing = [name for name, there in (facts.get("backends") or {}).items() if not there]
     if missing:
         how = "" if missing == ["wheel"] else f"{python['executable']} -m ensurepip; or "
-        refuse(
+        yield (
             f"{python['executable']} lacks {' and '.join(missing)}, which build wheels",
             f"{how}sync their wheels: fleet sync --wheels DIR",
         )
     if not facts.get("headers"):
-        refuse(
+        yield (
             f"the headers of {python['executable']} are missing (Python.h)",
             "apt-get install python3-dev (python3.X-dev), yum install python3-devel; conda has them",
         )
     torch = facts.get("torch") or {}
     if needs_torch and not torch:
-        refuse(f"torch is not in {python['executable']}", "fleet sync --wheels a folder with it, or set 'python'")
+        yield (f"torch is not in {python['executable']}", "fleet sync --wheels a folder with it, or set 'python'")
     nvcc = facts.get("nvcc")
     if arch:
-        _cuda(arch, torch, nvcc, refuse)
-    _gcc(facts, torch, nvcc["version"] if nvcc and arch else None, refuse)
-    return errors
+        yield from _cuda(arch, torch, nvcc)
+    yield from _gcc(facts, torch, nvcc["version"] if nvcc and arch else None)
 
 
-def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None, refuse: Any) -> None:
+def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None) -> Wrong:
     built = numbers(torch.get("cuda"))
     if torch and built is None and not torch.get("hip"):
-        refuse(
+        yield (
             f"torch {torch['version']} there is built without CUDA, which GPUs ({';'.join(arch)}) need",
             "install a CUDA build of torch there; --cpu builds only for the CPU",
         )
         return
     if nvcc is None:
         wanted = f" {torch['cuda']}" if torch.get("cuda") else ""
-        refuse(
+        yield (
             "no nvcc there",
             f"install the CUDA toolkit{wanted}, set CUDA_HOME in 'env', choose another host with "
             "--on, or build only for the CPU with --cpu",
@@ -125,7 +125,7 @@ def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None, refuse: Any) 
     if version is None:
         return
     if built and built[0] != version[0]:
-        refuse(
+        yield (
             f"nvcc is {nvcc['version']}, torch is built with CUDA {torch['cuda']}",
             f"point CUDA_HOME in 'env' at a toolkit {built[0]}.x: ops and torch must share the major version",
         )
@@ -133,24 +133,24 @@ def _cuda(arch: tuple[str, ...], torch: Facts, nvcc: Facts | None, refuse: Any) 
         plain = one.split("+")[0].rstrip("af")
         if version < FIRST_CUDA.get(plain, (0, 0)):
             first = ".".join(map(str, FIRST_CUDA[plain]))
-            refuse(
+            yield (
                 f"nvcc {nvcc['version']} does not know compute capability {one}",
                 f"CUDA {first} is the first that does: point CUDA_HOME at one, or narrow --arch or -w",
             )
         last = LAST_CUDA.get(plain)
         if last and version > last:
-            refuse(
+            yield (
                 f"nvcc {nvcc['version']} no longer compiles for compute capability {one}",
                 f"CUDA {'.'.join(map(str, last))} is the last that does: point CUDA_HOME at one, or narrow --arch "
                 "or -w",
             )
 
 
-def _gcc(facts: Facts, torch: Facts, cuda: str | None, refuse: Any) -> None:
+def _gcc(facts: Facts, torch: Facts, cuda: str | None) -> Wrong:
     for key, name, package in (("cc", "gcc", "gcc"), ("cxx", "g++", "g++")):
         found = facts.get(key)
         if found is None:
-            refuse(
+            yield (
                 f"no {name} there",
                 f"apt-get install {package}, yum install {package.replace('g++', 'gcc-c++')}; "
                 "or name one in 'activate' or in CC and CXX",
@@ -161,11 +161,12 @@ def _gcc(facts: Facts, torch: Facts, cuda: str | None, refuse: Any) -> None:
         if version is None:
             continue
         if newest is not None and version[0] > newest:
-            refuse(
-                f"{name} {found['version']} is too new for nvcc {cuda}, which takes up to {newest}", another_gcc(newest)
+            yield (
+                f"{name} {found['version']} is too new for nvcc {cuda}, which takes up to {newest}",
+                another_gcc(newest),
             )
         elif oldest is not None and version[0] < oldest:
-            refuse(
+            yield (
                 f"{name} {found['version']} is too old for torch {torch['version']}, which wants {oldest} or newer",
                 another_gcc(min(oldest + 2, newest or oldest + 2)),
             )

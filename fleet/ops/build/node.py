@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +14,7 @@ from fleet.each import on_each
 from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
+from fleet.node.base.files import file_digest
 from fleet.ops.facts import training
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildSpec, BuildStarted, Built, ToolchainFacts, ToolchainSpec
@@ -76,88 +77,62 @@ def build_there(
         "grace": 2.0,
         "wait": LOCK_SECONDS,
     }
-    log_path = folder / "build.log"
+    log_path, coming = folder / "build.log", folder / ".wheel"
     runtime.emit(Notice("info", f"building on {host.name}, log in {log_path}"))
-    wheel = _Incoming(folder)
-    failure: Failed | None = None
+    end: Built | Failed | None = None
 
     def task(session: Session, host: Host) -> Result:
-        nonlocal failure
+        nonlocal end
         runtime.emit(Started(host.name, "building"))
-        with log_path.open("wb", buffering=0) as log, Program(session, "python.build", spec) as program:
+        with (
+            log_path.open("wb", buffering=0) as log,
+            coming.open("wb") as wheel,
+            Program(session, "python.build", spec) as program,
+        ):
             log.write(" ".join(_told(name, value) for name, value in sorted(env.items())).encode() + b"\n")
             for frame in program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel):
                 if frame.kind == OUTPUT and frame.stream == 0:
-                    if log.tell() > MAX_LOG_BYTES:
-                        raise ProtocolError("a log that has no end", host.name)
-                    log.write(frame.payload)
+                    _add(log, frame.payload, MAX_LOG_BYTES)
                     runtime.emit(Output(host.name, "stderr", frame.payload))
                 elif frame.kind == OUTPUT:
-                    wheel.write(frame.payload)
+                    _add(wheel, frame.payload, MAX_WHEEL_BYTES)
                 elif frame.kind == MESSAGE:
                     message = frame.decode(BuildStarted | Built | Failed)
-                    if message["event"] == "failed":
-                        failure = message
-                    elif message["event"] == "built":
-                        wheel.begin(message)
+                    end = message if message["event"] != "started" else end
         return Result(host.name, True, 0)
 
     try:
         (result,) = on_each((host,), runtime, task, what="building")
         if result.error:
             raise result.error
-        if failure is not None:
-            with log_path.open("rb") as f:
-                f.seek(max(0, log_path.stat().st_size - LOG_TAIL))
-                text = f.read().decode("utf-8", "replace")
-            why = first_error(text)
-            raise HostFailed(
-                Reason.of_node(failure["message"] + (f": {why}" if why else "")),
-                host=host.name,
-                kind="build",
-                hint=failure["hint"] or remedy(text),
-            )
-        return wheel.finish(host.name)
+        if end is not None and end["event"] == "failed":
+            raise _failure(end, host.name, log_path)
+        if end is None or file_digest(str(coming)) != end["sha256"]:
+            raise ConnectError("the wheel did not come back whole", host=host.name, kind="protocol")
+        return coming.rename(folder / end["file"]), end["sha256"]
     finally:
-        wheel.drop()
+        coming.unlink(missing_ok=True)
+
+
+def _add(file: BinaryIO | FileIO, data: bytes, most: int) -> None:
+    if file.tell() + len(data) > most:
+        raise ProtocolError("a log or a wheel that has no end")
+    file.write(data)
+
+
+def _failure(end: Failed, host: str, log: Path) -> HostFailed:
+    with log.open("rb") as f:
+        f.seek(max(0, log.stat().st_size - LOG_TAIL))
+        text = f.read().decode("utf-8", "replace")
+    why = first_error(text)
+    return HostFailed(
+        Reason.of_node(end["message"] + (f": {why}" if why else "")),
+        host=host,
+        kind="build",
+        hint=end["hint"] or remedy(text),
+    )
 
 
 def _told(name: str, value: str) -> str:
     """A variable as the log shows it: what steers the build with its value, what the user gave by name only."""
     return f"{name}={value}" if name.startswith(("DS_", "TORCH_CUDA_")) else name
-
-
-class _Incoming:
-    """A wheel on its way into a folder: it has its name only when all of it is there and its digest is right."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: BinaryIO | None = None
-        self._built: Built | None = None
-        self._digest = hashlib.sha256()
-
-    def begin(self, built: Built) -> None:
-        if self._file is not None:
-            raise ProtocolError("a second wheel")
-        self._built = built
-        self._file = (self._folder / ".wheel").open("wb")
-
-    def write(self, data: bytes) -> None:
-        if self._file is None or self._file.tell() + len(data) > MAX_WHEEL_BYTES:
-            raise ProtocolError("a wheel that was not announced, or has no end")
-        self._digest.update(data)
-        self._file.write(data)
-
-    def finish(self, host: str) -> tuple[Path, str]:
-        if self._file is None or self._built is None or self._digest.hexdigest() != self._built["sha256"]:
-            raise ConnectError("the wheel did not come back whole", host=host, kind="protocol")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        path = self._folder / self._built["file"]
-        (self._folder / ".wheel").rename(path)
-        return path, self._digest.hexdigest()
-
-    def drop(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            (self._folder / ".wheel").unlink(missing_ok=True)

@@ -8,14 +8,17 @@ import shutil
 import sys
 import tarfile
 import zlib
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.turn import cache
+from fleet.ops.wheels.cache import fresh
 from fleet.ops.wheels.collect import pip_command, run_pip
 from fleet.runtime import Runtime
 
 DEEPSPEED = "0.19.8"
+GIVE_TREE = "give the tree with --source DIR"
 VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]*")
 
 
@@ -39,28 +42,14 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
     folder = cache() / "sources" / f"deepspeed-{version}"
     if (folder / "setup.py").is_file():
         return folder
-    work = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True, mode=0o700)
-    try:
+    with fresh(folder.with_name(f".{folder.name}.{os.getpid()}")) as work:
         # pip asks an sdist for its metadata, which runs its setup.py: nothing is to be compiled for that. Without
         # isolation it needs no second download for it; where setuptools is missing here, it must isolate.
         pip = pip_command()
-        isolation = ["--no-build-isolation"] if pip[0] == sys.executable and _has_setuptools() else []
+        isolation = ["--no-build-isolation"] if pip[0] == sys.executable and find_spec("setuptools") else []
+        only_source = ["--no-binary", "deepspeed", "--no-deps", *isolation, "--progress-bar", "off"]
         said = run_pip(
-            [
-                *pip,
-                "download",
-                "--no-binary",
-                "deepspeed",
-                "--no-deps",
-                *isolation,
-                "--progress-bar",
-                "off",
-                "-d",
-                str(work),
-                f"deepspeed=={version}",
-            ],
+            [*pip, "download", *only_source, "-d", str(work), f"deepspeed=={version}"],
             runtime,
             env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"},
         )
@@ -73,15 +62,10 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
             )
         sdist = next(work.glob("*.tar.gz"), None)
         if sdist is None:
-            raise HostFailed(
-                f"pip left no source of deepspeed {version}", kind="collect", hint="give the tree with --source DIR"
-            )
+            raise HostFailed(f"pip left no source of deepspeed {version}", kind="collect", hint=GIVE_TREE)
         inner = unpack(sdist, work / "tree")
         shutil.rmtree(folder, ignore_errors=True)
-        inner.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return folder
+        return inner.rename(folder)
 
 
 def unpack(sdist: Path, to: Path) -> Path:
@@ -95,7 +79,7 @@ def unpack(sdist: Path, to: Path) -> Path:
                     raise HostFailed(
                         f"{sdist.name} holds {member.name!r}, which no source has",
                         kind="collect",
-                        hint="give the tree with --source DIR",
+                        hint=GIVE_TREE,
                     )
                 target = to / path
                 (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
@@ -108,11 +92,5 @@ def unpack(sdist: Path, to: Path) -> Path:
         raise HostFailed(
             f"{sdist.name} is no sdist: {error or 'it is empty'}",
             kind="collect",
-            hint="give the tree with --source DIR",
+            hint=GIVE_TREE,
         ) from None
-
-
-def _has_setuptools() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("setuptools") is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from fleet.ops.wheels.collect import collect
 from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
-from fleet.rules.units import size
+from fleet.rules.units import counted, size
 from fleet.runtime import Runtime
 
 __all__ = ["DAMAGE", "Wheel", "WheelsPlan", "plan", "read_wheel", "run"]
@@ -81,16 +81,14 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
     installed before every host has it. Results carry {"python", "wheels": {name: "installed" | "there" | ...}}."""
     inventory = plan.inventory
     wheels: Sequence[Wheel] = ()
-    if plan.kind == "folder":
-        wheels = read_folder(plan.source)
-    elif plan.kind == "wheel":
-        wheels = (read_wheel(plan.source),)
+    if plan.kind != "requirements":
+        wheels = read_folder(plan.source) if plan.kind == "folder" else (read_wheel(plan.source),)
     try:
         if wheels and len({w.name for w in wheels}) == len(wheels):
             facts = _ask(inventory, wheels, runtime, judge=False)
             agree(facts)
             if not any(node.lacking(found, wheels) for found in facts.values()):
-                return _report(_there(inventory, wheels, facts), wheels)
+                return _report(tuple(_there(inventory, wheels, facts).values()), wheels)
         facts = _ask(inventory, wheels, runtime)
         agree(facts)
         asked = tuple(wheels)
@@ -104,48 +102,38 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
             facts = _ask(inventory, wheels, runtime)
         return _report(_bring(plan, wheels, facts, runtime), wheels)
     except _NobodyGets as stop:
-        return _report(stop.results, wheels)
+        return _report(stop.args[0], wheels)
 
 
 class _NobodyGets(Exception):
-    """Some host cannot: nothing is done on any. results: of all hosts."""
-
-    def __init__(self, results: tuple[Result, ...]) -> None:
-        super().__init__()
-        self.results = results
+    """Some host cannot: nothing is done on any. Its argument: the results of all hosts."""
 
 
 def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> Facts:
     """host name -> facts, of all hosts."""
     answers = node.ask(inventory, wheels, runtime, judge=judge)
-    bad = [r.host for r in answers if not r.ok]
-    if bad:
-        raise _NobodyGets(
-            tuple(
-                r if not r.ok else _held(r.host, bad, "nothing was sent", node.states(r.data["facts"], wheels))
-                for r in answers
-            )
-        )
-    return {r.host: r.data["facts"] for r in answers}
+    facts = {r.host: r.data["facts"] for r in answers if r.ok}
+    _all_or_none(inventory, {r.host: r for r in answers if not r.ok}, wheels, facts)
+    return facts
 
 
 def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> None:
     """Stop here when any host cannot take the wheels."""
-    errors = {host: node.refusal(found, wheels) for host, found in facts.items()}
-    bad = [host for host, error in errors.items() if error]
+    bad = {}
+    for name, found in facts.items():
+        if error := node.refusal(found, wheels):
+            bad[name] = Result(name, False, error=error, data={"wheels": node.states(found, wheels)})
+    _all_or_none(inventory, bad, wheels, facts)
+
+
+def _all_or_none(inventory: Inventory, bad: Mapping[str, Result], wheels: Sequence[Wheel], facts: Facts) -> None:
+    """Stop here when any host failed."""
     if bad:
-        have = {host: node.states(found, wheels) for host, found in facts.items()}
-        raise _NobodyGets(
-            tuple(
-                Result(name, False, error=error, data={"wheels": have[name]})
-                if (error := errors[name])
-                else _held(name, bad, "nothing was sent", have[name])
-                for name in inventory.names
-            )
-        )
+        rest = {n: _held(n, bad, "nothing was sent", node.states(facts[n], wheels)) for n in facts if n not in bad}
+        raise _NobodyGets(tuple({**rest, **bad}[name] for name in inventory.names))
 
 
-def _held(name: str, bad: Sequence[str], what: str, have: Mapping[str, str]) -> Result:
+def _held(name: str, bad: Iterable[str], what: str, have: Mapping[str, str]) -> Result:
     error = HostFailed(
         f"{what}: {fold(bad)} could not",
         host=name,
@@ -155,11 +143,13 @@ def _held(name: str, bad: Sequence[str], what: str, have: Mapping[str, str]) -> 
     return Result(name, False, error=error, data={"wheels": have})
 
 
-def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> tuple[Result, ...]:
-    return tuple(
-        Result(name, True, 0, data={"python": facts[name]["executable"], "wheels": node.states(facts[name], wheels)})
+def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> dict[str, Result]:
+    return {
+        name: Result(
+            name, True, 0, data={"python": facts[name]["executable"], "wheels": node.states(facts[name], wheels)}
+        )
         for name in inventory.names
-    )
+    }
 
 
 def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> tuple[Result, ...]:
@@ -169,37 +159,31 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
         if waited:  # whoever was before us may have brought them
             facts = _ask(inventory, wheels, runtime)
         _refuse(inventory, wheels, facts)
-        results = {r.host: r for r in _there(inventory, wheels, facts)}
-        have = {host: node.states(found, wheels) for host, found in facts.items()}
-        wanted = [w for w in wheels if any(states[w.name] != "there" for states in have.values())]
-        failed = _send(inventory, wanted, name, have, runtime)
-        if failed:
-            return tuple((results | failed)[host] for host in inventory.names)
-        hosts, folder = tuple(h for h in inventory.hosts if node.lacking(facts[h.name], wheels)), folder_of(name)
-        some = replace(inventory, hosts=hosts, unselected=inventory.hosts + inventory.unselected)
-        results |= {r.host: r for r in node.install(some, wheels, facts, folder, runtime, plan.import_seconds)}
-        through = [h for h in hosts if set(results[h.name].data["wheels"].values()) <= {"there", "installed"}]
-        forget(some, through, folder, runtime)
-    return tuple(results[host] for host in inventory.names)
+        results = _there(inventory, wheels, facts)
+        failed = _send(inventory, wheels, name, facts, runtime)
+        if not failed:
+            folder = folder_of(name)
+            some = inventory.only(h for h in inventory.hosts if node.lacking(facts[h.name], wheels))
+            done = node.install(some, wheels, facts, folder, runtime, plan.import_seconds)
+            results |= {r.host: r for r in done}
+            through = {r.host for r in done if set(r.data["wheels"].values()) <= {"there", "installed"}}
+            forget(some.only(h for h in some.hosts if h.name in through), folder, runtime)
+    return tuple((results | failed).values())
 
 
 def _send(
-    inventory: Inventory, wanted: Sequence[Wheel], name: str, have: Mapping[str, Mapping[str, str]], runtime: Runtime
+    inventory: Inventory, wheels: Sequence[Wheel], name: str, facts: Facts, runtime: Runtime
 ) -> dict[str, Result]:
-    """Carry the wheels to the hosts that lack some; the results of these hosts if any of them failed, else {}."""
-    lacking = tuple(h for h in inventory.hosts if any(have[h.name][w.name] != "there" for w in wanted))
+    """Carry what some hosts lack to these; their results if any of them failed, else {}."""
+    have = {host: node.states(found, wheels) for host, found in facts.items()}
+    wanted = [w for w in wheels if any(states[w.name] != "there" for states in have.values())]
+    lacking = [h for h in inventory.hosts if any(have[h.name][w.name] != "there" for w in wanted)]
     if not lacking:
         return {}
-    runtime.emit(
-        Notice(
-            "info",
-            f"sending {len(wanted)} wheel{'s' * (len(wanted) > 1)} "
-            f"({size(sum(w.size for w in wanted))}) to {len(lacking)} of "
-            f"{len(inventory.hosts)} host{'s' * (len(inventory.hosts) > 1)}",
-        )
-    )
-    some = replace(inventory, hosts=lacking, unselected=inventory.hosts + inventory.unselected)
-    carried = carry(some, wanted, name, runtime)
+    what = f"{counted(len(wanted), 'wheel')} ({size(sum(w.size for w in wanted))})"
+    whom = f"{len(lacking)} of {counted(len(inventory.hosts), 'host')}"
+    runtime.emit(Notice("info", f"sending {what} to {whom}"))
+    carried = carry(inventory.only(lacking), wanted, name, runtime)
     bad = [r.host for r in carried if not r.ok]
     return {
         r.host: _held(r.host, bad, "not installed", have[r.host]) if r.ok else replace(r, data={"wheels": have[r.host]})

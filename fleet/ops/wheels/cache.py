@@ -6,11 +6,25 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fleet.ops.turn import cache
+
+
+@contextlib.contextmanager
+def fresh(folder: Path) -> Iterator[Path]:
+    """An empty folder, for a while; what one that was killed had left there is gone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def memo(path: Path, version: int) -> Path:
@@ -39,13 +53,6 @@ def remember(note: Path, value: dict[str, Any]) -> None:
 
 
 def head_id() -> str:
-    """Tells this cache from that of every other head: eight characters, made once."""
-    path = cache() / "id"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    work = path.with_name(f"id.{os.getpid()}.{secrets.token_hex(4)}")
-    if not path.exists():
-        work.write_text(secrets.token_hex(4), "ascii")
-        with contextlib.suppress(FileExistsError):
-            os.link(work, path)
-        work.unlink()
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    """Tells this cache from that of every other head: eight characters."""
+    text = f"{socket.gethostname()} {uuid.getnode()} {cache()}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]

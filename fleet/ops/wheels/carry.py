@@ -6,13 +6,12 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fleet.delivery.bring import bring
-from fleet.model import Host, Inventory, Result
+from fleet.model import Inventory, Result
 from fleet.ops import execute
 from fleet.ops.turn import cache
-from fleet.ops.wheels.cache import head_id
+from fleet.ops.wheels.cache import fresh, head_id
 from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.state import CODE_STATE, DATA_STATE, HOME, WHEELS
 from fleet.runtime import Runtime
@@ -38,10 +37,7 @@ def folder_of(name: str) -> str:
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
     """Bring exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
     sends what is missing; files are verified by digest before they have their name. The caller has its turn."""
-    stage = cache() / "wheels" / f"send-{name}"
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True, mode=0o700)
-    try:
+    with fresh(cache() / "wheels" / f"send-{name}") as stage:
         for wheel in wheels:
             source, target = wheel.path.resolve(), stage / wheel.path.name
             try:
@@ -49,14 +45,11 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
             except OSError:
                 shutil.copy2(source, target)
         return bring(inventory.hosts, stage, folder_of(name), sum(w.size for w in wheels), runtime)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
-def forget(inventory: Inventory, hosts: Sequence[Host], folder: str, runtime: Runtime) -> None:
+def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
     """Take the carried files away again where they were installed; what fails is left to the next time."""
-    if hosts and not runtime.cancel.is_set():
-        there = replace(inventory, hosts=tuple(hosts), unselected=inventory.hosts + inventory.unselected)
+    if there.hosts and not runtime.cancel.is_set():
         options = execute.ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
         quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
         execute.run(execute.plan(there, options), quiet)

@@ -15,10 +15,11 @@ from typing import Any
 
 from fleet.errors import HostFailed, Interrupted, UsageError
 from fleet.events import Notice, Round
+from fleet.node.base.files import file_digest
 from fleet.ops.turn import cache, turn
+from fleet.ops.wheels.cache import fresh
 from fleet.ops.wheels.requirements import texts
 from fleet.ops.wheels.tags import common_tags
-from fleet.ops.wheels.wheel import digest_of
 from fleet.runtime import Runtime
 
 DONE = ".complete"
@@ -54,7 +55,7 @@ def _key(requirements: Path, options: Sequence[str]) -> str:
         digest.update(f"\0{path.name}\0{text}".encode())
         for word in re.findall(r"^\s*(\S+\.whl)\s*$", text, re.MULTILINE):
             if (path.parent / word).is_file():
-                digest.update(digest_of(path.parent / word).encode())
+                digest.update(file_digest(str(path.parent / word)).encode())
     return digest.hexdigest()[:24]
 
 
@@ -81,33 +82,15 @@ def collect(
                     f"the hosts run {minor}: conditional requirements may differ",
                 )
             )
-        work = folder.with_name(f"{key}.new")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True, mode=0o700)
         runtime.emit(Round("collecting wheels with pip", ()))
-        try:
-            _download(
-                [
-                    *pip_command(),
-                    "download",
-                    "--only-binary=:all:",
-                    "--progress-bar",
-                    "off",
-                    *options,
-                    "-d",
-                    str(work),
-                    "-r",
-                    str(requirements),
-                ],
-                runtime,
-            )
+        with fresh(folder.with_name(f"{key}.new")) as work:
+            only_wheels = ["--only-binary=:all:", "--progress-bar", "off", *options]
+            _download([*pip_command(), "download", *only_wheels, "-d", str(work), "-r", str(requirements)], runtime)
             if not any(work.glob("*.whl")):
                 raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
             (work / DONE).touch()
             shutil.rmtree(folder, ignore_errors=True)
             work.rename(folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
     return folder
 
 

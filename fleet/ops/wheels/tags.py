@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -11,6 +11,7 @@ from packaging.version import Version
 from fleet.errors import PreflightError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.ops.wheels.wheel import Wheel
+from fleet.rules.judge import groups
 
 Facts = Mapping[str, Any]
 
@@ -23,11 +24,9 @@ def kind_of(facts: Facts) -> str:
 
 def agree(facts: Mapping[str, Facts]) -> None:
     """PreflightError naming who has what, unless all interpreters are of one kind."""
-    kinds: dict[str, list[str]] = {}
-    for host, found in facts.items():
-        kinds.setdefault(kind_of(found), []).append(host)
+    kinds = groups({host: kind_of(found) for host, found in facts.items()})
     if len(kinds) > 1:
-        said = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in sorted(kinds.items(), key=lambda k: -len(k[1])))
+        said = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in kinds)
         raise PreflightError(
             f"the hosts' Pythons differ: {said}",
             kind="python",
@@ -57,8 +56,8 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
         if len(versions) > 1:
             raise UsageError(f"several versions of {name}: {', '.join(versions)}", hint="leave one of them there")
         if fitting:
-            best = min(fitting, key=lambda w: (min(ranks[t] for t in w.tags & ranks.keys()), _newest_build(w)))
-            chosen.append(best)
+            newest = sorted(fitting, key=lambda w: w.build or (0, ""), reverse=True)
+            chosen.append(min(newest, key=lambda w: min(ranks[tag] for tag in w.tags & ranks.keys())))
         else:
             refused += [_refusal(w, facts) for w in group]
     if refused:
@@ -69,11 +68,6 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
             "requirements.txt, or build them there: fleet build PATH",
         )
     return tuple(chosen)
-
-
-def _newest_build(wheel: Wheel) -> tuple[int, str]:
-    number, text = wheel.build or (0, "")
-    return -number, text
 
 
 def _too_young(wheel: Wheel, facts: Mapping[str, Facts]) -> list[str]:
@@ -93,14 +87,7 @@ def _refusal(wheel: Wheel, facts: Mapping[str, Facts]) -> str:
             f"{wheel.path.name} wants Python {wheel.requires_python}, {fold(young)} "
             f"{'have' if len(young) > 1 else 'has'} {facts[young[0]]['version']}"
         )
-    supports = facts[against[0]]["tags"]
-    return (
-        f"{wheel.path.name} does not fit {fold(against)}: Python {facts[against[0]]['version']} there, pip "
-        f"{facts[against[0]]['pip']} takes {_short(supports)}"
-    )
-
-
-def _short(tags: Iterable[str]) -> str:
-    """The best tag and the plainest, as a reader compares them: "cp311-cp311-manylinux_2_36_x86_64 and older"."""
-    first = next(iter(tags), None)
-    return f"{first} and what is older" if first else "nothing"
+    found = facts[against[0]]
+    takes = f"{found['tags'][0]} and what is older" if found["tags"] else "nothing"
+    python = f"Python {found['version']} there, pip {found['pip']} takes {takes}"
+    return f"{wheel.path.name} does not fit {fold(against)}: {python}"

@@ -16,10 +16,10 @@ from email.parser import HeaderParser
 from itertools import islice
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import InvalidWheelFilename, canonicalize_name, canonicalize_version, parse_wheel_filename
 
 from fleet.errors import UsageError
+from fleet.node.base.files import file_digest
 from fleet.ops.wheels.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
 
@@ -115,8 +115,8 @@ def _examine(path: Path) -> Wheel:
             f"{path}: damaged: {error.args[0] if error.args else error}",
             hint="download or build it again, and leave it its name",
         ) from error
-    inside = (canonicalize_name(metadata.get("Name") or ""), _version(metadata.get("Version")))
-    if inside != (name, version):
+    inside = (canonicalize_name(metadata.get("Name") or ""), metadata.get("Version") or "")
+    if inside[0] != name or canonicalize_version(inside[1]) != canonicalize_version(version):
         raise UsageError(
             f"{path}: {inside[0] or 'nameless'} {inside[1] or 'without version'} is in it",
             hint="a renamed wheel must get its name back",
@@ -127,7 +127,7 @@ def _examine(path: Path) -> Wheel:
         str(version),
         build,
         frozenset(map(str, tags)),
-        digest_of(path),
+        file_digest(str(path)),
         identity_of(rows, info),
         tuple(metadata.get_all("Requires-Dist") or ()),
         metadata.get("Requires-Python") or "",
@@ -161,13 +161,6 @@ def _rows(record: str, files: int) -> list[list[str]]:
     return rows
 
 
-def _version(text: str | None) -> Version | None:
-    try:
-        return Version(text or "")
-    except InvalidVersion:
-        return None
-
-
 def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
     """Read every byte; BadZipFile where a file is damaged, of another size than RECORD says, or would be put elsewhere
     than it seems. (Digests in RECORD are wrong in wheels that pip takes without a word.)"""
@@ -197,15 +190,6 @@ def _dist_info(names: Iterable[str], name: str) -> str:
         if f"{own[0]}/{part}" not in names:
             raise zipfile.BadZipFile(f"{own[0]}/{part} is missing")
     return own[0]
-
-
-def digest_of(path: Path) -> str:
-    """sha256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as f:
-        while block := f.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def identity_of(rows: Iterable[list[str]], info: str) -> str:
