@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from fleet import errors
-from fleet.cli.command import COMMON, SETTINGS, Helpful
+from fleet.cli.command import COMMON, SETTINGS, Verb
 from fleet.cli.launchers import REFUSED, SAME
 from fleet.cli.main import cli
 from fleet.cli.verbs import VERB_GROUPS
@@ -45,7 +45,7 @@ def _told(command: click.Command) -> str:
 def _command(command: click.Command, ctx: click.Context, level: int) -> Iterator[str]:
     name = ctx.command_path
     yield f"{'#' * level} {name}\n\n{_told(command)}\n\n```text\n{ctx.command.get_usage(ctx)}\n```\n"
-    assert isinstance(command, Helpful)
+    assert isinstance(command, Verb)
     if command.examples:
         yield "```console\n" + "".join(f"$ {example}\n" for example in command.examples) + "```\n"
     for heading, rows in command.option_rows(ctx).items():
@@ -71,7 +71,7 @@ def commands() -> str:
 
 
 def common_options() -> str:
-    assert isinstance(cli, Helpful)
+    assert isinstance(cli, Verb)
     return _options(cli.option_rows(click.Context(cli, info_name="fleet", **SETTINGS))[COMMON])
 
 

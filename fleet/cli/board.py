@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fleet.cli import terminal
 from fleet.cli.lines import Lines, label
 from fleet.cli.output import without_colours
-from fleet.cli.ranks import Scrolling
+from fleet.cli.values import Scrolling
 from fleet.events import Notice, Output
 
 QUIET_SECONDS = 5.0  # of silence that is worth a word

@@ -9,10 +9,10 @@ import click
 
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import perform
+from fleet.cli.data import show_wheels
 from fleet.cli.options import Seconds, common_options, pairs, settings_of
 from fleet.cli.output import clean, echo, talk
 from fleet.cli.progress import ProgressLine
-from fleet.cli.wheels import show_wheels
 from fleet.events import Event, Output
 
 if TYPE_CHECKING:

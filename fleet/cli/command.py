@@ -50,7 +50,7 @@ class CommonOption(click.Option):
     """An option that stands before or behind every verb; hidden where it says nothing to that verb."""
 
 
-class Helpful(click.Command):
+class Verb(click.Command):
     """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options"."""
 
     def __init__(
@@ -90,10 +90,6 @@ class Helpful(click.Command):
                     formatter.write_dl(records)
 
 
-class Verb(Helpful):
-    """A verb's command."""
-
-
 class NoSuchVerb(click.UsageError):
     """words: what was taken for a verb, and all behind it."""
 
@@ -102,7 +98,7 @@ class NoSuchVerb(click.UsageError):
         self.words, self.group = tuple(words), ctx
 
 
-class VerbGroup(Helpful, click.Group):
+class VerbGroup(Verb, click.Group):
     """A command of several; bare, it prints its help."""
 
     command_class = Verb

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from click.shell_completion import (
 )
 
 from fleet.cli.command import rest_of, spelled
+from fleet.cli.examples import shipped
 from fleet.cli.options import settings_of
 from fleet.inventory.find import LAB, find_inventory, load
 from fleet.model import Inventory
@@ -116,16 +117,6 @@ class Bash(_Line, BashComplete):
         return f"{item.type},{value}"
 
 
-class Zsh(_Line, ZshComplete):
-    """zsh"""
-
-
-class Fish(_Line, FishComplete):
-    """fish"""
-
-    source_template = _FISH
-
-
 def _split(line: str) -> list[str]:
     """A line that may end in the middle of a quoted word; what is being typed is the last item, "" behind a blank."""
     import shlex
@@ -142,8 +133,9 @@ def _split(line: str) -> list[str]:
 
 def complete(cli: click.Command, instruction: str) -> int:
     """`_FLEET_COMPLETE=bash_source fleet` prints the shell's function, which then asks with `bash_complete`."""
-    for shell in (Bash, Zsh, Fish):
-        add_completion_class(shell)
+    add_completion_class(Bash)
+    add_completion_class(type("Zsh", (_Line, ZshComplete), {}))
+    add_completion_class(type("Fish", (_Line, FishComplete), {"source_template": _FISH}))
     if instruction.endswith("_source"):
         if shell_complete(cli, {}, "fleet", VARIABLE, instruction) == 0:
             return 0
@@ -184,18 +176,6 @@ def nodeset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [CompletionItem(head + name) for name in known if name.startswith(last) and name not in there]
 
 
-def host(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """One host of the inventory."""
-    inventory = _inventory(ctx)
-    return _starting(inventory.names if inventory else (), incomplete)
-
-
-def lab_host(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """One host of the lab."""
-    inventory = _inventory(ctx, LAB)
-    return _starting(inventory.names if inventory else (), incomplete)
-
-
 def file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """A file of this machine."""
     return [CompletionItem(incomplete, type="file")]
@@ -204,19 +184,6 @@ def file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 def inventory_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """A file, or the lab's inventory."""
     return (incomplete and _starting([LAB], incomplete)) or file(ctx, param, incomplete)
-
-
-def example(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What comes with fleet."""
-    from fleet.cli.examples import shipped
-
-    return _starting(shipped(), incomplete)
-
-
-def run_here(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """A run that has a folder on this machine."""
-    runs_dir = Path(ctx.params.get("runs_dir") or "runs")
-    return _starting(sorted(path.parent.name for path in runs_dir.glob("*/events.jsonl")), incomplete)
 
 
 def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -236,3 +203,25 @@ def topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 def _starting(known: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(word) for word in known if word.startswith(incomplete)]
+
+
+def _hosts(ctx: click.Context, explicit: str | None = None) -> Iterable[str]:
+    inventory = _inventory(ctx, explicit)
+    return inventory.names if inventory else ()
+
+
+def _runs(ctx: click.Context) -> Iterable[str]:
+    """Those that have a folder on this machine."""
+    folder = Path(ctx.params.get("runs_dir") or "runs")
+    return sorted(path.parent.name for path in folder.glob("*/events.jsonl"))
+
+
+def _of(known: Callable[[click.Context], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """Completes a word of those that are known."""
+    return lambda ctx, param, incomplete: _starting(known(ctx), incomplete)
+
+
+host = _of(_hosts)
+lab_host = _of(lambda ctx: _hosts(ctx, LAB))
+run_here = _of(_runs)
+example = _of(lambda ctx: shipped())

@@ -34,7 +34,7 @@ def declared(engines: Iterable[str]) -> dict[str, tuple[EngineOption, list[str]]
 
 
 def sections(options: dict[str, tuple[EngineOption, list[str]]]) -> dict[str, list[str]]:
-    """Heading -> parameters, for Helpful."""
+    """Heading -> parameters, for Verb."""
     found: dict[str, list[str]] = {}
     for name, (_, engines) in options.items():
         found.setdefault(f"For --engine {' or '.join(engines)}", []).append(name)

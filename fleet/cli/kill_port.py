@@ -14,6 +14,7 @@ from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import clean, echo, fold, write_table
 from fleet.cli.progress import ProgressLine
+from fleet.cli.values import parse_ports
 from fleet.errors import Reason, UsageError
 
 if TYPE_CHECKING:
@@ -21,28 +22,6 @@ if TYPE_CHECKING:
     from fleet.ops.kill_port import Listener
 
 COMMAND_WIDTH = 60
-
-
-def _port(text: str) -> int:
-    # int() would take " 1_0", and digits of other scripts
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 65535 and len(text) <= 5):
-        raise ValueError(text)
-    return int(text)
-
-
-def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int]:
-    """Ports and ranges of them, "29500", "29500-29510", as a sorted list."""
-    found: set[int] = set()
-    for value in values:
-        first, dash, last = value.partition("-")
-        try:
-            ports = range(_port(first), _port(last if dash else first) + 1)
-        except ValueError:
-            raise click.BadParameter(f"{value!r}: a port is 1 to 65535, a range 29500-29510") from None
-        if not ports:
-            raise click.BadParameter(f"{value!r} is an empty range")
-        found.update(ports)
-    return sorted(found)
 
 
 @click.command("kill-port", cls=Verb, examples=("fleet kill-port 29500", "fleet kill-port -y 29500-29510"))

@@ -61,6 +61,16 @@ def lab() -> None:
     """
 
 
+def ended(hosts: Sequence[str], text: str) -> int:
+    """The end of what was done to the lab: with --json its document, else what is said of it."""
+    if settings_of().json:
+        all_well = {name: {"ok": True, "error": None} for name in hosts}
+        write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": all_well})
+    elif not settings_of().quiet:
+        talk(text)
+    return EXIT_OK
+
+
 @lab.command(examples=("fleet lab up 4", "fleet lab up 8 --link 200mbit"))
 @click.argument("count", metavar="[N]", type=int, required=False)
 @click.option("--link", metavar="RATE", help="Limit every link, both ways: 200mbit; none.")
@@ -73,28 +83,22 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
     the = the_lab()
+    folder = the.folder
     if settings_of().dry_run:
         number = count or len(the.status().hosts) or 4
-        return plans.write(
-            "lab",
-            (),
-            {"up": number, "state_dir": str(the.folder.path)},
-            lambda: [f"would bring up {number} hosts, under {the.folder.path}"],
-        )
+        lines = [f"would bring up {number} hosts, under {folder.path}"]
+        return plans.write("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
     state = the.up(count, link, disk)
     if settings_of().json:
         write_json(document(the, state))
-        return EXIT_OK
-    if settings_of().quiet:
-        return EXIT_OK
-    folder = the.folder
-    again = "" if folder.instance == "lab" else f"FLEET_LAB={folder.instance} "
-    echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
-    echo(f"inventory: {folder.inventory}")
-    echo("next:")
-    echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
-    echo(f"  {again}fleet -i lab exec -- hostname")
-    echo(f"  {again}fleet lab down")
+    elif not settings_of().quiet:
+        again = "" if folder.instance == "lab" else f"FLEET_LAB={folder.instance} "
+        echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
+        echo(f"inventory: {folder.inventory}")
+        echo("next:")
+        echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
+        echo(f"  {again}fleet -i lab exec -- hostname")
+        echo(f"  {again}fleet lab down")
     return EXIT_OK
 
 
@@ -103,17 +107,11 @@ def up(count: int | None, link: str | None, disk: str | None) -> int:
 def down() -> int:
     """End the lab and everything in it."""
     the = the_lab()
+    path = str(the.folder.path)
     if settings_of().dry_run:
-        hosts = the.status().hosts
-        return plans.write(
-            "lab", hosts, {"down": str(the.folder.path)}, lambda: [f"would end the lab under {the.folder.path}"]
-        )
+        return plans.write("lab", the.status().hosts, {"down": path}, lambda: [f"would end the lab under {path}"])
     the.down()
-    if settings_of().json:
-        write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": {}})
-    elif not settings_of().quiet:
-        talk(f"lab {the.folder.instance} is down")
-    return EXIT_OK
+    return ended((), f"lab {the.folder.instance} is down")
 
 
 @lab.command(examples=("fleet lab status", "fleet lab status --json"))
@@ -124,16 +122,15 @@ def status() -> int:
     state = the.status()
     if settings_of().json:
         write_json(document(the, state))
-        return EXIT_OK
-    if not state.hosts:
+    elif not state.hosts:
         echo(f"lab {the.folder.instance} is not up")
-        return EXIT_OK
-    rows = []
-    for name, condition in the.conditions(state).items():
-        machine = state.hosts[name]
-        pid = "-" if condition == "off" else str(machine.pid)
-        rows.append((name, machine.address, pid, machine.link or state.link or "", condition))
-    write_table(("host", "address", "pid", "link", "state"), rows, right=("pid",))
+    else:
+        rows = []
+        for name, how in the.conditions(state).items():
+            machine = state.hosts[name]
+            pid = "-" if how == "off" else str(machine.pid)
+            rows.append((name, machine.address, pid, machine.link or state.link or "", how))
+        write_table(("host", "address", "pid", "link", "state"), rows, right=("pid",))
     return EXIT_OK
 
 
@@ -146,12 +143,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
         meant = select(the.status(), nodes)
         return plans.write("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
     chosen = act(the)
-    if settings_of().json:
-        hosts = {name: {"ok": True, "error": None} for name in chosen}
-        write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": hosts})
-    elif not settings_of().quiet:
-        talk(f"{fold(chosen)}: {done}")
-    return EXIT_OK
+    return ended(chosen, f"{fold(chosen)}: {done}")
 
 
 def _state(word: str, done: str, text: str) -> None:

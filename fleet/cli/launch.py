@@ -23,8 +23,8 @@ from fleet.cli.launch_view import LaunchView
 from fleet.cli.launchers import spelled, theirs, translate
 from fleet.cli.options import Named, Seconds, common_options, runs_dir_option, settings_of
 from fleet.cli.output import clean, fold, talk, write_json
-from fleet.cli.ranks import Scrolling, ranks_option
 from fleet.cli.slips import with_options
+from fleet.cli.values import Scrolling, ranks_option
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
 from fleet.events import Notice

@@ -120,17 +120,13 @@ def remind(ctx: click.Context) -> None:
         talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
 
 
-def run(argv: Sequence[str], obj: Any = None, *, typed: bool = False) -> int:
+@hints.of_line()
+def run(argv: Sequence[str], *, typed: bool = False) -> int:
     """Run one fleet command line in this process; returns its exit code. Also what playbook steps call. typed: somebody
     did type it, and may be reminded of something."""
-    with hints.of_line():
-        return _run(argv, obj, typed)
-
-
-def _run(argv: Sequence[str], obj: Any, typed: bool) -> int:
     ctx: click.Context | None = None
     try:
-        with cli.make_context("fleet", list(argv), obj=obj) as ctx:
+        with cli.make_context("fleet", list(argv)) as ctx:
             hints.remember(settings_of(ctx))
             ctx.meta[TYPED] = ("fleet", *argv)
             begun = time.monotonic()

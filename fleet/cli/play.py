@@ -17,11 +17,11 @@ from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.context import load_inventory
 from fleet.cli.examples import find, shipped
 from fleet.cli.main import cli, run
-from fleet.cli.masks import hidden, masked
 from fleet.cli.options import Settings, common_options, pairs, settings_of
 from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
+from fleet.inventory import secret as secrets
 from fleet.inventory import select
 from fleet.model import Inventory
 from fleet.playbook import Param, Step, load, starting_at
@@ -31,6 +31,9 @@ from fleet.tasks.named import NamedTasks
 # told once for the whole playbook, or per step by its own key ("on")
 _OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
+
+
+ENV_OPTIONS = ("--env", "--env-expand")
 
 
 def command_of(verb: str) -> click.Command:
@@ -222,3 +225,20 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
     if isinstance(verbs, JsonVerbs):
         write_json({"verb": "play", "ok": code == EXIT_OK, "exit_code": code, "hosts": {}, "steps": verbs.steps})
     return code
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """A step's argv as it may be shown: values of variables are often secrets."""
+    return secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
+
+
+def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
+    """--var words as they may be shown, to be copied: without values that a step hides and that seem secret."""
+    masks = [word for step in steps for word, seen in zip(step.argv, masked(step.argv), strict=True) if word != seen]
+    out = []
+    for word in vars_:
+        name, _, value = word.partition("=")
+        filled = [each for each in masks if value and value in each]
+        secret = any(secrets.SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
+        out.append(f"{name}=***" if secret else word)
+    return out

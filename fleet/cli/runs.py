@@ -15,12 +15,11 @@ from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, us
 from fleet.cli.launch import follow as follow_run
 from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
 from fleet.cli.output import clean, echo, fold, talk, write_json, write_table
-from fleet.cli.ranks import Scrolling, ranks, ranks_option
 from fleet.cli.shown import Shown
-from fleet.cli.when import when
+from fleet.cli.values import Scrolling, ranks, ranks_option, size, when
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
-from fleet.rules.units import bytes_of, counted, seconds, size_text
+from fleet.rules.units import counted, seconds, size_text
 
 if TYPE_CHECKING:
     from fleet.ops.runs.local import LocalRun
@@ -146,12 +145,6 @@ def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> 
         use_inventory(hosts_here(runs_dir / run_id))
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is not None and bytes_of(value) is None:
-        raise click.BadParameter(f"{value!r} is no size: 50GB, 1.5TiB")
-    return None if value is None else bytes_of(value)
-
-
 @click.command(
     "runs",
     cls=Verb,
@@ -162,7 +155,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     "--keep", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Not the newest N."
 )
 @click.option("--days", type=click.FloatRange(min=0), default=0.0, metavar="D", help="Only those older than D days.")
-@click.option("--max-size", callback=_size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
+@click.option("--max-size", callback=size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @RUNS_DIR
 @without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")

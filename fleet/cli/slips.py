@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 from click.core import ParameterSource
 
-from fleet.cli.command import CommonOption, Helpful, NoSuchVerb, one_spelling
+from fleet.cli.command import CommonOption, NoSuchVerb, Verb, one_spelling
 from fleet.cli.launchers import REFUSED
 from fleet.cli.verbs import VERBS
 from fleet.errors import UsageError
@@ -28,7 +28,7 @@ def told(error: click.ClickException, argv: Sequence[str]) -> UsageError:
         return UsageError(message, hint=hint)
     if isinstance(error, click.NoSuchOption):
         return _option(error, ctx, argv, hint)
-    if isinstance(error, click.MissingParameter) and isinstance(ctx.command, Helpful) and ctx.command.examples:
+    if isinstance(error, click.MissingParameter) and isinstance(ctx.command, Verb) and ctx.command.examples:
         hint = ctx.command.examples[0]
     elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message):
         params = ctx.command.params

@@ -8,7 +8,7 @@ from fleet.cli.command import Verb, completed
 from fleet.cli.context import perform
 from fleet.cli.options import common_options
 from fleet.cli.output import clean, echo, talk
-from fleet.cli.ranks import ranks
+from fleet.cli.values import ranks
 from fleet.model import Report
 from fleet.ops.launch.stacks import told
 from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_text, remarks

@@ -144,8 +144,7 @@ def sync(
         raise UsageError("--force is for code: data and wheels delete nothing")
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
-    from fleet.cli.data import DataLine, show_data
-    from fleet.cli.wheels import show_wheels
+    from fleet.cli.data import DataLine, show_data, show_wheels
     from fleet.ops.sync.section import Section, read_section
 
     inventory = load_inventory()

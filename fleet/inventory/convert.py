@@ -46,14 +46,6 @@ def _as_data(host: Host) -> dict[str, Any]:
     return {**data, "env": dict(host.env), "devices": None if host.devices is None else list(host.devices)}
 
 
-def _names(inventory: Inventory) -> str:
-    return "".join(f"{name}\n" for name in inventory.names)
-
-
-def _nodeset(inventory: Inventory) -> str:
-    return fold(inventory.names) + "\n"
-
-
 def _deepspeed(inventory: Inventory) -> str:
     """DeepSpeed reads up to slots=N and skips what stands behind it; fleet reads all of it back."""
     chosen = "@".join(h.name if h.devices is None else f"{h.name}:{_devices(h)}" for h in inventory.hosts)
@@ -176,17 +168,13 @@ def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _json(inventory: Inventory) -> str:
-    return json.dumps(report(inventory).as_json()) + "\n"
-
-
 FORMATS: dict[str, Callable[[Inventory], str]] = {
-    "names": _names,
-    "nodeset": _nodeset,
+    "names": lambda inventory: "".join(f"{name}\n" for name in inventory.names),
+    "nodeset": lambda inventory: fold(inventory.names) + "\n",
     "deepspeed": _deepspeed,
     "mpi": _mpi,
     "pdsh": _pdsh,
     "ssh-config": _ssh_config,
     "ansible": _ansible,
-    "json": _json,
+    "json": lambda inventory: json.dumps(report(inventory).as_json()) + "\n",
 }

@@ -20,7 +20,7 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli import data, kill_port, launch_summary, setup_ssh, sync, terminal, wheels
+from fleet.cli import data, kill_port, launch_summary, setup_ssh, sync, terminal
 from fleet.cli import exec as exec_verb
 from fleet.cli.board import KEYS
 from fleet.cli.context import finish
@@ -28,7 +28,7 @@ from fleet.cli.launch_view import LaunchView
 from fleet.cli.main import run
 from fleet.cli.output import write_folded
 from fleet.cli.progress import ProgressLine
-from fleet.cli.ranks import Scrolling
+from fleet.cli.values import Scrolling
 from fleet.errors import ConnectError, DeadlineError
 from fleet.events import Finished, Notice, Output, Progress, Round, Started
 from fleet.model import Report, Result
@@ -193,7 +193,7 @@ def sync_and_wheels() -> None:
             0,
             {"wheels": [{"name": n, "version": "1.2.3"} for n in there]},
         ),
-        wheels.show_wheels,
+        data.show_wheels,
     )
     line = data.DataLine("receiving")
     line.feed(Round("", tuple(GPUS[:4])))

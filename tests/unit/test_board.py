@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.cli.board import Board, clock
-from fleet.cli.ranks import Scrolling
 from fleet.cli.shown import Shown
+from fleet.cli.values import Scrolling
 from fleet.events import Notice, Output
 
 NAMES = [f"gpu{n:02}" for n in range(1, 65)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.command import SETTINGS, Helpful
+from fleet.cli.command import SETTINGS, Verb
 from fleet.cli.main import cli, run
 from fleet.cli.play import CliVerbs
 from fleet.cli.verbs import VERB_GROUPS, VERBS
@@ -62,7 +62,7 @@ def test_help_of_a_verb_is_what_its_own_option_says_and_fits(
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_two_examples_each_and_fleet_takes_them(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     command = COMMANDS[words]
-    assert isinstance(command, Helpful) and len(command.examples) >= 2
+    assert isinstance(command, Verb) and len(command.examples) >= 2
     for example in command.examples:
         assert f"  $ {example}\n" in help_of(words, capsys)
         accept(example)
