@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import perform
 from fleet.cli.data import show_wheels
+from fleet.cli.lines import Lines
 from fleet.cli.options import Seconds, common_options, pairs, settings_of
 from fleet.cli.output import clean, echo, talk
 from fleet.cli.progress import ProgressLine
 from fleet.events import Event, Output
-
-if TYPE_CHECKING:
-    from fleet.model import Report
-
-
-# of a line without end, the log has all and the terminal this much
-LINE_BYTES = 1 << 16
+from fleet.model import Report
 
 
 class BuildTalk(ProgressLine):
@@ -29,15 +23,13 @@ class BuildTalk(ProgressLine):
     def __init__(self, *, log: bool) -> None:
         super().__init__("sending", quiet=not log)
         self._log = log
-        self._rest = b""
+        self._lines = Lines()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Output):
-            *lines, rest = (self._rest + event.data).split(b"\n")
-            self._rest = rest[-LINE_BYTES:]
-            for line in lines if self._log else ():
-                text = line.decode("utf-8", "replace").rpartition("\r")[2]
-                talk(f"{click.style(event.host + ':', dim=True)} {clean(text)}", wrap=False)
+            for line in self._lines.feed(event.data) if self._log else ():
+                text = clean(line.decode("utf-8", "replace"))
+                talk(f"{click.style(event.host + ':', dim=True)} {text}", wrap=False)
         else:
             super().__call__(event)
 

@@ -17,11 +17,11 @@ from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, clean_lines, echo, fold
 from fleet.cli.terminal import cells, pad
 from fleet.engines import DEFAULT, ENGINES
+from fleet.model import Report
 from fleet.rules.matrix import Cell, Matrix, matrix
 from fleet.rules.units import counted
 
 if TYPE_CHECKING:
-    from fleet.model import Report
     from fleet.ops.check import Checked
     from fleet.rules.causes import Cause
     from fleet.rules.rule import Finding

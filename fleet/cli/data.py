@@ -29,17 +29,17 @@ class DataLine(ProgressLine):
         self._seen: deque[tuple[float, float]] = deque()
 
     def words(self, seconds: float) -> list[str]:
-        receiving = {name: total for name, total in self._total.items() if total}
+        receiving = {name: event.total for name, event in self._last.items() if event.total}
         if not receiving:
             return []
-        shares = {name: min(1.0, self._done[name] / total) for name, total in receiving.items()}
+        shares = {name: min(1.0, self._last[name].done / total) for name, total in receiving.items()}
         share = sum(shares.values()) / len(shares)
         parts = [f"{100 * share:.0f}% of {size_text(max(receiving.values()))} each"]
-        rate = self._rate(seconds, sum(self._done[name] for name in receiving) / len(receiving))
+        rate = self._rate(seconds, sum(self._last[name].done for name in receiving) / len(receiving))
         if rate:
             parts.append(f"{size_text(rate)}/s")
             left = max(
-                (total - self._done[name] for name, total in receiving.items() if self._state[name] != "away"),
+                (total - self._last[name].done for name, total in receiving.items() if self._last[name].what != "away"),
                 default=0.0,
             )
             parts += [f"{left / rate:.0f} s left"] if left else []
@@ -60,14 +60,15 @@ class DataLine(ProgressLine):
 
     def _each(self, shares: Mapping[str, float]) -> list[str]:
         return [
-            f"{clean(name)} " + (f"{100 * share:.0f}%" if self._state[name] == "receiving" else self._state[name])
+            f"{clean(name)} "
+            + (f"{100 * share:.0f}%" if self._last[name].what == "receiving" else self._last[name].what)
             for name, share in sorted(shares.items())
         ]
 
     def _states(self, shares: Mapping[str, float]) -> list[str]:
         groups: dict[str, list[str]] = {}
         for name in shares:
-            groups.setdefault(self._state[name], []).append(name)
+            groups.setdefault(self._last[name].what, []).append(name)
         parts = [
             f"{len(names)} {state}" + (f" ({fold(names)})" if state == "away" else "")
             for state, names in groups.items()

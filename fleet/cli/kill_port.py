@@ -16,9 +16,9 @@ from fleet.cli.output import clean, echo, fold, write_table
 from fleet.cli.progress import ProgressLine
 from fleet.cli.values import parse_ports
 from fleet.errors import Reason, UsageError
+from fleet.model import Report
 
 if TYPE_CHECKING:
-    from fleet.model import Report
     from fleet.ops.kill_port import Listener
 
 COMMAND_WIDTH = 60

@@ -24,8 +24,9 @@ from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import secret as secrets
 from fleet.inventory import select
 from fleet.model import Inventory
-from fleet.playbook import Param, Step, load, starting_at
-from fleet.playbook import play as run_steps
+from fleet.playbook.read import load
+from fleet.playbook.steps import Param, Step, starting_at
+from fleet.playbook.steps import play as run_steps
 from fleet.tasks.named import NamedTasks
 
 # told once for the whole playbook, or per step by its own key ("on")

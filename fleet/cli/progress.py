@@ -33,10 +33,7 @@ class ProgressLine:
         self._what = what
         self._quiet = quiet
         self._lock = threading.Lock()
-        self._done: dict[str, float] = {}
-        self._total: dict[str, float] = {}
-        self._state: dict[str, str] = {}
-        self._counted = False
+        self._last: dict[str, Progress] = {}
         self._hosts: tuple[str, ...] = ()
         self._at_work: dict[str, str] = {}
         self._through: set[str] = set()
@@ -69,16 +66,12 @@ class ProgressLine:
         """Only what the line is made of."""
         with self._lock:
             if isinstance(event, Round):
-                for last in (self._at_work, self._through, self._done, self._total, self._state):
+                for last in (self._at_work, self._through, self._last):
                     last.clear()
-                self._hosts, self._round, self._counted = event.hosts, event.what, False
+                self._hosts, self._round = event.hosts, event.what
                 self._begun = time.monotonic()
             elif isinstance(event, Progress):
-                name = event.host or ""
-                self._done[name] = event.done
-                self._total[name] = event.total or 0
-                self._state[name] = event.what
-                self._counted = event.unit == "count"
+                self._last[event.host or ""] = event
             elif isinstance(event, Started):
                 self._at_work[event.host] = event.what
             elif isinstance(event, Finished):
@@ -105,10 +98,14 @@ class ProgressLine:
         """What is to be seen at `now`: one line, or none where no work is under way."""
         with self._lock:
             seconds = now - self._begun
-            if not self._hosts and not self._total:
+            if not self._hosts and not self._last:
                 return [f"{self._round} ... {seconds:.0f} s"] if self._round else []
             words = self.words(seconds)
-            names = self._names() if seconds >= NAMES_SECONDS and (not words or self._is_nearly_over()) else ""
+            names = (
+                self._names()
+                if seconds >= NAMES_SECONDS and (not words or 2 * len(self._at_work) <= len(self._hosts))
+                else ""
+            )
             line = self._line(words, names, seconds)
             room = terminal.width(sys.stderr)
             if room is not None and names:  # rather the names are cut than what stands behind them
@@ -117,13 +114,13 @@ class ProgressLine:
                 line = self._line(words, short, seconds)
             return [line]
 
-    def _is_nearly_over(self) -> bool:
-        return 2 * len(self._at_work) <= len(self._hosts)
+    def _counted(self) -> bool:
+        return any(event.unit == "count" for event in self._last.values())
 
     def _line(self, words: list[str], names: str, seconds: float) -> str:
         """ "installing: waiting for gpu[07,12] (2 of 64) ... 4 s"."""
         at, of = len(self._at_work), len(self._hosts)
-        parts = [] if names or self._counted else [f"{len(self._through)} of {of} hosts"]
+        parts = [] if names or self._counted() else [f"{len(self._through)} of {of} hosts"]
         parts += words
         if names:
             parts.append(f"waiting for {names}{f' ({at} of {of})' if of > 1 else ''} ... {seconds:.0f} s")
@@ -133,11 +130,12 @@ class ProgressLine:
 
     def words(self, seconds: float) -> list[str]:
         """What the line says of the amounts, `seconds` after the beginning of the round."""
-        total, done = sum(self._total.values()), sum(self._done.values())
+        total = sum(event.total or 0 for event in self._last.values())
+        done = sum(event.done for event in self._last.values())
         if not total:
             return []
-        if self._counted:
-            return [f"{next(iter(self._state.values()))}: {done:.0f} of {total:.0f}"]
+        if self._counted():
+            return [f"{next(iter(self._last.values())).what}: {done:.0f} of {total:.0f}"]
         rate = done / max(seconds, 0.001)
         left = f", {(total - done) / rate:.0f} s left" if 0 < done < total else ""
         return [f"{self._what} {100 * done / total:3.0f}% of {size_text(total)}, {size_text(rate)}/s{left}"]

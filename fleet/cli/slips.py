@@ -107,7 +107,7 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:
     """ "fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
-    from fleet.playbook import option  # it brings YAML: not for a misspelt verb
+    from fleet.playbook.steps import option
 
     begin = f"fleet {ctx.command.name} "
     if hint is None or not hint.startswith(begin):

@@ -3,7 +3,6 @@ fleet itself is."""
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -19,17 +18,14 @@ from fleet.transport.base import Transport
 def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
     """An Emit that passes all on, and tells of each host that is through."""
     begun: dict[str, tuple[float, str]] = {}
-    lock = threading.Lock()
 
     def told(event: Event) -> None:
         emit(event)
         if isinstance(event, Started):
-            with lock:
-                since, _ = begun.get(event.host, (time.monotonic(), ""))
-                begun[event.host] = since, event.what
+            since, _ = begun.get(event.host, (time.monotonic(), ""))
+            begun[event.host] = since, event.what
         elif isinstance(event, Finished):
-            with lock:
-                since, what = begun.pop(event.host, (time.monotonic(), ""))
+            since, what = begun.pop(event.host, (time.monotonic(), ""))
             error = event.result.error
             how = "ok" if event.result.ok else error.kind if error else f"exit status {event.result.exit_status}"
             what = what if what != "connecting" else ""  # how everything begins

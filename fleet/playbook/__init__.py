@@ -14,12 +14,3 @@ the verb's own command alone, which this module sees through `Verbs`. Scalars ke
 written with (`0.10` stays `0.10`). `${name}` is replaced by variables of the playbook, never by the
 environment (`${playbook_dir}` is the folder it lies in); `$${` is a literal `${`.
 """
-
-from fleet.playbook.read import load as load
-from fleet.playbook.read import option as option
-from fleet.playbook.read import parse as parse
-from fleet.playbook.steps import Param as Param
-from fleet.playbook.steps import Step as Step
-from fleet.playbook.steps import Verbs as Verbs
-from fleet.playbook.steps import play as play
-from fleet.playbook.steps import starting_at as starting_at

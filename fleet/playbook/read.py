@@ -10,7 +10,7 @@ from pathlib import Path
 from fleet.errors import FleetError, InventoryError
 from fleet.inventory.fields import ENV_NAME, shown, suggest
 from fleet.inventory.yaml_tree import Tree, read_tree
-from fleet.playbook.steps import Param, Step, Verbs
+from fleet.playbook.steps import Param, Step, Verbs, option
 
 STEP_KEYS = ("name", "on", "ignore-errors")
 # what a step calls otherwise than the command line
@@ -47,11 +47,6 @@ def parse(
 def _near(word: str, known: Iterable[str]) -> str | None:
     known = list(known)
     return suggest(word, known) or ("known here: " + ", ".join(known) if known else None)
-
-
-def option(name: str, value: str) -> list[str]:
-    """As one would type it, whatever the value starts with."""
-    return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
 def operands(words: list[str]) -> list[str]:

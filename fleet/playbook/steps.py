@@ -10,6 +10,11 @@ from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from fleet.inventory.fields import suggest
 
 
+def option(name: str, value: str) -> list[str]:
+    """As one would type it, whatever the value starts with."""
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
+
+
 @dataclass(frozen=True)
 class Param:
     """One thing a verb can be told. flag/value: options, spelled `on` (and `off`); argument: positional."""

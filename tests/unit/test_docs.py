@@ -17,7 +17,7 @@ from fleet.cli.verbs import VERBS
 from fleet.errors import InventoryError
 from fleet.inventory import load as load_inventory
 from fleet.ops.sync.section import read_section
-from fleet.playbook import load, parse
+from fleet.playbook.read import load, parse
 from fleet.rules.judge import Finding
 from tests.command_lines import accept
 from tests.pages import BLOCKS, PAGES, ROOT, Block, prose

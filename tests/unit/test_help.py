@@ -16,7 +16,7 @@ from fleet.cli.main import cli, run
 from fleet.cli.play import CliVerbs
 from fleet.cli.verbs import VERB_GROUPS, VERBS
 from fleet.errors import InventoryError
-from fleet.playbook import parse
+from fleet.playbook.read import parse
 from tests.command_lines import accept
 
 

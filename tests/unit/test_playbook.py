@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fleet.cli.main import run
 from fleet.errors import FleetError, InventoryError, UsageError
-from fleet.playbook import Param, load, parse, play, starting_at
+from fleet.playbook.read import load, parse
+from fleet.playbook.steps import Param, play, starting_at
 
 
 class FakeVerbs:
