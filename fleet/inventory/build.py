@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from fleet.errors import InventoryError
 from fleet.inventory.fields import OF_ONE_HOST, FieldError, address, printable, shown
-from fleet.inventory.groups import Groups, canonical
 from fleet.inventory.nodeset import MAX_HOSTS, expand
+from fleet.inventory.select import Groups, canonical
 from fleet.model import Host, Inventory
 
 

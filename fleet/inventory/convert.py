@@ -15,9 +15,9 @@ import yaml
 
 from fleet.errors import InventoryError
 from fleet.inventory.build import hops
-from fleet.inventory.groups import ALL
 from fleet.inventory.hostfile import quote
 from fleet.inventory.nodeset import fold
+from fleet.inventory.select import ALL
 from fleet.inventory.write import fields_of
 from fleet.model import Host, Inventory, Report, Result
 

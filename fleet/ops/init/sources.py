@@ -14,8 +14,8 @@ from fleet.errors import InventoryError
 from fleet.inventory.build import Builder
 from fleet.inventory.fields import NAME, FieldError, is_ipv6, parse_field, shown
 from fleet.inventory.find import decode, is_yaml
-from fleet.inventory.groups import canonical
 from fleet.inventory.hostfile import read_lines
+from fleet.inventory.select import canonical
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Host, Inventory
 from fleet.ops.setup_ssh import config_block
