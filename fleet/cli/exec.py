@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Literal
 
 import click
@@ -19,7 +20,7 @@ from fleet.cli.progress import ProgressLine
 from fleet.cli.slips import fleets_own, with_options
 from fleet.errors import UsageError
 from fleet.events import Event, Output
-from fleet.model import Report
+from fleet.model import Result
 
 LINE_BYTES = 1 << 20  # what has no newline by then gets one
 
@@ -54,6 +55,21 @@ class PrefixedLines(ProgressLine):
         with terminal.aside():
             out.buffer.write(f"{key[0]}: ".encode() + line + b"\n")
             out.buffer.flush()
+
+
+def line_for(no_fold: bool) -> ProgressLine:
+    """What shows a command under way, and what it prints: as it comes where it is not to be folded."""
+    quiet = settings_of().silent
+    return PrefixedLines(quiet=quiet) if no_fold and not settings_of().json else ProgressLine(quiet=quiet)
+
+
+def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
+    """What the hosts printed, as far as the line has not shown it."""
+    if isinstance(line, PrefixedLines):
+        line.flush()
+    else:
+        write_folded(results, "stdout")
+        write_folded(results, "stderr")
 
 
 class Exec(Verb):
@@ -114,19 +130,9 @@ def exec_(
     plan = the_fleet().plan.exec(argv, shell=line, timeout=timeout, keep=keep, env_of=env_of)
     if settings.dry_run:
         return plans.tell(plan)
-    quiet = settings.silent
-    progress = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
-
-    def show(report: Report) -> None:
-        if isinstance(progress, PrefixedLines):
-            progress.flush()
-        else:
-            write_folded(report.results, "stdout")
-            write_folded(report.results, "stderr")
-
-    with progress:
+    with line_for(no_fold) as progress:
         report = plan.run(progress)
-    code = finish(report, show, asked_for=True)
+    code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
     if (
         len(argv) == 1
         and len(argv[0].split()) > 1

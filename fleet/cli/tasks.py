@@ -12,9 +12,9 @@ import click
 
 from fleet.cli import plans, terminal
 from fleet.cli.context import CliFleet, ask, finish, interruptible, load_everyone, load_inventory
-from fleet.cli.exec import PrefixedLines
+from fleet.cli.exec import line_for, show_outputs
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, echo, talk, write_folded, write_json
+from fleet.cli.output import clean, echo, talk, write_json
 from fleet.cli.progress import ProgressLine
 from fleet.errors import EXIT_OK, FleetError, UsageError
 from fleet.model import Inventory, Report
@@ -103,10 +103,8 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
         plan = TasksPlan(file, tuple(file.steps(meant, selected, chosen=settings.hosts is not None)))
         if settings.dry_run:
             return plans.tell(plan)
-        quiet = settings.silent
         with ExitStack() as stack:
-            shown = PrefixedLines(quiet=quiet) if no_fold and not settings.json else ProgressLine(quiet=quiet)
-            progress = stack.enter_context(shown)
+            progress = stack.enter_context(line_for(no_fold))
             stack.enter_context(aside(settings.json))
             passwords = ground.password_for if settings.transport == DEFAULT else None
             ground.runtime = stack.enter_context(fleet.runtime(progress, passwords))
@@ -126,11 +124,7 @@ def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None
         return
     if count > 1 and not settings.quiet:
         talk(click.style(f"# {clean(step.words)}", bold=True))
-    if isinstance(progress, PrefixedLines):
-        progress.flush()
-    else:
-        write_folded(report.results, "stdout")
-        write_folded(report.results, "stderr")
+    show_outputs(report.results, progress)
 
 
 def show_task(file: TaskFile, name: str) -> int:

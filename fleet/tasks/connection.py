@@ -139,7 +139,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     @property
     def sink(self) -> Sink | None:
         """Of the host whose task opened it; of a group's connections, each host's own."""
-        return self.owner or current_sink() or ground().sinks.get(self.known.name)
+        return self.owner or current_sink()
 
     def _remote_runner(self) -> RemoteRunner:
         return RemoteRunner(context=self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -83,14 +83,10 @@ class Printed:
 
 @contextmanager
 def printed_by_host() -> Iterator[None]:
-    before = sys.stdout, sys.stderr
-    out: Any = Printed("stdout", before[0])
-    err: Any = Printed("stderr", before[1])
-    sys.stdout, sys.stderr = out, err
-    try:
+    out: Any = Printed("stdout", sys.stdout)
+    err: Any = Printed("stderr", sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
         yield
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 @dataclass
@@ -102,7 +98,6 @@ class Ground:
     runtime: Runtime | None = None
     config: SshConfig = field(default_factory=lambda: SshConfig(Path.home()))
     passwords: dict[str, str] = field(default_factory=dict)
-    sinks: dict[str, Sink] = field(default_factory=dict)
     opened: list[Callable[[], None]] = field(default_factory=list)
 
     def close(self) -> None:

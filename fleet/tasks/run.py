@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -99,8 +98,7 @@ class _Running:
         if self.step.where == "each":
             return over(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
         if self.step.where == "group":
-            with self._sinks_of(hosts):
-                return self._left_behind(lambda: self._group(hosts, made))
+            return self._left_behind(lambda: self._group(hosts, made))
         self._left_behind(self._here)
         return ()
 
@@ -113,14 +111,6 @@ class _Running:
 
     def _sink(self, host: Host) -> Sink:
         return Sink(host.name, self.runtime.emit, self.spool)
-
-    @contextmanager
-    def _sinks_of(self, hosts: tuple[Host, ...]) -> Iterator[None]:
-        ground().sinks = {host.name: self._sink(host) for host in hosts}
-        try:
-            yield
-        finally:
-            ground().sinks = {}
 
     def _one(self, host: Host, made: dict[str, Any]) -> Result:
         sink = self._sink(host)
@@ -139,9 +129,12 @@ class _Running:
     def _group(self, hosts: tuple[Host, ...], made: dict[int, dict[str, Any]]) -> tuple[Result, ...]:
         call = self.step.call
         ended: dict[str, BaseException] = {}
-        with ExitStack() as stack:
-            each = [connection.Connection(**made[id(host)], config=self.config) for host in hosts]
-            group = stack.enter_context(connection.Group.from_connections(each))
+        each: list[tuple[Host, Sink]] = [(host, self._sink(host)) for host in hosts]
+        connections = []
+        for host, sink in each:
+            with printing_to(sink):  # whose the connection is from then on
+                connections.append(connection.Connection(**made[id(host)], config=self.config))
+        with connection.Group.from_connections(connections) as group:
             try:
                 call.task.body(group, *call.args, **call.kwargs)
             except GroupException as error:
@@ -150,10 +143,10 @@ class _Running:
             except (Exception, SystemExit) as error:
                 raise self._as_error(error) from error
         return tuple(
-            self._ended(host, ended[host.name], ground().sinks[host.name])
+            self._ended(host, ended[host.name], sink)
             if host.name in ended
-            else Result(host.name, True, 0, *ground().sinks[host.name].whole())
-            for host in hosts
+            else Result(host.name, True, 0, *sink.whole())
+            for host, sink in each
         )
 
     def _here(self) -> None:
