@@ -73,11 +73,7 @@ class Stream:
         spool.held += len(data)  # where two threads count at once it is not exact, and need not be
         if len(rest) > HELD_EACH or (self._extents or spool.held > HELD_ALL) and len(rest) > BLOCK:
             at, spool.held = spool.put(rest), spool.held - len(rest)
-            if self._extents and sum(self._extents[-1]) == at:
-                at, before = self._extents.pop()
-                self._extents.append((at, before + len(rest)))
-            else:
-                self._extents.append((at, len(rest)))
+            self._extents.append((at, len(rest)))
             rest.clear()
 
     def whole(self) -> bytes | Spooled:

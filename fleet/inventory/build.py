@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NoReturn
 
 from fleet.errors import InventoryError
@@ -122,20 +123,16 @@ class Builder:
     def _check_jumps(self) -> None:
         """A path of jump hosts must end."""
         jumps = {h.name: hops(h) & self.lines.keys() for h in self._hosts}
-        for start in jumps:
-            path, todo = set[str](), list(jumps[start])
-            while todo:
-                hop = todo.pop()
-                if hop == start:
-                    self.fail(
-                        self.lines[start],
-                        "its proxy_jump leads back to itself",
-                        host=start,
-                        hint="the jump host itself takes proxy_jump: null",
-                    )
-                if hop not in path:
-                    path.add(hop)
-                    todo += jumps[hop]
+        try:
+            TopologicalSorter(jumps).prepare()
+        except CycleError as error:
+            start = next(name for name in jumps if name in error.args[1])
+            self.fail(
+                self.lines[start],
+                "its proxy_jump leads back to itself",
+                host=start,
+                hint="the jump host itself takes proxy_jump: null",
+            )
 
 
 def hops(host: Host) -> set[str]:

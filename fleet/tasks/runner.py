@@ -7,6 +7,7 @@ import codecs
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from shlex import quote
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from invoke.runners import Local, Runner
 from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import ENV_NAME
 from fleet.ops.execute import END_SECONDS, SILENCE_SECONDS
+from fleet.runtime import Runtime
 from fleet.tasks.ground import Printed, current_sink, ground
 from fleet.transport.command import Command, Words, one_line, word
 
@@ -39,6 +41,7 @@ class _Shown(Runner):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sink = getattr(self.context, "sink", None) or current_sink()
+        self._undo: Callable[[], None] = lambda: None
 
     def write_our_output(self, stream: Any, string: str) -> None:
         if self.sink is not None and isinstance(stream, Printed):
@@ -49,6 +52,13 @@ class _Shown(Runner):
     def respond(self, buffer_: list[str]) -> None:
         if self.watchers:  # else all that came would be put together at every piece, for nobody
             super().respond(buffer_)
+
+    def ended_by_cancel(self, runtime: Runtime, end: Callable[[], object]) -> None:
+        self._undo = runtime.cancel.on_set(lambda: threading.Thread(target=end, daemon=True).start())
+
+    def stop(self) -> None:
+        super().stop()
+        self._undo()
 
     @property
     def typed_into(self) -> bool:
@@ -63,14 +73,12 @@ class LocalRunner(_Shown, Local):
         super().start(command, shell, env)
         runtime = ground().runtime
         if runtime is not None and not self.using_pty:
-            self._undo = runtime.cancel.on_set(self.process.terminate)
+            self.ended_by_cancel(runtime, self.process.terminate)
         if not self.typed_into:
             self.close_proc_stdin()
 
     def stop(self) -> None:
         super().stop()
-        if hasattr(self, "_undo"):
-            self._undo()
         if process := getattr(self, "process", None):
             for pipe in (process.stdin, process.stdout, process.stderr):
                 pipe.close()
@@ -145,10 +153,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         super().start(f"exec sh -c {quote(line)}", shell, {})
         if given and not self.using_pty:
             self.channel.sendall(os.fsencode(one_line(f"export {given}") + "\n"))
-        undo = (
-            ground().running().cancel.on_set(lambda: threading.Thread(target=self.channel.close, daemon=True).start())
-        )
-        self._undo = undo
+        self.ended_by_cancel(ground().running(), self.channel.close)
         if not self.typed_into:
             self.close_proc_stdin()
 
@@ -160,8 +165,3 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         if ground().running().cancel.is_set():
             raise Interrupted("interrupted", host=self.context.known.name)
         return super().returncode()
-
-    def stop(self) -> None:
-        super().stop()
-        if hasattr(self, "_undo"):
-            self._undo()
