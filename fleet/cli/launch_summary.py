@@ -8,9 +8,9 @@ import click
 
 from fleet.cli.hints import as_typed
 from fleet.cli.launch_view import LaunchView
+from fleet.cli.lines import who
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, fold, hint_line, talk, write_failures
-from fleet.cli.tracebacks import who
 from fleet.model import Report
 from fleet.rules.launch import UNDYING
 from fleet.rules.units import counted

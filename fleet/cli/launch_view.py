@@ -18,10 +18,9 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.board import KEYS, Board
-from fleet.cli.lines import last_state, write_line
+from fleet.cli.lines import Tracebacks, last_state, who, write_line
 from fleet.cli.output import clean, talk, write_json
 from fleet.cli.progress import ProgressLine
-from fleet.cli.tracebacks import Tracebacks, who
 from fleet.cli.values import Scrolling
 from fleet.errors import Reason
 from fleet.events import Event, Notice, Output, Round

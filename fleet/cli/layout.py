@@ -32,18 +32,14 @@ def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
         assert label is not None
         indent = label.end() if label.group(1) else label.end() + 2
     lead = line[: len(line) - len(line.lstrip(" "))]
-    pieces, now, used = [], lead, len(lead)
-    begun = False
-    at = len(lead)
+    pieces, now, at = [], lead, len(lead)
     for word in _WORD.finditer(line, at):
         blanks = line[at : word.start()]
-        size = cells(word.group())
-        if begun and used + len(blanks) + size > width:
+        if now.strip() and cells(now + blanks + word.group()) > width:
             pieces.append(now + tail)
-            now, used, blanks = " " * indent, indent, ""
+            now, blanks = " " * indent, ""
         now += blanks + word.group()
-        used += len(blanks) + size
-        begun, at = True, word.end()
+        at = word.end()
     return [*pieces, now]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.cli.launch_summary import show_summary
 from fleet.cli.launch_view import LaunchView
-from fleet.cli.tracebacks import HOLD_SECONDS, Stream, Tracebacks
+from fleet.cli.lines import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.launch.folder import RunFolder
