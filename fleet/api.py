@@ -71,7 +71,7 @@ def open(
     questions by yes or no; None: nobody can.
     InventoryError when it is not there, or not understood.
     """
-    from fleet.inventory import find_inventory, load
+    from fleet.inventory.find import find_inventory, load
 
     if not isinstance(inventory, Inventory):
         inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
@@ -90,7 +90,7 @@ def reopen(
     """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
 
     env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing."""
-    from fleet.inventory import select
+    from fleet.inventory.select import select
     from fleet.ops.runs import again
 
     recorded = again.recorded(run, Path(runs_dir))
@@ -185,7 +185,7 @@ class Verbs(ABC, Generic[R, C, L]):
     ) -> R:
         """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
         from_host: the host that has PATH, instead of this machine; all others get it."""
-        from fleet.inventory import select
+        from fleet.inventory.select import select
         from fleet.ops import broadcast
 
         origin = None
@@ -514,7 +514,7 @@ class Fleet(Verbs[Report, "Checked", "Run"]):
 
     def select(self, hosts: str | None = None, exclude: str | None = None) -> Fleet:
         """Those of -w and -x: node sets, groups, addresses, devices. InventoryError for one that is not there."""
-        from fleet.inventory import select
+        from fleet.inventory.select import select
 
         return replace(self, inventory=select(self.inventory, hosts, exclude))
 

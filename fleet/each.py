@@ -22,7 +22,6 @@ def on_each(
     task: Task,
     *,
     what: str = "",
-    fds_per_host: int = 2,
     drain: float = fanout.DRAIN_SECONDS,
 ) -> tuple[Result, ...]:
     """Run `task` on every host, `runtime.fanout` at a time; results in the order of `hosts`.
@@ -32,7 +31,7 @@ def on_each(
     After a cancel a task has `drain` seconds to clean up before it is left behind. Raises LimitError before the start
     when this machine cannot hold so many connections.
     """
-    fanout.check_limits(len(hosts), runtime.fanout, fds_per_host)
+    fanout.check_limits(len(hosts), runtime.fanout)
 
     def one(host: Host) -> Result:
         runtime.emit(Started(host.name, "connecting"))

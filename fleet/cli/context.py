@@ -36,7 +36,7 @@ STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
 
 def load_everyone() -> Inventory:
     """The inventory that -i, $FLEET_INVENTORY or the current folder name, whole; read once a command line."""
-    from fleet.inventory import find_inventory, load
+    from fleet.inventory.find import find_inventory, load
 
     meta = click.get_current_context().find_root().meta
     if "fleet.inventory" not in meta:
@@ -56,7 +56,7 @@ def use_inventory(everyone: Inventory) -> None:
 
 def load_inventory() -> Inventory:
     """The same, narrowed by -w and -x."""
-    from fleet.inventory import select
+    from fleet.inventory.select import select
 
     settings = settings_of()
     return select(load_everyone(), settings.hosts, settings.exclude)

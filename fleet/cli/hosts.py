@@ -12,7 +12,7 @@ from fleet.cli.command import Verb
 from fleet.cli.context import load_inventory
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, echo, write_json, write_table
-from fleet.inventory import FORMATS, convert, report
+from fleet.inventory.convert import FORMATS, convert, report
 from fleet.model import Host, Inventory
 
 # column -> what a host shows in it; a column that says nothing for any host is left out

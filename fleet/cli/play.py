@@ -22,7 +22,7 @@ from fleet.cli.output import clean, hint_line, talk, write_json
 from fleet.cli.verbs import VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import secret as secrets
-from fleet.inventory import select
+from fleet.inventory.select import select
 from fleet.model import Inventory
 from fleet.playbook.read import load
 from fleet.playbook.steps import Param, Step, starting_at

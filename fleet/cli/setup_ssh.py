@@ -154,7 +154,7 @@ def setup_ssh(
     The password is asked for once, used only where the key is not accepted yet, and kept nowhere. Host keys are
     checked against the inventory's host_key, or shown and confirmed. Run twice, the second run changes nothing.
     """
-    from fleet.inventory import select
+    from fleet.inventory.select import select
 
     settings = settings_of()
     hosts = the_fleet()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fleet.errors import ConnectError, HostFailed, UsageError
-from fleet.inventory import select
+from fleet.inventory.select import select
 from fleet.model import Host, Inventory
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.openssh.transport import OpensshSession, OpensshTransport

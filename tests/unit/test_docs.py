@@ -15,7 +15,7 @@ from fleet import errors
 from fleet.cli.play import CliVerbs, command_of
 from fleet.cli.verbs import VERBS
 from fleet.errors import InventoryError
-from fleet.inventory import load as load_inventory
+from fleet.inventory.find import load as load_inventory
 from fleet.ops.sync.section import read_section
 from fleet.playbook.read import load, parse
 from fleet.rules.judge import Finding

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import run
-from fleet.inventory import convert, load, parse_hostfile, parse_yaml
+from fleet.inventory.convert import convert
+from fleet.inventory.find import load
+from fleet.inventory.hostfile import parse_hostfile
+from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Host
 
 STARTERS = sorted(Path(__file__).parents[2].joinpath("hostfiles").iterdir())

@@ -11,8 +11,8 @@ import pytest
 
 from fleet.cli.main import run
 from fleet.errors import InventoryError
-from fleet.inventory import parse_yaml
 from fleet.inventory.write import Edit, render
+from fleet.inventory.yaml_file import parse_yaml
 from fleet.ops import init
 from fleet.ops.init import choose, reach
 from fleet.ops.init.choose import Address

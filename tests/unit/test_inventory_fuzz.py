@@ -10,9 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import FleetError
-from fleet.inventory import FORMATS, convert, parse_hostfile, parse_yaml, select
+from fleet.inventory.convert import FORMATS, convert
 from fleet.inventory.fields import HOST_KEYS, NAME
 from fleet.inventory.find import parse
+from fleet.inventory.hostfile import parse_hostfile
+from fleet.inventory.select import select
+from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Inventory
 
 # the same examples on every machine and in every run, so that CI is stable

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import InventoryError
-from fleet.inventory import convert, find_inventory, load, parse_hostfile
-from fleet.inventory.find import parse
+from fleet.inventory.convert import convert
+from fleet.inventory.find import find_inventory, load, parse
+from fleet.inventory.hostfile import parse_hostfile
 
 
 @pytest.mark.parametrize(

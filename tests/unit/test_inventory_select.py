@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from fleet.errors import InventoryError, UsageError
-from fleet.inventory import host_named, parse_hostfile, parse_yaml, select
+from fleet.inventory.hostfile import parse_hostfile
+from fleet.inventory.select import host_named, select
+from fleet.inventory.yaml_file import parse_yaml
 
 FLEET = """\
 hosts:
@@ -258,7 +260,9 @@ def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
     program = """if True:
         import builtins
         from fleet.errors import FleetError
-        from fleet.inventory import convert, parse_yaml, select
+        from fleet.inventory.convert import convert
+        from fleet.inventory.select import select
+        from fleet.inventory.yaml_file import parse_yaml
         opened, real = [], builtins.open
         builtins.open = lambda name, *a, **k: opened.append(str(name)) or real(name, *a, **k)
         inventory = parse_yaml("hosts: 'gpu[1-3]'\\ngroups: {g: 'gpu[1-2]'}", "f")

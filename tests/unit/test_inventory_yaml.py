@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fleet.errors import InventoryError
-from fleet.inventory import parse_yaml
 from fleet.inventory.find import parse
+from fleet.inventory.yaml_file import parse_yaml
 
 DESIGN = """\
 defaults: {user: root, port: 22, slots: 8, python: /opt/conda/envs/train/bin/python, workdir: ~/work}

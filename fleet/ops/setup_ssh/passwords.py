@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fleet.errors import UsageError
-from fleet.inventory import expand
+from fleet.inventory.nodeset import expand
 from fleet.model import Host
 
 FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', HOST a host, a node set or *"

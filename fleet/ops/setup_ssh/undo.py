@@ -10,7 +10,7 @@ from typing import Any
 from fleet.each import on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice
-from fleet.inventory import fold
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost
 from fleet.ops.setup_ssh import config_block, files, keys, node

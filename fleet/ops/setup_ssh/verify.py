@@ -18,7 +18,7 @@ from pathlib import Path
 from fleet.each import on_each
 from fleet.errors import FleetError, HostFailed, Reason
 from fleet.events import Notice, Progress
-from fleet.inventory import fold
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
