@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
 
 from fleet.cli import terminal
 from fleet.cli.output import clean, fold, talk
@@ -42,17 +41,16 @@ class ProgressLine:
         self._reminded = False
         self._named: tuple[float, frozenset[str], str] = (0.0, frozenset(), "")
         self._over = threading.Event()
-        self._ticker: threading.Thread | None = None
+        self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> ProgressLine:
         if not self._quiet:
-            self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
             self._ticker.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._over.set()
-        if self._ticker is not None:
+        if not self._quiet:
             self._ticker.join()
 
     def __call__(self, event: Event) -> None:

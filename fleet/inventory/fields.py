@@ -129,10 +129,13 @@ def _devices(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _user(text: str) -> str:
-    if not _USER.fullmatch(text) or len(text) > MAX_NAME:
-        raise FieldError(f"{shown(text)} is not a user name")
-    return text
+def _matching(pattern: re.Pattern[str], what: str, hint: str | None = None) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not pattern.fullmatch(text) or len(text) > MAX_NAME:
+            raise FieldError(f"{shown(text)} is not {what}", hint)
+        return text
+
+    return parse
 
 
 def _jump(text: str) -> str:
@@ -146,15 +149,6 @@ def _jump(text: str) -> str:
         if match["port"] is not None:
             port(match["port"])
     return ",".join(hop.strip() for hop in text.split(","))
-
-
-def _host_key(text: str) -> str:
-    if not _FINGERPRINT.fullmatch(text):
-        raise FieldError(
-            f"{shown(text)} is not a fingerprint",
-            "write SHA256: and 43 characters, as 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows it",
-        )
-    return text.rstrip("=")
 
 
 def _line(text: str) -> str:
@@ -175,6 +169,12 @@ def _path(text: str) -> str:
 
 port = _integer(1, 65535)
 slots = _integer(1, MAX_SLOTS)
+_user = _matching(_USER, "a user name")
+_fingerprint = _matching(
+    _FINGERPRINT,
+    "a fingerprint",
+    "write SHA256: and 43 characters, as 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows it",
+)
 
 
 class Field(NamedTuple):
@@ -195,7 +195,11 @@ FIELDS = {
     "proxy_jump": Field(
         _jump, "bastion", "`[user@]host[:port]`, several behind commas, or hosts of the inventory; `none`: no jump"
     ),
-    "host_key": Field(_host_key, "SHA256:...", "the host key's fingerprint: no other key is believed"),
+    "host_key": Field(
+        lambda text: _fingerprint(text).rstrip("="),
+        "SHA256:...",
+        "the host key's fingerprint: no other key is believed",
+    ),
     "slots": Field(slots, "8", "ranks that a node runs by default; default: one for each GPU, else 1"),
     "devices": Field(_devices, "0-3,6", "GPU indexes that training may use; default: all"),
     "python": Field(
