@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,29 @@ def test_a_killed_supervisor(both: bool, background: Background, ready: VirtualL
     assert "supervisor of this run was killed" in first["message"] and victim in first["hint"]
 
 
+def test_the_last_node_falls_silent(ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    """The others have ended, and tell that the head's own link is whole: nobody waits for the lease to pass."""
+    first, second = ready.names[:2]
+    for host in (first, second):
+        line = "cat > /tmp/half.sh && chmod +x /tmp/half.sh"
+        ready.inside(host, "sh", "-c", line, stdin=b'#!/bin/sh\n[ "$RANK" = 0 ] && exit 0\nexec sleep 600\n')
+    words = ("-i", "lab", "-w", f"{first},{second}", "launch", "--nproc-per-node", "1", "--lease", "900")
+    process = ready.popen(*words, "--node-timeout", "5", "--workdir", "/tmp", "/tmp/half.sh", cwd=tmp_path)
+    try:
+        until(
+            lambda: any(event["host"] == first and event["state"] == "exited" for event in events(tmp_path, "status"))
+        )
+        ready.fleet("lab", "freeze", second, check=True)
+        said = process.communicate(timeout=200)[1].decode()
+    finally:
+        process.kill()
+        ready.fleet("lab", "heal", second, check=True)
+    failure = summary(tmp_path)["first_failure"]
+    assert (process.returncode, failure["host"], failure["what"]) == (122, second, "node"), said
+    assert "silent for" in failure["message"] and not events(tmp_path, "alone"), said
+    until(lambda: not left_on(ready, tmp_path))
+
+
 def test_a_killed_engine(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("./s.py", "sleep", "-1")
     victim = ready.names[1]
@@ -85,12 +107,10 @@ def test_a_lease_that_ran_out(background: Background, ready: VirtualLab, tmp_pat
 def test_this_machines_own_link(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     process = background("--node-timeout", "4", "--lease", "8", "./s.py", "sleep", "-1")
     try:
-        for host in ready.names:
-            ready.fleet("lab", "cut", host, check=True)
-        time.sleep(9)
+        ready.fleet("lab", "cut", *ready.names, check=True)
+        until(lambda: list(tmp_path.glob("runs/*-*/summary.json")))
     finally:
-        for host in ready.names:
-            ready.fleet("lab", "heal", host, check=True)
+        ready.fleet("lab", "heal", *ready.names, check=True)
     code, first = ended(process, tmp_path, ready)
     assert (code, first["what"]) == (122, "link") and "all 4 nodes fell silent at once" in first["message"], first
 

@@ -12,6 +12,7 @@ from fleet.ops.launch.gang import INTERRUPTED, Gang
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.silence import Silence
+from fleet.ops.launch.witness import Witness
 from fleet.runtime import Runtime
 
 STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
@@ -41,6 +42,7 @@ class Stopping:
         self._stop_by: float | None = None
         self._killed = False
         self._silence = Silence(record.node_timeout, record.lease)
+        self._witness = Witness(record.run_id, runtime.transport)
 
     def stop_if(self, reason: str | None) -> None:
         """Tell all nodes to stop, once, where there is a reason to."""
@@ -66,10 +68,9 @@ class Stopping:
             for host, follower in self._followers.items()
             if not self.gang.nodes[host].ended and self.gang.nodes[host].lost is None
         }
-        replaceable = len(live) == 1 and self.record.spares > 0  # better in vain than not at all
-        wait = self.gang.stopped_at is None and not replaceable and not any(each.shut for each in live.values())
-        known = self._silence.alone
         since = {host: follower.silent_since for host, follower in live.items()}
+        wait = self.gang.stopped_at is None and not self._link_is_whole(live, since)
+        known = self._silence.alone
         for host, silent in self._silence.over(since, time.monotonic(), wait=wait).items():
             shut = live[host].shut
             self.lose(
@@ -83,6 +84,17 @@ class Stopping:
             )
         if self._silence.alone and not known:
             self.say("warning", alone(len(live), self.record.lease), "alone")
+
+    def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
+        """Ours, though all be silent."""
+        if any(each.shut for each in live.values()) or (len(live) == 1 and self.record.spares > 0):
+            return True  # a lone one that can be replaced: better in vain than not at all
+        silent = [began for began in since.values() if began is not None]
+        if not silent or len(silent) < len(since):
+            return False
+        nodes = self.gang.nodes
+        over = [it for it in self.record.hosts if nodes[it.name].ended and nodes[it.name].lost is None]
+        return self._witness.look(over, max(silent))
 
     def watch(self) -> None:
         """What the user asks for, and nodes that do not stop in time."""
