@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
+from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import Follower, Heard
@@ -22,12 +23,17 @@ from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import START_SECONDS, STOP_SECONDS, supervise_spec
 from fleet.protocol.messages import run
 from fleet.protocol.messages.values import Failed
+from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import call
 
 RETRY_SECONDS, REFUSED_SECONDS = 2.0, 10.0
 HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
+
+BARRIER_SECONDS = 5.0  # at its exit that are worth a word
+EXIT_BARRIER_SECONDS = 300  # torch.distributed.elastic.agent.server: exit_barrier_timeout
+EXIT_BARRIER = "those that are started again meet without it; ranks that need each other should end together"
 
 
 class ElasticGang(Gang):
@@ -65,6 +71,19 @@ class ElasticGang(Gang):
         """It takes part again, as if it had just been started."""
         self.away.discard(host)
         self.nodes[host] = NodeState(host, self.nodes[host].node_rank)
+
+    def done(self, ranks: Mapping[str, int], now: float) -> tuple[list[str], list[str]]:
+        """(hosts whose agents wait, the others' ranks having longer to go; these others). A host's agent waits at its
+        exit for all others, once each of its ranks has left with 0. ranks: how many a host has."""
+        waiting, others = [], []
+        for host in ranks.keys() - self.away:
+            node = self.nodes[host]
+            ends = sorted(node.ranks.values(), key=lambda end: end.time)[-ranks[host] :]
+            if len(ends) < ranks[host] or any(end.failed for end in ends):
+                others.append(host)
+            elif node.state not in FINAL and now - node.clock.on_head(ends[-1].time) > BARRIER_SECONDS:
+                waiting.append(host)
+        return (waiting, others) if others and self.stopped_at is None else ([], [])
 
     def gone_at(self, host: str) -> float:
         """When a host that is away went, on the head's clock."""
@@ -104,6 +123,8 @@ class Elastic:
         self._gang, self._record, self._plan, self._folder, self._runtime = gang, record, plan, folder, runtime
         self._followers, self._say, self._post = followers, say, post
         self._away: dict[str, float] = {}  # since when its loss is known here
+        self._ranks = {node.host.name: node.local_world_size for node in record.nodes}
+        self._waiting: set[str] = set()  # hosts whose agents wait at their exit, as was told
         self._attempts = dict.fromkeys(gang.nodes, record.attempt)
         self._cancel = Cancel()
         self._threads: list[threading.Thread] = []
@@ -118,6 +139,18 @@ class Elastic:
             if now - since > HANG_SECONDS:
                 self._away[host] = float("inf")
                 self._wake(host)
+        waiting, others = self._gang.done(self._ranks, time.time())
+        if set(waiting) > self._waiting:
+            self._waiting = set(waiting)
+            what = f"{fold(waiting)}: all ranks have ended with 0; torchrun waits there in its exit barrier for"
+            self._say(
+                "warning",
+                f"{what} {fold(others)}, {EXIT_BARRIER_SECONDS} s at most",
+                "advice",
+                hint=EXIT_BARRIER,
+                id="exit-barrier",
+                remedy=EXIT_BARRIER,
+            )
 
     def _went(self, host: str) -> None:
         gang = self._gang
