@@ -30,7 +30,7 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
         if value is None:
             continue
         if value == LAB:
-            from fleet.lab import inventory_path  # the lab is loaded only where it is asked for
+            from fleet.lab.state import inventory_path  # the lab is loaded only where it is asked for
 
             return inventory_path()
         path = cwd / Path(value).expanduser() if value.startswith("~/") else cwd / value

@@ -4,12 +4,3 @@ A lab is a switch (a network namespace with a bridge) and hosts plugged into it;
 plugged in too. Everything lives in those namespaces, so it ends with their first processes: host.py is what
 they run, root.py their root, switch.py the cables, names.py what /etc/hosts says, lab.py the commands.
 """
-
-from pathlib import Path
-
-
-def inventory_path() -> Path:
-    """The inventory of the lab that is up, which is what `-i lab` means. InventoryError when there is none."""
-    from fleet.lab.state import inventory_path as find
-
-    return find()

@@ -126,8 +126,7 @@ def be_switch(spec: dict[str, Any]) -> NoReturn:
     """The switch is a network namespace with a bridge in it; this process does nothing but hold it open."""
     wait_for_go()
     silence(1, 2)
-    while True:
-        signal.pause()
+    init_forever()
 
 
 def wait_for_go() -> None:

@@ -153,15 +153,12 @@ def select(state: State, hosts: Sequence[str]) -> list[str]:
     return [name for name in state.hosts if name in wanted]
 
 
-def write_file(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace a file at once: readers see the old or the new one, a crash leaves one of them."""
+def write_file(path: Path, text: str) -> None:
+    """Replace a private file at once: readers see the old or the new one, who is killed leaves one of them."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fchmod(out.fileno(), mode)
-            os.fsync(out.fileno())
+        temporary.touch(0o600)
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

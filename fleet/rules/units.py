@@ -17,11 +17,8 @@ def counted(count: int, what: str) -> str:
 def size(n: float, *, steady: bool = False) -> str:
     """Bytes with a binary prefix and three significant digits: "9.77 GiB"; steady: with one decimal whatever they are,
     as it is drawn again and again while they are sent: "9.8 GiB"."""
-    value, unit = float(n), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            break
-        value /= 1024
+    power = min(max(int(abs(n)).bit_length() - 1, 0) // 10, 4)
+    value, unit = n / 1024**power, ("B", "KiB", "MiB", "GiB", "TiB")[power]
     digits = ".0f" if unit == "B" else ".1f" if steady else ".3g" if value < 100 else ".0f"
     return f"{value:{digits}} {unit}"
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, InventoryError, LabError, UsageError
-from fleet.lab import inventory_path
 from fleet.lab import require as requirements
 from fleet.lab.lab import Lab
-from fleet.lab.state import Folder, Machine, State, exclusive, select, write_file
+from fleet.lab.state import Folder, Machine, State, exclusive, inventory_path, select, write_file
 from fleet.node.base.processes import start_time
 
 
@@ -105,10 +104,10 @@ def test_a_damaged_state_file_is_named(text: str) -> None:
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(tmp_path / "f", "old")
 
-    def full(fd: int) -> None:
+    def full(file: Path, text: str, encoding: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
         write_file(tmp_path / "f", "new")
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]

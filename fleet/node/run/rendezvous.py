@@ -70,12 +70,10 @@ def listen_everywhere(port: int) -> "socket.socket":
     """A listening socket on all interfaces. SO_REUSEADDR as torch has it: a listener on any interface is still
     in its way, connections of an earlier run that linger in TIME_WAIT are not."""
     try:
-        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        listener, address = socket.socket(socket.AF_INET6, socket.SOCK_STREAM), "::"
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        address = "::"
     except OSError:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        address = ""
+        listener, address = socket.socket(socket.AF_INET, socket.SOCK_STREAM), ""
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
@@ -88,12 +86,11 @@ def listen_everywhere(port: int) -> "socket.socket":
 
 def holder(port: int) -> "dict[str, Any] | None":
     """What is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
-    found = []
-    for name in ("tcp", "tcp6"):
-        found += parse_listeners(read_file("/proc/net/" + name, 1 << 26).decode("latin-1"), {port})
-    for held in holders([inode for _, _, _, inode in found]).values():
-        for pid in held:
-            return describe(pid)
+    tables = [read_file("/proc/net/" + name, 1 << 26).decode("latin-1") for name in ("tcp", "tcp6")]
+    found = [listener for table in tables for listener in parse_listeners(table, {port})]
+    held = [pid for own in holders([inode for _, _, _, inode in found]).values() for pid in own]
+    if held:
+        return describe(held[0])
     return {"pid": None, "uid": found[0][2], "command": None, "run_id": None} if found else None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -37,18 +37,18 @@ def memo(path: Path, version: int) -> Path:
 def recall(note: Path) -> dict[str, Any] | None:
     """What was noted, None where nothing was."""
     try:
-        value = json.loads(note.read_text("utf-8"))
-    except (OSError, ValueError):
+        value = ast.literal_eval(note.read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def remember(note: Path, value: dict[str, Any]) -> None:
-    """Note it; a cache that cannot be written costs time, nothing else."""
+    """Note it, plain values of Python; a cache that cannot be written costs time, nothing else."""
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         work = note.with_name(f"{note.name}.{os.getpid()}")
-        work.write_text(json.dumps(value), "utf-8")
+        work.write_text(repr(value), "utf-8")
         work.rename(note)
 
 

@@ -24,7 +24,7 @@ from fleet.ops.wheels.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
 
 # counted up when a Wheel is read or noted in another way
-MEMO_VERSION = 4
+MEMO_VERSION = 5
 # a zip whose offsets are wrong shows as almost anything
 DAMAGE = (
     zipfile.BadZipFile,
@@ -80,12 +80,9 @@ def read_wheel(path: Path) -> Wheel:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     known = recall(note)
     if known is not None:
-        number = known.pop("build")
-        requires, modules = tuple(known.pop("requires")), tuple(known.pop("modules"))
-        build: tuple[int, str] | tuple[()] = (number[0], number[1]) if number else ()
-        return Wheel(path, tags=frozenset(known.pop("tags")), build=build, requires=requires, modules=modules, **known)
+        return Wheel(**{**known, "path": path, "tags": frozenset(known["tags"])})
     wheel = _examine(path)
-    remember(note, {**{k: v for k, v in vars(wheel).items() if k != "path"}, "tags": sorted(wheel.tags)})
+    remember(note, {**vars(wheel), "path": None, "tags": set(wheel.tags)})
     return wheel
 
 
