@@ -106,9 +106,9 @@ def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
 @click.option("--host", metavar="NODESET", help="Of these hosts' ranks only.")
-@click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--err", is_flag=True, help="Standard errors alone.")
-@click.option("--since", callback=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
+@click.option("--since", type=when, metavar="TIME", help="What was written since: 90s, 5m, 1h ago; 22:46.")
 @click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Of a run that was started again [the last].")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
 @RUNS_DIR
@@ -155,7 +155,7 @@ def _or_here(run: str, runs_dir: Path, *, follow: bool, since: float | None) -> 
     "--keep", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Not the newest N."
 )
 @click.option("--days", type=click.FloatRange(min=0), default=0.0, metavar="D", help="Only those older than D days.")
-@click.option("--max-size", callback=size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
+@click.option("--max-size", type=size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @RUNS_DIR
 @without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")

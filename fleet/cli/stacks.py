@@ -16,7 +16,7 @@ from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_tex
 
 @click.command("stacks", cls=Verb, examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"))
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
-@click.option("--rank", callback=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
+@click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")
 @click.option(
     "--native/--no-native", default=True, show_default=True, help="Frames of C and C++, where py-spy is there."

@@ -19,10 +19,8 @@ _AGO = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)
 _CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?", re.ASCII)
 
 
-def ranks(ctx: click.Context, param: click.Parameter, value: str | None) -> frozenset[int] | None:
-    """Callback of an option."""
-    if value is None:
-        return None
+def ranks(value: str) -> frozenset[int]:
+    """Type of an option."""
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", value, re.ASCII):
         raise click.BadParameter(f"{value!r}: ranks are numbers and ranges, 0,8-15")
     from fleet.inventory.nodeset import expand
@@ -47,7 +45,7 @@ class Scrolling:
 
 def _scrolling(ctx: click.Context, param: click.Parameter, value: str | None) -> Scrolling:
     try:
-        return Scrolling(first=True) if value == "first" else Scrolling(ranks(ctx, param, value))
+        return Scrolling(first=True) if value == "first" else Scrolling(None if value is None else ranks(value))
     except click.BadParameter as error:
         raise click.BadParameter(f"{error.message}; or 'first', each node's") from None
 
@@ -75,17 +73,15 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     return sorted(found)
 
 
-def size(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Callback of an option: bytes."""
-    if value is not None and bytes_of(value) is None:
+def size(value: str) -> float:
+    """Type of an option: bytes."""
+    if (found := bytes_of(value)) is None:
         raise click.BadParameter(f"{value!r} is no size: 50GB, 1.5TiB")
-    return None if value is None else bytes_of(value)
+    return found
 
 
-def when(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Callback of an option: seconds since the epoch."""
-    if value is None:
-        return None
+def when(value: str) -> float:
+    """Type of an option: seconds since the epoch."""
     if (found := read_time(value.strip(), time.time())) is None:
         raise click.BadParameter(f"{value!r} is no time: 90s, 5m, 1h30m ago; 22:46; '2026-11-21 22:46'")
     return found

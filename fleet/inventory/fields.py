@@ -167,6 +167,10 @@ def _path(text: str) -> str:
     return text
 
 
+def _host_key(text: str) -> str:
+    return _fingerprint(text).rstrip("=")
+
+
 port = _integer(1, 65535)
 slots = _integer(1, MAX_SLOTS)
 _user = _matching(_USER, "a user name")
@@ -195,11 +199,7 @@ FIELDS = {
     "proxy_jump": Field(
         _jump, "bastion", "`[user@]host[:port]`, several behind commas, or hosts of the inventory; `none`: no jump"
     ),
-    "host_key": Field(
-        lambda text: _fingerprint(text).rstrip("="),
-        "SHA256:...",
-        "the host key's fingerprint: no other key is believed",
-    ),
+    "host_key": Field(_host_key, "SHA256:...", "the host key's fingerprint: no other key is believed"),
     "slots": Field(slots, "8", "ranks that a node runs by default; default: one for each GPU, else 1"),
     "devices": Field(_devices, "0-3,6", "GPU indexes that training may use; default: all"),
     "python": Field(
