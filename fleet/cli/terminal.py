@@ -101,8 +101,8 @@ class _Bottom:
         """From where the first of them begins: a terminal that was made narrower has broken them anew."""
         columns = size(sys.stderr)[0]
         rows = sum(max(1, -(-cells(line) // columns)) for line in self.shown)
-        up = f"\x1b[{rows - 1}A" if rows > 1 else ""
-        return f"\r{up}\x1b[J" if self.shown else ""
+        # row by row: tmux keeps what \x1b[J takes from its first row on as if it had scrolled off
+        return "\r\x1b[2K" + "\x1b[A\x1b[2K" * (rows - 1) if self.shown else ""
 
 
 _bottom = _Bottom()

@@ -217,6 +217,6 @@ def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) 
     status, screen = on_terminal(argv, env, head.home, [("password for", head.lab.password)])
     assert status == 0, screen
     assert screen.count("password for") == 1 and head.lab.password not in screen
-    assert re.search(r"(^|\n|\x1b\[J)password for", screen), "the question begins a line, whatever stood there before"
+    assert re.search(r"(^|\n|\x1b\[2K)password for", screen), "the question begins a line, whatever stood there before"
     assert "checking that every host reaches every other" in screen
     assert "they reach each other in 9 ways" in screen

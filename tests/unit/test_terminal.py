@@ -90,7 +90,7 @@ def test_the_live_lines_are_cut_to_the_screen(plain: pytest.MonkeyPatch) -> None
     terminal.draw([])
     lines, erased = out.getvalue().split("\r")
     assert lines.split("\n") == ["訓練訓練訓練訓練訓", "0", "1", "... and 7 more"]
-    assert erased == "\x1b[3A\x1b[J"
+    assert erased == "\x1b[2K" + 3 * "\x1b[A\x1b[2K"
 
 
 def test_a_terminal_that_was_made_narrower_has_broken_the_live_lines_anew(plain: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,9 @@ def test_a_terminal_that_was_made_narrower_has_broken_the_live_lines_anew(plain:
     plain.setenv("COLUMNS", "20")
     terminal.draw(["z" * 50])
     terminal.draw([])
-    assert out.getvalue().split("\r")[1:] == ["\x1b[4A\x1b[J" + "z" * 19, "\x1b[J"], "three rows, one, and an empty one"
+    assert out.getvalue().split("\r")[1:] == ["\x1b[2K" + 4 * "\x1b[A\x1b[2K" + "z" * 19, "\x1b[2K"], (
+        "three, one, and an empty one"
+    )
 
 
 def test_what_is_written_stands_above_the_live_lines_and_alone_at_a_prompt(plain: pytest.MonkeyPatch) -> None:
@@ -117,7 +119,7 @@ def test_what_is_written_stands_above_the_live_lines_and_alone_at_a_prompt(plain
     terminal.draw(["2 of 2 hosts"])
     terminal.draw([])
     assert out.getvalue() == (
-        "1 of 2 hosts\r\x1b[Ja remark\n1 of 2 hosts\r\x1b[Jpassword: still heard\n2 of 2 hosts\r\x1b[J"
+        "1 of 2 hosts\r\x1b[2Ka remark\n1 of 2 hosts\r\x1b[2Kpassword: still heard\n2 of 2 hosts\r\x1b[2K"
     )
 
 
@@ -128,7 +130,7 @@ def test_a_line_from_a_signal_handler_takes_no_lock(plain: pytest.MonkeyPatch) -
     plain.setattr("os.write", lambda fd, data, write=os.write: write(writer, data))
     with terminal._bottom.lock:
         terminal.note("interrupted: stopping")
-    assert os.read(reader, 100) == b"\r\x1b[Jinterrupted: stopping\n"
+    assert os.read(reader, 100) == b"\r\x1b[2Kinterrupted: stopping\n"
     terminal.draw([])
     assert out.getvalue() == "1 of 2 hosts", "and what it wiped is not wiped again"
 
