@@ -23,7 +23,7 @@ test: check  ## check, then all tests; the fast ones first (root)
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
 	rm -rf .coverage && mkdir .coverage
-	-FLEET_FUZZ=20 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 3 --dist loadfile tests/unit tests/golden tests/node
+	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 3 --dist loadfile tests/unit tests/golden tests/node
 	@$(BIN)/python -m tests.measure .coverage
 
 check: venv-test  ## lint, types, import directions

@@ -23,7 +23,7 @@ from tests.lab.virtual_lab import VirtualLab, labs
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SLOTS = (1, 2, 1, 2)
 RANKS = sum(SLOTS)
-SOON = 15.0  # seconds from the failure to the end of the launch, on a machine that others use, too
+SOON = 60.0  # seconds from the failure to the end of the launch, on a machine that others use, too
 
 # one rank of it ends on its own: what the others still write is there before
 LAST = """

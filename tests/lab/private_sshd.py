@@ -76,7 +76,7 @@ class Sshd:
             self.process = subprocess.Popen(
                 [binary, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "Server listening" not in self.log():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()

@@ -166,7 +166,7 @@ def test_no_room_on_one_host_is_said_before_anything_is_sent(fast: VirtualLab, b
 def test_the_head_killed_leaves_parts_and_the_next_run_goes_on(fast: VirtualLab, big: Path, digest: str) -> None:
     process = start(fast, big, "--json")
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     for name in fast.names:
         assert fast.sh(name, "ls /data") == ""
     code, document = end(fast.popen("-i", "lab", "--json", "sync", "--data", f"{big}:/data/"))

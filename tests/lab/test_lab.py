@@ -220,7 +220,7 @@ def test_cut_is_silent_and_heals(own: VirtualLab) -> None:
         ]
     )
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 peer = socket.create_connection((own.address(host), 7007), timeout=5)
@@ -369,7 +369,7 @@ def test_down_leaves_nothing_and_twice_is_fine(scratch: VirtualLab) -> None:
     assert len(worlds) >= 16
     before_down = ticks()
     scratch.fleet("lab", "down", check=True)
-    outside.wait(timeout=20)
+    outside.wait(timeout=60)
     assert_nothing_left(scratch)
     assert not worlds & all_namespaces(before_down)
     assert not any(name.startswith(cable) for name in interfaces())
@@ -401,7 +401,7 @@ def test_up_killed_at_any_moment(scratch: VirtualLab, seed: int) -> None:
     up = scratch.popen("lab", "up", "8")
     time.sleep(moment)
     up.kill()
-    up.communicate(timeout=20)
+    up.communicate(timeout=90)
     if seed % 2:
         again = scratch.fleet("lab", "up", "3", "--json", check=True)
         hosts = json.loads(again.stdout)["hosts"]

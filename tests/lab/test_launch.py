@@ -153,7 +153,7 @@ def test_another_run_on_the_same_nodes_goes_on(
     assert (tmp_path / "runs/latest").samefile(next((tmp_path / "runs").glob("*-*")))
     assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 4
     other.send_signal(signal.SIGINT)
-    assert other.wait(30) == 130
+    assert other.wait(60) == 130
     assert left_on(ready, tmp_path / "other") == {}
 
 
@@ -261,13 +261,13 @@ def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     finally:
         ready.fleet("lab", "heal", victim, check=True)
     # long before the lease of 120 s is over
-    until(lambda: not left_on(ready, tmp_path), 30)
+    until(lambda: not left_on(ready, tmp_path))
     until(lambda: events(tmp_path, "cleaned"), 30)
     assert events(tmp_path, "cleaned")[0]["complete"]
     (run,) = tmp_path.glob("runs/*-*")
     for log in (run / victim).glob("rank*.out"):
         assert ready.sh(victim, f"sha256sum < ~/.fleet/runs/{run.name}/{log.name}").split()[0] == sha256(log)
-    until(lambda: summary(tmp_path)["incomplete_logs"] == [], 15)
+    until(lambda: summary(tmp_path)["incomplete_logs"] == [], 60)
 
 
 def preflight_refuses(done: subprocess.CompletedProcess[str], tmp_path: Path, code: int, *said: str) -> None:

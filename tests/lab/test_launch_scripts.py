@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.test_launch_engines import put, uneven
+from tests.lab.test_launch_engines import put, two
 from tests.lab.virtual_lab import VirtualLab
 
 SNAPSHOT = """
@@ -99,7 +99,7 @@ training_function(parser.parse_args().epochs)
 )
 def test_a_second_launch_goes_on(lab: VirtualLab, tmp_path: Path, script: str, options: list[str]) -> None:
     put(lab.enrol(), train_py=script)
-    where = ["-i", str(uneven(lab, tmp_path, [1, 2, 1, 1])), "-w", ",".join(lab.names[:2])]
+    where = two(lab, tmp_path)
     try:
         for epochs in ("0 2", "2 4"):
             launch = ["launch", *options, "--name", f"from{epochs[0]}", "train.py", "2"]

@@ -1,4 +1,5 @@
-"""What the jobs of tests/launchers.py are, of which `python -m tests.launchers` runs all, over every transport."""
+"""What the jobs of tests/launchers.py are, of which `python -m tests.launchers` runs all, over every transport. What
+starts torch's ranks is in test_launch_engines.py, too."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tests import launchers
 from tests.lab.virtual_lab import VirtualLab
 
 
-@pytest.mark.parametrize("name", ["deepspeed --module, ZeRO-2", "command, once a slot", "bash sft.sh"])
+@pytest.mark.parametrize("name", ["command, once a slot", "bash sft.sh"])
 def test_a_job(ready_lab: VirtualLab, tmp_path: Path, name: str) -> None:
     inventory = launchers.ready(ready_lab, tmp_path)
     try:

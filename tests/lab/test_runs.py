@@ -72,7 +72,7 @@ def test_a_run_is_left_found_taken_up_left_again_and_stopped(launch: Launch, rea
     second = ready.fleet("-i", "lab", "attach", "latest", cwd=tmp_path)
     assert second.returncode == 2 and f"fleet -i lab logs -f {run}" in second.stderr, second.stderr
     os.kill(attached.pid, signal.SIGINT)
-    said = attached.communicate(timeout=30)[1].decode()
+    said = attached.communicate(timeout=90)[1].decode()
     assert attached.returncode == 0 and "goes on by itself" in said, said
 
     other = tmp_path / "another head"

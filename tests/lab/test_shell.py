@@ -39,7 +39,7 @@ def test_a_shell_and_a_port_of_one_host(lab: VirtualLab) -> None:
     process = lab.popen("-i", "lab", "forward", host, f"22:{port}")
     until(lambda: answers(port) == b"SSH-2.0-")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) and process.returncode == 0
+    assert process.communicate(timeout=90) and process.returncode == 0
     assert answers(port) == b""
 
     lab.swap_host_key(other)

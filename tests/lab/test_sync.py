@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -123,10 +122,11 @@ def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
 
 def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> None:
     victim = breakable.names[2]
-    (source / "big").write_bytes(os.urandom(20 << 20))
+    (source / "severed").write_bytes(os.urandom(20 << 20))
     breakable.fleet("lab", "link", victim, "8mbit", check=True)
     process = breakable.popen("-i", "lab", "--json", "sync", str(source), "--to", "~/cut")
-    time.sleep(2.0)
+    arrives = "find /root -name '*severed*' -size +64k | grep -q ."
+    breakable.sh(victim, f"for i in $(seq 500); do {arrives} && exit; sleep 0.1; done; exit 1")
     breakable.fleet("lab", "cut", victim, check=True)
     try:
         out, _err = process.communicate(timeout=90)
@@ -136,7 +136,7 @@ def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> No
     hosts = json.loads(out)["hosts"]
     assert process.returncode == 122 and hosts[victim]["error"]["kind"] == "lost"
     assert hosts[breakable.names[0]]["ok"] and hosts[breakable.names[1]]["ok"]
-    assert breakable.sh(victim, "find /root/cut -name big") == ""
+    assert breakable.sh(victim, "find /root/cut -name severed") == ""
     breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/cut", check=True)
     assert len({digest(breakable, n, "/root/cut") for n in breakable.names}) == 1
 

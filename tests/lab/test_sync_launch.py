@@ -139,7 +139,7 @@ def test_a_launch_and_a_second_sync_while_one_stages(
         ready_lab.fleet("-i", "lab", "sync", str(source), "--to", to, check=True)
     finally:
         first.kill()
-        first.communicate(timeout=30)
+        first.communicate(timeout=90)
     after = launch(ready_lab, tmp_path, to)
     assert after.returncode == 0 and after.stdout.count("newnew") == 4, after.stderr
 

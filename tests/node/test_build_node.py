@@ -94,5 +94,5 @@ def test_a_head_that_goes_away_ends_the_waiting(spec: dict[str, Any], home: Path
             time.sleep(0.3)
             assert running.process.stdin
             running.process.stdin.close()
-            assert running.process.wait(20) is not None
+            assert running.process.wait(60) is not None
     assert not list((home / ".fleet/builds").iterdir())

@@ -206,7 +206,7 @@ def test_an_interrupted_sync_goes_on_where_it_was(source: Path, dest: Path, monk
     monkeypatch.setattr(parcels.Parcels, "_pack", broken)
     assert "cut short" in str(mirror(source, dest).results[0].error) and not any(dest.glob("f*"))
     monkeypatch.setattr(parcels.Parcels, "_pack", pack)
-    until = time.monotonic() + 10  # what was on its way is still being unpacked
+    until = time.monotonic() + 60  # what was on its way is still being unpacked
     while len(list((dest.parent / ".work.fleet-sync/stage").glob("f*"))) < 20 and time.monotonic() < until:
         time.sleep(0.05)
     (source / "f03").write_bytes(b"changed meanwhile")

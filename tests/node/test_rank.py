@@ -34,7 +34,7 @@ def start(folder: Path, *argv: str, **env: str) -> subprocess.Popen[bytes]:
 
 def outcome(folder: Path, *argv: str, **env: str) -> tuple[int, dict[str, Any]]:
     """(what the engine sees, the record)."""
-    code = start(folder, *argv, **env).wait(20)
+    code = start(folder, *argv, **env).wait(60)
     return code, read_json(folder / "rank5.json")
 
 
@@ -139,7 +139,7 @@ def test_a_signal_to_its_group_reaches_the_rank_once(tmp_path: Path, signum: sig
     process = start(tmp_path, "sh", "-c", line)
     until((tmp_path / "up").exists)
     os.killpg(process.pid, signum)  # as torchrun does
-    assert process.wait(20) == 9
+    assert process.wait(60) == 9
     assert (tmp_path / "got").read_text() == f"{name}\n"
 
 
@@ -148,7 +148,7 @@ def test_what_the_supervisor_tells_all_is_not_told_twice(tmp_path: Path) -> None
     process = start(tmp_path, "sh", "-c", "trap 'exit 8' TERM; touch up; sleep 1 & wait; exit 9")
     until((tmp_path / "up").exists)
     process.terminate()
-    assert process.wait(20) == 9
+    assert process.wait(60) == 9
 
 
 def test_a_killed_wrapper_takes_the_rank_with_it(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_rank_numbers_of_an_engine_that_gives_none(tmp_path: Path) -> None:
         [PYTHON, "-I", "-S", str(RANK), "true"],
         env={"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path), "FLEET_FIRST_RANK": "6", "LOCAL_RANK": "1"},
     )
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert read_json(tmp_path / "rank7.json")["local_rank"] == 1
 
 

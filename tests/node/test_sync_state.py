@@ -285,7 +285,7 @@ def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at
             assert next(frames).json()["event"] == "need"
         said = next(frames).json()
         assert said["event"] == "failed" and "said nothing for 1 s" in said["message"]
-        silent.process.wait(30)
+        silent.process.wait(60)
     with Running("delivery.code_sync", mirror_spec(dest, sync="next"), home) as after:
         assert next(after.frames()).json()["event"] == "hello"
 
@@ -296,7 +296,7 @@ def test_a_head_that_does_not_even_read_gives_the_lock_back(home: Path, dest: Pa
     with Running("delivery.code_sync", mirror_spec(dest, patience=1.0), home) as deaf:
         deaf.send({"op": "manifest", "digest": "d", "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()})
         deaf.raw(packed)
-        deaf.process.wait(30)  # its answer is longer than a pipe is
+        deaf.process.wait(60)  # its answer is longer than a pipe is
 
 
 def test_a_head_that_is_busy_keeps_its_lock_by_pings(home: Path, dest: Path) -> None:

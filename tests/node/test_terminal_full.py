@@ -48,7 +48,7 @@ def test_one_signal_ends_it_and_what_it_started(what: str, signum: int, tmp_path
         time.sleep(0.5)
         process.send_signal(signum)
         assert process.wait(60) in (130, -signum)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while left(tmp_path) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert left(tmp_path) == []
@@ -102,7 +102,7 @@ def test_a_signal_handler_that_a_busy_machine_holds_up(tmp_path: Path) -> None:
             time.sleep(0.1)
         time.sleep(1)
         process.send_signal(2)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert left(tmp_path) == []
     finally:
         process.kill()

@@ -22,7 +22,7 @@ def test_completion_order_and_exceptions_as_values() -> None:
     gates = [threading.Event() for _ in range(3)]
 
     def work(index: int) -> int:
-        assert gates[index].wait(10)
+        assert gates[index].wait(60)
         if index == 1:
             raise ValueError("one")
         return index
@@ -117,7 +117,7 @@ def test_cancel_callbacks() -> None:
     undo()
     cancel.set()
     assert cancel.is_set()
-    assert cancel.wait(5)
+    assert cancel.wait(60)
     wait_until(lambda: calls == ["kept"])
     cancel.on_set(lambda: calls.append("late"))
     assert calls == ["kept", "late"]

@@ -245,7 +245,7 @@ def follow(folder: Path, session: Node) -> list[Heard]:
     heard: list[Heard] = []
     follower = Follower("r", HOST, session, session, NodeLogs(folder), heard.append, lambda event: None, 3.0)
     follower.start()
-    follower.join(20.0)
+    follower.join(60.0)
     assert not follower.is_alive()
     return heard
 
@@ -270,7 +270,7 @@ def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> No
     follower.start()
     time.sleep(2.5)
     follower.give_up()
-    follower.join(20.0)
+    follower.join(60.0)
     assert "broken" not in [h.what for h in heard]
 
 

@@ -154,7 +154,7 @@ def test_an_override_that_nothing_declares_is_an_error() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("-:[]{}&*!|>'\"${}%@`#,? \n\tabecho"), max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_text_gives_steps_or_a_fleet_error(text: str) -> None:
     try:
         steps = parse(text, "p.yaml", FakeVerbs())

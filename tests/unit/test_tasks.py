@@ -293,7 +293,7 @@ def test_one_ctrl_c_ends_a_loop_that_waits_for_something(first: str, folder: Pat
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
         try:
-            said, _ = process.communicate(timeout=30)
+            said, _ = process.communicate(timeout=90)
         finally:
             process.kill()
     assert process.returncode == 130 and b"Traceback" not in said

@@ -30,7 +30,7 @@ def test_a_name_that_does_not_resolve(head: Head) -> None:
 @over("ssh")
 def test_a_resolver_that_hangs(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: release.wait(20) and [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: release.wait(120) and [])
     assert failure(head, Host("gpu1", "slow.example"), 1.0).kind == "resolve"
     release.set()
 
