@@ -16,14 +16,16 @@ help:  ## shows this
 demo: root venv-demo  ## four virtual hosts, from a password to a trained model (root)
 	@tools/demo
 
-# Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs.
-test: check  ## check, then all tests; the fast ones first (root)
-	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/golden tests/tools tests/node tests/wheel tests/lab
+# Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs. The
+# files that take minutes go first, or the last worker would be alone with them.
+FILES := -n 3 --dist loadfile --no-loadscope-reorder
+test: check  ## check, then all tests; the slow ones first (root)
+	$(BIN)/pytest $(FILES) tests/lab tests/wheel tests/node tests/tools tests/unit tests/golden
 
 # The tests are judged by `make test`; here, where they run slower, they are only measured.
 coverage: venv-test  ## how much of fleet/ the fast tests run, on the head and on nodes; .coverage/report has it by file
 	rm -rf .coverage && mkdir .coverage
-	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q -n 3 --dist loadfile tests/unit tests/golden tests/node
+	-FLEET_FUZZ=8 FLEET_COVERAGE=$(CURDIR)/.coverage $(BIN)/pytest -q $(FILES) tests/node tests/unit tests/golden
 	@$(BIN)/python -m tests.measure .coverage
 
 check: venv-test  ## lint, types, import directions
