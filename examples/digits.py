@@ -136,6 +136,18 @@ def accuracy(model: nn.Module, data: TensorDataset, rank: int, world: int) -> tu
     return int(right.item()), len(data)
 
 
+def learned(args: argparse.Namespace, device: torch.device, rank: int, world: int) -> tuple[nn.Module, int, int]:
+    """(what was trained, right, all). What DDP put around it is freed here: behind the end of its process group, that
+    waits for gloo's threads and can hang or abort."""
+    torch.manual_seed(args.seed)
+    training, test = datasets(device)
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    ids = [device.index] if device.type == "cuda" else None
+    model = DistributedDataParallel(net, device_ids=ids) if dist.is_initialized() else net
+    train(model, net, training, args, rank, world)
+    return net, *accuracy(net, test, rank, world)
+
+
 @record  # a rank's traceback is then in torchrun's error file, and fleet names it
 def main() -> None:
     args = arguments()
@@ -146,13 +158,7 @@ def main() -> None:
     rank, world = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
     print(f"rank {rank} of {world} on {os.uname().nodename} ({device})", flush=True)
     try:
-        torch.manual_seed(args.seed)
-        training, test = datasets(device)
-        net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
-        ids = [device.index] if device.type == "cuda" else None
-        model = DistributedDataParallel(net, device_ids=ids) if distributed else net
-        train(model, net, training, args, rank, world)
-        right, total = accuracy(net, test, rank, world)
+        net, right, total = learned(args, device, rank, world)
     finally:
         if distributed:
             dist.destroy_process_group()

@@ -155,13 +155,13 @@ def test_it_outlives_its_session(home: Path, run: str) -> None:
 # -- stopping -----------------------------------------------------------------------------------------------
 def test_term_reaches_each_process_once_then_kill(home: Path, run: str) -> None:
     rank = "trap 'echo got >> $PIDS/got' TERM; echo > $PIDS/up; while :; do sleep 0.1; done"
-    start(home, run, ranks_argv(rank), env={"PIDS": str(home)}, grace=1.0)
+    start(home, run, ranks_argv(rank), env={"PIDS": str(home)}, grace=4.0)
     until((home / "up").exists)
     began = time.monotonic()
     os.kill(owners(home, run)[0], signal.SIGTERM)
     status = final(home, run)
     assert (status["state"], status["left"], status["signal"] or status["engine_status"]) == ("stopped", [], 15)
-    assert time.monotonic() - began > 0.9
+    assert time.monotonic() - began > 3.9
     assert (home / "got").read_text() == "got\n", "one TERM is one TERM, whatever it went through"
     assert not marked(run)
 

@@ -79,7 +79,7 @@ def test_signal_9_and_a_traceback(home: Path, run: str) -> None:
 
 
 def test_killed_torchrun_leaves_no_worker(home: Path, run: str) -> None:
-    folder = torchrun(home, run, "signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w')", grace=0.5)
+    folder = torchrun(home, run, "signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w')", grace=4.0)
     until((home / "up").exists, 120)
     (engine,) = [pid for pid in marked(run) if b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(engine, signal.SIGKILL)
