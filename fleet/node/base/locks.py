@@ -2,10 +2,10 @@
 
 import errno
 import fcntl
-import json
 import os
 import time
 
+from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import TYPE_CHECKING, Callable
 from fleet.node.base.wire import encode

@@ -1,22 +1,25 @@
-"""What every program of the node half begins with: the frames to the head and the control lines from it."""
+"""What every program of the node half begins with: the frames to the head and the control lines from it.
 
-import json
+Its imports are what the shortest program takes: signal, struct and threading import more than they are needed for."""
+
+import _signal
 import os
-import signal
 import sys
-import threading
 import time
-from struct import pack
+from _struct import pack
+from _thread import allocate_lock, start_new_thread
 
+from fleet.node.base import json
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, MESSAGE, PREAMBLE
 
 if TYPE_CHECKING:
+    from threading import Thread
     from typing import TypeVar
 
     T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock = allocate_lock()
 _out = 1
 
 
@@ -38,7 +41,7 @@ def send_exit(status: int) -> None:
 
 def start(heartbeat: bool = True) -> "Any":
     """Send the preamble, return the spec. heartbeat: not for a program that will fork."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed stdin tells that the head is gone
+    _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)  # a closed stdin tells that the head is gone
     write_all(_out, PREAMBLE)
     spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     if heartbeat:
@@ -46,9 +49,11 @@ def start(heartbeat: bool = True) -> "Any":
     return spec
 
 
-def start_thread(target: "Callable[..., object]", *args: object) -> threading.Thread:
+def start_thread(target: "Callable[..., object]", *args: object) -> "Thread":
     """One that does not keep the program from ending."""
-    thread = threading.Thread(target=target, args=args, daemon=True)
+    from threading import Thread
+
+    thread = Thread(target=target, args=args, daemon=True)
     thread.start()
     return thread
 
@@ -64,7 +69,7 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
         except OSError:
             pass
 
-    start_thread(beat)
+    start_new_thread(beat, ())
 
 
 def control_lines() -> "Iterator[dict[str, Any]]":

@@ -1,9 +1,9 @@
 """The policy `add`: files of several targets are put where they are to be, nothing is ever taken away."""
 
-import json
 import os
 import zlib
 
+from fleet.node.base import json
 from fleet.node.base.files import file_digest
 from fleet.node.delivery.commit import compare
 from fleet.node.delivery.disk_space import check_space

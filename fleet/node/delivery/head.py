@@ -1,12 +1,12 @@
 """The head's side of a delivery's conversation, and the end of this program when that side is silent for too long."""
 
 import hashlib
-import json
 import os
 import sys
 import time
 import zlib
 
+from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.types import TYPE_CHECKING, Any, Iterator
 from fleet.node.base.wire import control_lines, send_exit, send_json, start_thread

@@ -9,10 +9,10 @@ An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l"; that
 Paths are relative to the destination, UTF-8 with surrogateescape.
 """
 
-import json
 import os
 import zlib
 
+from fleet.node.base import json
 from fleet.node.base.files import replace_file
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import TYPE_CHECKING, Any

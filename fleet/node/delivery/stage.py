@@ -6,12 +6,12 @@ again.
 """
 
 import hashlib
-import json
 import os
 import stat
 import time
 import zlib
 
+from fleet.node.base import json
 from fleet.node.base.files import remove_tree
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Iterator

@@ -10,10 +10,10 @@ Data that is being put in place is noted in ~/.fleet/data until all of it is the
 
 import fcntl
 import hashlib
-import json
 import os
 import stat
 
+from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import holder_of, try_lock, wait_for

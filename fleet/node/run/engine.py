@@ -2,7 +2,6 @@
 
 import ctypes
 import glob
-import json
 import os
 import re
 import select
@@ -11,6 +10,7 @@ import signal
 import sys
 import time
 
+from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import encode
 from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from

@@ -18,11 +18,11 @@ stdin ends this program; the run goes on under its lease.
 """
 
 import os
-import signal
 import time
+from _signal import SIGKILL
+from _thread import start_new_thread
 
-from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat, start_thread
-from fleet.node.run.ending import LEFTOVER_GRACE, bury
+from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.run_folder import (
     attempt_folder,
     detach_run,
@@ -34,7 +34,6 @@ from fleet.node.run.run_folder import (
     request_stop,
     run_folder,
 )
-from fleet.node.run.trainers import trainers
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
 
@@ -143,6 +142,8 @@ class Follower:
         self.owners_checked = now
         if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
             return
+        from fleet.node.run.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
+
         self.status = bury(self.run, self.folder, LEFTOVER_GRACE, "the supervisor was killed")
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
@@ -172,8 +173,10 @@ def listen(run: str, folder: str, passive: bool = False) -> None:
             elif op == "stop":
                 request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
             elif op == "renew-ranks":
+                from fleet.node.run.trainers import trainers
+
                 for pid in trainers(run).values():
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, SIGKILL)
             elif op == "over":
                 open(os.path.join(folder, OVER), "wb").close()
         except (OSError, ValueError, TypeError, KeyError):
@@ -200,7 +203,7 @@ def follow() -> int:
         return 1
     # held open: what another attempt sets aside is still found
     folder = "/proc/self/fd/%d" % os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    start_thread(listen, spec["run"], folder, bool(spec.get("passive")))
+    start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive"))))
     Follower(spec["run"], folder, spec.get("offsets") or {}, bool(spec.get("once"))).follow()
     return 0
 

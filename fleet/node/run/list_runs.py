@@ -5,12 +5,11 @@ RunHere in fleet/protocol/messages/run.py.
 """
 
 import os
-import re
 import time
 
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.run.run_folder import NODE, lease_of, owners, read_json, read_status, restarts, runs_root, since_boot
-from fleet.protocol.state import FINAL, LOG_NAME, RESTARTING, SPEC
+from fleet.protocol.state import FINAL, RESTARTING, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +29,21 @@ def last_line(path: str) -> str:
     return text.rpartition("\n")[2].rstrip("\r").rpartition("\r")[2][-LAST_CHARACTERS:]
 
 
+def of_ranks(names: "list[str]", *ends: str) -> "list[str]":
+    """Without re, which takes longer to import than all that is done here."""
+    return [
+        name
+        for name in names
+        if name.startswith("rank") and name.endswith(ends) and name[4 : name.rindex(".")].isdigit()
+    ]
+
+
 def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
     """(seconds since a rank wrote, what): the last line that is none of the engine's own, if there is one."""
     times = {}
     for name in names:
         found = os.stat(os.path.join(folder, name))
-        if found.st_size and name.startswith("rank"):
+        if found.st_size:
             times[name] = found.st_mtime
     if not times:
         return None, ""
@@ -45,8 +53,8 @@ def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
 
 def described(folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", alive: bool) -> "run.RunHere":
     names = os.listdir(folder)
-    silent, last = written_last(folder, [each for each in names if re.match(LOG_NAME + "$", each)])
-    ended = [read_json(os.path.join(folder, each)) for each in names if re.match(r"rank[0-9]+\.json$", each)]
+    silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
+    ended = [read_json(os.path.join(folder, each)) for each in of_ranks(names, ".json")]
     return {
         "run": spec["run"],
         "host": spec.get("host") or NODE,

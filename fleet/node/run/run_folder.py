@@ -4,11 +4,11 @@ What it holds: fleet/protocol/files.py. Files are replaced by rename and not syn
 ended anyway ("boot" tells).
 """
 
-import json
+import _signal
 import os
-import signal
 import time
 
+from fleet.node.base import json
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import ATTEMPT, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home
@@ -154,7 +154,7 @@ def request_stop(folder: str, grace: float, reason: str) -> None:
         write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason})
     except OSError:
         for who in owners(folder)[:1]:
-            os.kill(who["pid"], signal.SIGTERM if grace > 0 else signal.SIGINT)
+            os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)
 
 
 # -- processes ------------------------------------------------------------------------------------------

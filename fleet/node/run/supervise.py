@@ -13,11 +13,11 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 "reason", "time", "left": [pids], "cause", "began": see run_folder.py, "disk_full": true where the disk is full}.
 """
 
-import json
 import os
 import shutil
 import signal
 
+from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.ending import bury

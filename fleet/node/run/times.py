@@ -1,10 +1,10 @@
 """When the logs of a run grew: marks of their sizes, once a second at most, for who asks for what was written since."""
 
-import json
 import os
 import re
 import time
 
+from fleet.node.base import json
 from fleet.node.base.processes import read_file
 from fleet.protocol.state import LOG_NAME, TIMES
 

@@ -1,0 +1,55 @@
+"""json's loads and dumps without what importing json takes: its decoder imports re, and that half of what a short
+program on a node costs. It is the same C code where python has it, json itself elsewhere."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable
+
+    _scan: "Callable[[str, int], tuple[Any, int]]"
+    _encode: "Callable[[object, int], Iterable[str]]"
+
+
+class _Defaults:
+    """What json's own decoder tells the scanner; array_hook: from Python 3.15 on."""
+
+    strict = True
+    object_hook = object_pairs_hook = array_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}.__getitem__
+
+
+def _unknown(value: object) -> None:
+    raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
+
+
+try:
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+    _scan = make_scanner(_Defaults)  # type: ignore[arg-type]
+    _encode = make_encoder(None, _unknown, encode_basestring_ascii, None, ": ", ", ", False, False, True)
+except (ImportError, TypeError, AttributeError):
+    from json import JSONDecoder, JSONEncoder
+
+    _scan = JSONDecoder().raw_decode
+
+    def _encode(value: object, _level: int) -> "Iterable[str]":
+        return JSONEncoder().iterencode(value)
+
+
+def loads(text: str) -> "Any":
+    """ValueError for what is no JSON."""
+    text = text.strip(" \t\n\r")
+    try:
+        value, end = _scan(text, 0)
+    except (StopIteration, SystemError, ValueError):  # SystemError: its exception is in the module that is not imported
+        value, end = None, -1
+    if end == len(text):
+        return value
+    import json  # tells what is wrong
+
+    return json.loads(text)
+
+
+def dumps(value: object) -> str:
+    return "".join(_encode(value, 0))
