@@ -44,7 +44,7 @@ def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     (folder_of(home, run).parent / "odd/spec.json").write_text("[")
     (folder_of(home, run).parent / "copy").mkdir()  # of a run is none
     shutil.copy(folder_of(home, run) / "spec.json", folder_of(home, run).parent / "copy")
-    assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "x"}, home)["left"] == []
+    assert answer("run.stop", {"run": run, "grace": 60.0, "reason": "x"}, home)["left"] == []
     assert (runs(home), runs(home, live=False)) == ([], [run])
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
     assert [end["signal"] for end in found["ended"]] == [15] and not found["alive"]
