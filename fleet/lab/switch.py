@@ -119,15 +119,16 @@ def port(number: int) -> str:
 
 def connect_hosts(switch: int, hosts: Mapping[int, Machine]) -> None:
     """Plug hosts in, by the pid of the process that holds the host's namespace. Its card is called eth0."""
-    present = ports(switch)
-    old = [f"link del dev {port(host.number)}\n" for host in hosts.values() if host.number in present]
+    # what a host that died has left; it may vanish by itself this very moment
+    old = [f"link del dev {port(host.number)}\n" for host in hosts.values()]
     new = [
         f"link add name eth0 netns {pid} address {mac(host.address)} "
         f"type veth peer name {port(host.number)} netns {switch}\n"
         for pid, host in hosts.items()
     ]
     plug = [f"link set dev {port(host.number)} master lan up\n" for host in hosts.values()]
-    run([*in_switch(switch), "ip", "-batch", "-"], "".join(old))
+    delete = [*in_switch(switch), "ip", "-force", "-batch", "-"]
+    subprocess.run(delete, input="".join(old), text=True, capture_output=True, check=False)
     run(["ip", "-batch", "-"], "".join(new))
     run([*in_switch(switch), "ip", "-batch", "-"], "".join(plug))
 
