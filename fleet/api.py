@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fleet.ops.kill_port import KillPlan
     from fleet.ops.runs.local import LocalRun
     from fleet.ops.setup_ssh import SetupPlan
-    from fleet.ops.setup_ssh.runtime import AskPassword, Confirm
+    from fleet.ops.setup_ssh.passwords import AskPassword, Confirm
     from fleet.ops.setup_ssh.undo import UndoPlan
 
 P = TypeVar("P", bound=Plan)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from fleet.errors import ConnectError
 from fleet.model import Host
 
+T = TypeVar("T")
 HELD_UP_SECONDS = 3.0
 POLL_SECONDS = 0.5
 PING_SECONDS = 2.0
@@ -62,8 +64,7 @@ class Cancel:
         self._flag = False
         self.count = 0
         self._event = threading.Event()
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._next = 0
+        self._callbacks: dict[object, Callable[[], None]] = {}
         self._lock = threading.Lock()
 
     def set(self) -> None:
@@ -88,20 +89,16 @@ class Cancel:
         """Sleep up to `seconds`; True as soon as it is set."""
         return self._event.wait(seconds) or self._flag
 
-    def on_set(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_set(self, callback: Callable[[], None]) -> Callable[[], object]:
         """Call back once set, at once when it is set already; callbacks must not block. Returns what takes
         the callback off again, so that a thousand finished hosts are not kept alive by it."""
+        key = object()
         with self._lock:
             if not self._event.is_set():
-                key = self._next = self._next + 1
                 self._callbacks[key] = callback
-                return lambda: self._forget(key)
+                return lambda: self._callbacks.pop(key, None)
         callback()
         return lambda: None
-
-    def _forget(self, key: int) -> None:
-        with self._lock:
-            self._callbacks.pop(key, None)
 
 
 class Silence:
@@ -120,6 +117,39 @@ class Silence:
             self._heard += now - self._asked
         self._asked = now
         return now - self._heard
+
+
+class Made(Future[T]):
+    """What one thread makes for all. at: when that failed, as time.monotonic()."""
+
+    at = 0.0
+
+
+class Once(Generic[T]):
+    """Things by key, each made by the first thread that asks for it, while the others wait. serves: whether one that is
+    made need not be made again."""
+
+    def __init__(self, serves: Callable[[Made[T]], bool]) -> None:
+        self._serves, self._lock = serves, threading.Lock()
+        self._made: dict[Any, Made[T]] = {}
+
+    def get(self, key: Any, make: Callable[[], T]) -> Made[T]:
+        """Made by now, or by this thread, or just now by another."""
+        with self._lock:
+            made = self._made.get(key)
+            if made is not None and (not made.done() or self._serves(made)):
+                return made
+            made = self._made[key] = Made()
+        try:
+            made.set_result(make())
+        except BaseException as error:
+            made.at = time.monotonic()
+            made.set_exception(error)
+        return made
+
+    def all(self) -> list[T]:
+        """What was made, and did not fail."""
+        return [made.result() for made in self._made.copy().values() if made.done() and not made.exception()]
 
 
 def reads_nothing(host: Host) -> ConnectError:

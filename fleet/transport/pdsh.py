@@ -29,8 +29,7 @@ from pathlib import Path
 from fleet.errors import ConnectError, ProtocolError, UsageError
 from fleet.model import Host
 from fleet.transport.base import STDERR_BYTES, Cancel, ConnectOptions
-from fleet.transport.openssh.folder import Folder
-from fleet.transport.openssh.master import Master
+from fleet.transport.openssh.master import Folder, Master
 from fleet.transport.openssh.transport import OpensshChannel, OpensshSession, OpensshTransport
 from fleet.transport.program import python_line
 from fleet.transport.ssh.endpoint import Endpoint

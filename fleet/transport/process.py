@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,10 +15,42 @@ from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.model import Host
-from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, STDERR_BYTES, reads_nothing
+from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, STDERR_BYTES, Cancel, reads_nothing
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
+
+
+def finish(
+    argv: Sequence[str],
+    stdin: bytes,
+    seconds: float,
+    cancel: Cancel | None = None,
+    env: Mapping[str, str] | None = None,
+) -> tuple[int | None, bytes, bytes]:
+    """Run a command of this machine to its end: (exit status, stdout, stderr). The status is None where it had to be
+    ended, with all that it started, after so many seconds. So it is, at once, where `cancel` is set. stdin: a file,
+    for who reads /dev/stdin twice."""
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin)
+        file.seek(0)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, stdin=file, stdout=pipe, stderr=pipe, env=env, start_new_session=True)
+
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    undo = (cancel or Cancel()).on_set(end)
+    try:
+        out, err = process.communicate(timeout=seconds)
+        return process.returncode, out, err
+    except subprocess.TimeoutExpired:
+        end()
+        out, err = process.communicate()
+        return None, out, err
+    finally:
+        undo()
 
 
 class ProcessChannel:

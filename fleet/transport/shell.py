@@ -1,21 +1,59 @@
-"""The login shell before every command on a node: what its startup files may do to what fleet sends."""
+"""The login shell before every command on a node: lines and scripts for it, and what its startup files may do to what
+fleet sends."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import threading
+import time
 from typing import TYPE_CHECKING
 
-from fleet.errors import ConnectError, FleetError
-from fleet.transport.base import PING_SECONDS, Cancel, Channel, Completed, Session
-from fleet.transport.line import run_line
+from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Channel, Completed, Session
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+OUTPUT_LIMIT = 64 << 20
 # how long what said its last word may take to end; a connection that is lost tells so at once
 ENDING_SECONDS = 20.0
+
+
+def run_line(
+    session: Session, command: str, stdin: bytes = b"", *, timeout: float = 60.0, cancel: Cancel | None = None
+) -> Completed:
+    """Run a constant (or shlex-quoted) shell line to its end; for nodes that have no python yet."""
+    deadline = time.monotonic() + timeout
+    channel = session.start(command)
+    out = bytearray()
+    try:
+        if stdin:
+            # it may have ended already (a nologin shell): then reading tells why, better than this does
+            with contextlib.suppress(ConnectError):
+                channel.send(stdin)
+        channel.send_eof()
+        while True:
+            if cancel is not None and cancel.is_set():
+                raise Interrupted("interrupted", host=session.host.name)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise DeadlineError(f"no answer within {timeout:g} s", host=session.host.name)
+            data = channel.recv(min(left, POLL_SECONDS))
+            if data == b"":
+                break
+            out += data or b""
+            if len(out) > OUTPUT_LIMIT:
+                raise ProtocolError(f"output of more than {OUTPUT_LIMIT >> 20} MiB", session.host.name)
+        status = channel.wait(max(0.1, deadline - time.monotonic()))
+        if status is None:
+            raise ConnectError("the connection was lost", host=session.host.name, kind="lost")
+        return Completed(status, bytes(out), channel.recv_stderr())
+    finally:
+        channel.close()
+
+
 # what fleet's beginnings exit with when stdin does not begin as it was sent
 EATEN = 97
 # sh reads the script as a whole before it does any of it

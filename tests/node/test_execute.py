@@ -29,9 +29,9 @@ from fleet.runtime import Runtime
 from fleet.transport import command as command_module
 from fleet.transport.base import Cancel, Completed
 from fleet.transport.command import LEFT, READONLY, Command, Words, _Stream, command_line
-from fleet.transport.line import run_line
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
+from fleet.transport.shell import run_line
 
 HOST = Host("n1", "127.0.0.1")
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]

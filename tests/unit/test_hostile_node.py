@@ -28,8 +28,8 @@ from fleet.protocol.messages.run import Followed
 from fleet.runtime import Runtime
 from fleet.transport import base
 from fleet.transport.base import Cancel
-from fleet.transport.line import OUTPUT_LIMIT, run_line
 from fleet.transport.program import Program, call
+from fleet.transport.shell import OUTPUT_LIMIT, run_line
 from fleet.transport.ssh import channel as ssh_channel
 from fleet.transport.ssh.adapter import Packets, paramiko
 from tests.peak import LIMIT_MIB, peak_of

@@ -14,10 +14,9 @@ from fleet.errors import InventoryError
 from fleet.inventory.write import Edit, render
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.ops import init
-from fleet.ops.init import choose, reach
-from fleet.ops.init.choose import Address
+from fleet.ops.init import ask, choose
+from fleet.ops.init.choose import Address, proposed
 from fleet.ops.init.sources import Given, of_ssh_config, read
-from fleet.ops.init.text import proposed
 
 OLD = """\
 # my hosts
@@ -172,13 +171,13 @@ def test_what_goes_into_the_inventory() -> None:
 
 def test_each_host_is_visited_by_its_neighbours_only() -> None:
     names = [f"n{i}" for i in range(100)]
-    specs, wanted = reach.plan(names, {name: [address(name, ""), address(f"{name}.2", "")] for name in names})
-    assert {len(spec["visits"]) for spec in specs.values()} == {2 * reach.NEIGHBOURS}
-    assert {spec["visitors"] for spec in specs.values()} == {2 * reach.NEIGHBOURS}
+    specs, wanted = ask.plan_visits(names, {name: [address(name, ""), address(f"{name}.2", "")] for name in names})
+    assert {len(spec["visits"]) for spec in specs.values()} == {2 * ask.NEIGHBOURS}
+    assert {spec["visitors"] for spec in specs.values()} == {2 * ask.NEIGHBOURS}
     assert len({spec["token"] for spec in specs.values()}) == len(names)
     ids = {visit for addresses in wanted.values() for visits in addresses.values() for visit in visits}
-    assert len(ids) == 100 * 2 * reach.NEIGHBOURS
-    two, _ = reach.plan(["a", "b"], {"a": [address("a", "")], "b": [address("b", "")]})
+    assert len(ids) == 100 * 2 * ask.NEIGHBOURS
+    two, _ = ask.plan_visits(["a", "b"], {"a": [address("a", "")], "b": [address("b", "")]})
     assert [visit["address"] for visit in two["a"]["visits"]] == ["b"]
 
 

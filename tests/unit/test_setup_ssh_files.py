@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import HostFailed, UsageError
-from fleet.ops.setup_ssh import config_block, files, known_hosts
-from fleet.ops.setup_ssh.authorize import PublicKey, add_keys, blobs, parse_public_key
+from fleet.ops.setup_ssh import config_block, edits, files
 from fleet.ops.setup_ssh.config_block import ConfigEntry, put, render, take
-from fleet.ops.setup_ssh.lines import append, remove
+from fleet.ops.setup_ssh.edits import PublicKey, add_keys, append, blobs, parse_public_key, remove
 from fleet.transport.ssh.hostkeys import HostKey
 
 KEY = PublicKey(b"ssh-ed25519", b"AAAAC3NzaC1lZDI1NTE5AAAAIPATzJK", b"me@head fleet")
@@ -91,9 +90,9 @@ def entry(names: str, key: HostKey) -> bytes:
 
 def test_only_missing_names_are_added() -> None:
     data = b"# mine\n" + entry("gpu1", HOST_KEY)
-    new, added = known_hosts.add(data, [(("gpu1", "10.0.0.1"), HOST_KEY)])
+    new, added = edits.add_hosts(data, [(("gpu1", "10.0.0.1"), HOST_KEY)])
     assert new == data + entry("10.0.0.1", HOST_KEY)
-    assert known_hosts.add(new, [(("gpu1", "10.0.0.1"), HOST_KEY)])[0] is new
+    assert edits.add_hosts(new, [(("gpu1", "10.0.0.1"), HOST_KEY)])[0] is new
     assert remove(new or b"", added) == data
 
 
@@ -104,9 +103,9 @@ def test_hashed_and_wildcard_entries_count(tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, stderr=subprocess.DEVNULL)
     data = file.read_bytes()
     assert b"gpu1" not in data
-    assert known_hosts.add(data, [(("gpu1", "[10.0.0.1]:2222"), real)])[0] == data
-    assert known_hosts.add(entry("*.cluster", real), [(("a.cluster",), real)])[1] == []
-    assert known_hosts.forget(data, ["gpu1"]) == data.splitlines(keepends=True)[1]
+    assert edits.add_hosts(data, [(("gpu1", "[10.0.0.1]:2222"), real)])[0] == data
+    assert edits.add_hosts(entry("*.cluster", real), [(("a.cluster",), real)])[1] == []
+    assert edits.forget_hosts(data, ["gpu1"]) == data.splitlines(keepends=True)[1]
 
 
 def test_forgetting_keeps_other_names_policies_and_the_key_to_keep() -> None:
@@ -114,16 +113,16 @@ def test_forgetting_keeps_other_names_policies_and_the_key_to_keep() -> None:
     authority = b"@cert-authority " + entry("*", RSA_KEY)
     pattern = entry("gpu*", HOST_KEY)
     data = b"# c\n" + entry("gpu1,shared", HOST_KEY) + entry("GPU1", RSA_KEY) + revoked + authority + pattern
-    assert known_hosts.forget(data + entry("gpu1", NEW_KEY), ["gpu1"], keep=NEW_KEY) == (
+    assert edits.forget_hosts(data + entry("gpu1", NEW_KEY), ["gpu1"], keep=NEW_KEY) == (
         b"# c\n" + entry("shared", HOST_KEY) + revoked + authority + pattern + entry("gpu1", NEW_KEY)
     )
 
 
 @given(texts)
 def test_garbage_in_known_hosts_survives(data: bytes) -> None:
-    new, added = known_hosts.add(data, [(("h",), HOST_KEY)])
+    new, added = edits.add_hosts(data, [(("h",), HOST_KEY)])
     assert remove(new or b"", added) in {data, data + b"\n"}
-    assert known_hosts.forget(data, ["h"]) == data
+    assert edits.forget_hosts(data, ["h"]) == data
 
 
 # -- the config block -------------------------------------------------------------------------------------

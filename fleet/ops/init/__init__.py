@@ -21,9 +21,9 @@ from fleet.inventory.select import select
 from fleet.inventory.write import entry, fields_of
 from fleet.inventory.yaml_file import parse_yaml, read_defaults
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.init import ask, choose, reach
+from fleet.ops.init import ask, choose
+from fleet.ops.init.choose import proposed
 from fleet.ops.init.sources import Given, find
-from fleet.ops.init.text import proposed
 from fleet.ops.plans import Line
 from fleet.ops.setup_ssh import SetupRuntime, files
 from fleet.transport.base import ConnectOptions
@@ -129,7 +129,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
         facts = ask.told(results)
         endpoints = {host.name: transport.resolve(host) for host in willing.hosts}
         candidates = {name: choose.addresses(told, endpoints[name].address) for name, told in facts.items()}
-        reached = reach.run([inventory.host(name) for name in facts], candidates, asking)
+        reached = ask.reach([inventory.host(name) for name in facts], candidates, asking)
     finally:
         transport.close()
     if runtime.cancel.is_set():

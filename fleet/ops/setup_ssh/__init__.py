@@ -17,11 +17,10 @@ from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.setup_ssh import verify
 from fleet.ops.setup_ssh.enrol import enrol
 from fleet.ops.setup_ssh.head import Head
-from fleet.ops.setup_ssh.install import Reached, install
-from fleet.ops.setup_ssh.mesh import mesh
+from fleet.ops.setup_ssh.install import Reached, install, mesh
+from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions, SetupPlan, plan
 from fleet.ops.setup_ssh.record import Record, my_turn
-from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.ops.setup_ssh.verify import Pair
 from fleet.runtime import Runtime
 from fleet.transport.ssh.config import SshConfig

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import HostFailed, UsageError
-from fleet.ops.setup_ssh.lines import split
+from fleet.ops.setup_ssh.edits import split
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from fleet.each import failed
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.events import Finished, Round, Started
 from fleet.model import Host, Result
+from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
-from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport

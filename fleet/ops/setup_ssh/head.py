@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleet.ops.setup_ssh import config_block, files, keys, known_hosts
+from fleet.ops.setup_ssh import config_block, edits, files, keys
 from fleet.ops.setup_ssh.keys import HeadKey
 from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
@@ -76,8 +76,8 @@ class Head:
         before = data = files.read(path)
         if instead:
             for plan, key in wanted:
-                data = known_hosts.forget(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
-        data, added = known_hosts.add(data, [((plan.dialled,), key) for plan, key in wanted])
+                data = edits.forget_hosts(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
+        data, added = edits.add_hosts(data, [((plan.dialled,), key) for plan, key in wanted])
         if data != before:
             files.make_private_dir(self.ssh)
             self.record.head.note("known_hosts", added)

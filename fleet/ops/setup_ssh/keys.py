@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, HostFailed
 from fleet.ops.setup_ssh import files
-from fleet.ops.setup_ssh.authorize import PublicKey, parse_public_key
-from fleet.transport.ssh.agent import HINT, Agent
+from fleet.ops.setup_ssh.edits import PublicKey, parse_public_key
+from fleet.transport.ssh.keys import AGENT_HINT, Agent
 
 BITS = {"rsa": ("-b", "3072")}
 
@@ -111,7 +111,7 @@ def _from_agent(path: Path, reason: str, seconds: float) -> PublicKey:
     agent = Agent()
     if public.blob not in (base64.b64encode(key.asbytes()) for key in agent.keys(seconds)):
         if agent.trouble:
-            raise ConnectError(f"the key {path} has a passphrase, and {agent.trouble}", kind="auth", hint=HINT)
+            raise ConnectError(f"the key {path} has a passphrase, and {agent.trouble}", kind="auth", hint=AGENT_HINT)
         raise ConnectError(
             f"the key {path} has a passphrase and no agent holds it",
             kind="auth",

@@ -1,4 +1,5 @@
-"""Passwords: from a file, or typed once; handed out at most once a host, kept nowhere."""
+"""Passwords: from a file, or typed once; handed out at most once a host, kept nowhere. With whom to ask, they are what
+setting up is given beside what every verb is."""
 
 from __future__ import annotations
 
@@ -8,11 +9,19 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.errors import UsageError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host
+from fleet.runtime import Runtime
+from fleet.transport.base import Transport
+from fleet.transport.ssh.transport import SshTransport
+
+if TYPE_CHECKING:
+    from fleet.ops.setup_ssh.enrol import NewKey
 
 FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', HOST a host, a node set or *"
 
@@ -122,3 +131,19 @@ def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence
     if missing:
         passwords.default = ask(missing)
     return not missing or passwords.default is not None
+
+
+Connect = Callable[[Callable[[Host], str | None] | None], Transport]
+# is shown host keys, or names of hosts, and returns what the user says; None when there is nobody to ask
+Confirm = Callable[[Sequence["NewKey"]], bool | None]
+AskPassword = Callable[[Sequence[str]], str | None]
+
+
+@dataclass
+class SetupRuntime(Runtime):
+    """connect: makes a transport that takes passwords. passwords: those that are known."""
+
+    connect: Connect = lambda password_for: SshTransport(password_for=password_for)
+    passwords: Passwords = field(default_factory=Passwords)
+    confirm: Confirm = lambda keys: None
+    ask_password: AskPassword = lambda hosts: None

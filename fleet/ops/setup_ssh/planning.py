@@ -13,7 +13,7 @@ from fleet.model import Host, Inventory
 from fleet.ops.plans import Line, PerHost
 from fleet.ops.setup_ssh import config_block, keys
 from fleet.ops.setup_ssh.config_block import ConfigEntry
-from fleet.ops.setup_ssh.known_hosts import known_name
+from fleet.ops.setup_ssh.edits import known_name
 from fleet.ops.setup_ssh.record import block_name
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint

@@ -14,11 +14,11 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost
 from fleet.ops.setup_ssh import config_block, files, keys, node
+from fleet.ops.setup_ssh.edits import remove
 from fleet.ops.setup_ssh.install import by_key_or_password
-from fleet.ops.setup_ssh.lines import remove
 from fleet.ops.setup_ssh.node import NodeState
+from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
-from fleet.ops.setup_ssh.runtime import SetupRuntime
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Session

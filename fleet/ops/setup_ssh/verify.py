@@ -23,7 +23,7 @@ from fleet.model import Host, Result
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.shell import run_script
-from fleet.transport.ssh.agent import HINT, Agent
+from fleet.transport.ssh.keys import AGENT_HINT, Agent
 
 HEAD = "head"
 NO_KEY = "it has no key of its own"
@@ -108,7 +108,7 @@ def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
             Notice(
                 "warning",
                 f"{agent.trouble}: plain ssh hangs on it, too; the connections were verified without it",
-                hint=HINT,
+                hint=AGENT_HINT,
             )
         )
     return {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK" or not agent.trouble}

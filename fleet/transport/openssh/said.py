@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, Reason
 from fleet.model import Host
-from fleet.transport.ssh.dial import os_error
+from fleet.transport.ssh.dial import os_error, unresolved
 from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.gates import ClosedEarly, refused_by_gateway
+from fleet.transport.ssh.gates import ended_during, no_banner, refused_by_gateway, unanswered_through
 from fleet.transport.ssh.hostkeys import changed, not_pinned, unknown
 from fleet.transport.ssh.known_hosts import Entry, parse
 
@@ -33,11 +33,8 @@ class Said:
         self._text, self._host, self._endpoint, self._seconds = text, host, endpoint, seconds
         self._gateway = gateway
         self._at = f"{endpoint.address} port {endpoint.port}"
+        self._spoke = "Remote protocol version" in text
         self._lines = [line for line in text.splitlines() if line.strip() and not _TALK.match(line)]
-
-    @property
-    def _proxied(self) -> bool:
-        return self._gateway is not None or self._endpoint.proxy_command is not None
 
     @property
     def key_types(self) -> str | None:
@@ -79,12 +76,7 @@ class Said:
             return self._not_let_in(denied[1])
         name = self._last(r"Could not resolve hostname (\S+): (.+?)\r?$")
         if name:
-            return ConnectError(
-                Reason("the name '{at}' does not resolve: " + name[2], at=name[1]),
-                kind="resolve",
-                hint="correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in "
-                "~/.ssh/config)",
-            )
+            return unresolved(name[1], name[2])
         tcp = self._last(r"connect to host \S+ port \d+: (.+?)\r?$")
         if tcp:
             return os_error(OSError(_CODES.get(tcp[1].lower(), 0), tcp[1]), self._at)
@@ -112,74 +104,41 @@ class Said:
 
     def _ended(self) -> ConnectError:
         why = self._lines[0].strip() if self._lines else "ssh ended and said nothing"
-        if self._endpoint.proxy_command is not None and "Remote protocol version" not in self._text:
+        if not self._spoke and self._endpoint.proxy_command is not None:
             return ConnectError(
                 f"its ProxyCommand leads nowhere: {why[:300]}",
                 where=self._endpoint.proxy_command or None,
                 kind="gateway",
                 hint="does 'ssh HOST true' get there?",
             )
-        if self._gateway and self._gateway[1] and "Remote protocol version" not in self._text:
+        if not self._spoke and self._gateway and self._gateway[1]:
             name, refusals = self._gateway
             code = 2 if refusals[-1].startswith("connect failed") else 1
             return refused_by_gateway(code, refusals[-1].rpartition(": ")[2], name, self._at)
-        if "Remote protocol version" not in self._text:
-            early = "MaxStartups" in self._text
-            if not early and re.search(r"invalid characters|Invalid SSH identification|banner line", self._text):
-                line = re.search(r"banner line 0: (.*?)\r?$", self._text, re.MULTILINE)
-                return ConnectError(
-                    self._said(f"answers, but not as an SSH server does: {line[1][:200] if line else ''!r}"),
-                    kind="banner",
-                    hint="is this the port of sshd? or it turns this machine away for a while",
-                )
-            if early or re.search(r"exchange_identification|banner exchange", self._text):
-                return ClosedEarly(
-                    self._said("closed the connection before its SSH banner"),
-                    kind="banner",
-                    hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away",
-                )
+        if not self._spoke and re.search(r"MaxStartups|exchange_identification|banner exchange", self._text):
+            odd = re.search(r"invalid characters|Invalid SSH identification|banner line", self._text)
+            line = re.search(r"banner line 0: (.*?)\r?$", self._text, re.MULTILINE)
+            said = (line[1][:200] if line else "") if odd and "MaxStartups" not in self._text else None
+            return no_banner(self._at, said, None)
         if re.search(r"Connection (closed|reset)|Broken pipe|disconnect", why):
-            return ConnectError(
-                self._said("closed the connection during the key exchange or authentication"),
-                kind="lost",
-                hint="the host's sshd log says why (journalctl -u ssh)",
-            )
+            return ended_during("the key exchange or authentication", self._at, None)
         return ConnectError(Reason("{at}: ", at=self._at) + why[:300], kind="protocol", hint="'ssh -v HOST' says more")
 
     def _silence(self) -> ConnectError:
         """It did not come about in time; how far it came."""
-        if "Connection established" not in self._text and not self._proxied:
+        proxied = self._gateway is not None or self._endpoint.proxy_command is not None
+        if "Connection established" not in self._text and not proxied:
             return ConnectError(
                 Reason("no answer from {at} within {s} s", at=self._at, s=f"{self._seconds:g}"),
                 kind="timeout",
                 hint="is the host up, is the address right, does a firewall drop the port?",
             )
-        if "Remote protocol version" not in self._text and self._gateway:
-            return ConnectError(
-                Reason(
-                    "no answer from {at} through gateway {gateway} within {s} s",
-                    gateway=self._gateway[0],
-                    at=self._at,
-                    s=f"{self._seconds:g}",
-                ),
-                kind="timeout",
-                hint="is the host up, and does it let the gateway in?",
-            )
-        if "Remote protocol version" not in self._text:
-            return ConnectError(
-                self._said(f"accepts connections and says nothing within {self._seconds:g} s"),
-                kind="banner",
-                hint="its sshd is frozen or overloaded, or something else listens on that port",
-            )
+        if not self._spoke and self._gateway:
+            return unanswered_through(self._gateway[0], self._at, self._seconds)
+        if not self._spoke:
+            return no_banner(self._at, None, self._seconds)
         during = "authentication" if "SSH2_MSG_NEWKEYS received" in self._text else "the key exchange"
-        return ConnectError(
-            self._said(f"stopped answering during {during} ({self._seconds:g} s)"),
-            kind="timeout",
-            hint="the host hangs or is overloaded, or the link to it is cut",
-        )
-
-    def _said(self, text: str) -> Reason:
-        return Reason("{at} ", at=self._at) + text
+        return ended_during(during, self._at, self._seconds)
 
 
 def _entry(file: Path, where: str) -> Entry | None:

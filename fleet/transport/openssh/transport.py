@@ -9,15 +9,13 @@ from pathlib import Path
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
-from fleet.transport.openssh.folder import Folder
-from fleet.transport.openssh.master import Master, through
+from fleet.transport.openssh.master import Folder, Master, through
 from fleet.transport.openssh.said import Said
 from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
-from fleet.transport.ssh.endpoint import Endpoint, resolve
-from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, lost, pause
+from fleet.transport.ssh.endpoint import Endpoint, Routed, named, resolve, route_key
+from fleet.transport.ssh.gates import ClosedEarly, Gateways, lost, pause
 from fleet.transport.ssh.known_hosts import KnownHosts
-from fleet.transport.ssh.route import Routed, named, route_key
 
 # What holds whatever the user's config says: no question, no key taken unseen, nothing on stdout that is not the
 # command's, no port of this machine opened once a host, no connection that outlives its user, or waits for a
@@ -134,7 +132,6 @@ class OpensshTransport(Routed):
         self._known_hosts = KnownHosts()
         self._lock = threading.Lock()
         self._made: Folder | None = None
-        self._gates = Gates()
         self._gateways: Gateways[Master] = Gateways()
 
     @property
@@ -151,7 +148,7 @@ class OpensshTransport(Routed):
         with named(host):
             endpoint = self.resolve(host, cancel)
             route = self.hops(endpoint)
-            with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
+            with self.gate(endpoint, route).knock(cancel):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 master, words = self._connect(host, endpoint, route, deadline, self._more(host, endpoint))
         channel = ["-o", "ControlMaster=no", "-o", "LogLevel=FATAL", "-S", str(master.control)]

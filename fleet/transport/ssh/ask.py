@@ -6,19 +6,15 @@ import contextlib
 import os
 import pwd
 import re
-import signal
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
-from typing import IO
 
 from fleet.errors import ConnectError, FleetError, Interrupted
-from fleet.transport.base import Cancel
-from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, tokens
-from fleet.transport.ssh.words import expand, tilde, words
+from fleet.transport.base import Cancel, Once
+from fleet.transport.process import finish
+from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, expand, tilde, tokens, words
 
 SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may be behind it
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
@@ -34,25 +30,25 @@ class NoClient(ConnectError):
 class SshClient:
     """Asks ssh once about each host, a few at a time.
 
-    files: the user's config and others. text: gives what the user's file is to be taken for, where that is not what
-    it holds. lines: every line of the files, {keyword: {value: "FILE:LINE"}}, for the line that ssh -G does not give.
+    files: the user's config and others. plain: the user's is taken for what it holds, else for `text`. lines: every
+    line of the files, {keyword: {value: "FILE:LINE"}}, for the line that ssh -G does not give.
     """
 
     def __init__(
         self,
         home: Path,
         files: tuple[Path, ...],
-        text: Callable[[], bytes] | None,
+        plain: bool,
+        text: Callable[[], bytes],
         lines: Mapping[str, Mapping[str, str]],
     ) -> None:
         me = pwd.getpwuid(os.getuid())
         self._home, self._files, self._text, self._lines = home, files, text, lines
         self._own, self._me = Path(me.pw_dir), me.pw_name
         # only so does ssh itself read them; it takes ~ from the user database
-        self._plain = text is None and files == (self._own / ".ssh/config", Path("/etc/ssh/ssh_config"))
-        self._lock = threading.Lock()
-        self._index: dict[str, tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]] = {}
-        self._answers: dict[Query | None, Future[Settings]] = {}
+        self._plain = plain and files == (self._own / ".ssh/config", Path("/etc/ssh/ssh_config"))
+        self._answers: Once[Settings] = Once(lambda answer: not isinstance(answer.exception(), Interrupted))
+        self._spellings = cache(self._read_spellings)
         self._at_once = threading.BoundedSemaphore(max(2, os.cpu_count() or 1))
 
     def ask(self, query: Query, why: str, cancel: Cancel | None = None) -> Settings:
@@ -61,20 +57,8 @@ class SshClient:
         return {key: list(values) for key, values in answer.items()}
 
     def _once(self, query: Query | None, work: Callable[[], Settings]) -> Settings:
-        with self._lock:
-            answer = self._answers.get(query)
-            mine = answer is None
-            if answer is None:
-                answer = self._answers[query] = Future()
-        if mine:
-            try:
-                answer.set_result(work())
-            except BaseException as error:
-                if isinstance(error, Interrupted):
-                    del self._answers[query]
-                answer.set_exception(error)
         try:
-            return answer.result()
+            return self._answers.get(query, work).result()
         except FleetError as error:
             # one for each host: who raises it puts the host's name on it
             raise error.but(host=None) from None
@@ -116,26 +100,24 @@ class SshClient:
             placed += [(part, where) for part in parts]
         return placed
 
-    def _spellings(self, key: str) -> tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]:
+    def _read_spellings(self, key: str) -> tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]:
         """({value as ssh -G shows it: (its words, FILE:LINE)}, the same of those that ssh puts something into)."""
-        with self._lock:
-            if key not in self._index:
-                plain: dict[str, tuple[list[str], str]] = {}
-                for raw, where in self._lines.get(key, {}).items():
-                    parts = words(raw)
-                    plain.setdefault(" ".join(parts), (parts, where))
-                    plain.setdefault(raw, (parts, where))
-                open_ends = [(parts, where) for text, (parts, where) in plain.items() if set("~%$") & set(text)]
-                self._index[key] = (plain, open_ends if key in _EXPANDED else [])
-            return self._index[key]
+        plain: dict[str, tuple[list[str], str]] = {}
+        for raw, where in self._lines.get(key, {}).items():
+            parts = words(raw)
+            plain.setdefault(" ".join(parts), (parts, where))
+            plain.setdefault(raw, (parts, where))
+        open_ends = [(parts, where) for text, (parts, where) in plain.items() if set("~%$") & set(text)]
+        return plain, open_ends if key in _EXPANDED else []
 
     def _run(self, argv: list[str], why: str, cancel: Cancel | None) -> Settings:
         """{keyword: [(value, ""), ...]} of all that ssh says."""
+        # glob(3), which Include is read by, takes ~ from HOME
+        env = {**os.environ, "HOME": str(self._home)}
+        config = self._whole() if "/dev/stdin" in argv else b""
         try:
-            with tempfile.TemporaryFile() as config, self._at_once:
-                config.write(self._whole() if "/dev/stdin" in argv else b"")
-                config.flush()
-                status, out, err = self._communicate(["ssh", *argv], config, cancel)
+            with self._at_once:
+                status, out, err = finish(["ssh", *argv], config, SECONDS, cancel, env)
         except FileNotFoundError:
             raise NoClient(
                 "what stands there is only understood by OpenSSH's own client, which is not on this machine",
@@ -143,6 +125,8 @@ class SshClient:
                 kind="config",
                 hint="install it (Debian: apt install openssh-client)",
             ) from None
+        if cancel and cancel.is_set():
+            raise Interrupted("interrupted")
         if status is None:
             raise ConnectError(
                 f"ssh -G gives no answer within {SECONDS:g} s",
@@ -151,50 +135,17 @@ class SshClient:
                 hint="does a 'Match exec' there hang, or the name server (CanonicalizeHostname)?",
             )
         if status:
-            raise self._refusal(err, why)
+            raise self._refusal(_text(err), why)
         found: Settings = {}
-        for line in out.split("\n"):
+        for line in _text(out).split("\n"):
             key, _, value = line.partition(" ")
             found.setdefault(key.lower(), []).append((value, ""))
         return found
 
     def _whole(self) -> bytes:
         """One file for -F, the user's lines at the numbers they have; with -F, ssh reads no other."""
-        read = self._text or (lambda: self._files[0].read_bytes() if self._files[0].exists() else b"")
         others = "".join(f'Include "{file}"\n' for file in self._files[1:])
-        return read() + b"\nMatch all\n" + others.encode()
-
-    def _communicate(self, argv: list[str], stdin: IO[bytes], cancel: Cancel | None) -> tuple[int | None, str, str]:
-        # glob(3), which Include is read by, takes ~ from HOME
-        env = {**os.environ, "HOME": str(self._home)}
-        process = subprocess.Popen(
-            argv,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            encoding="utf-8",
-            errors="surrogateescape",
-            start_new_session=True,
-        )
-
-        def end() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        undo = cancel.on_set(end) if cancel else None
-        try:
-            out, err = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            end()
-            process.communicate()
-            return None, "", ""
-        finally:
-            if undo:
-                undo()
-        if cancel and cancel.is_set():
-            raise Interrupted("interrupted")
-        return process.returncode, out, err
+        return self._text() + b"\nMatch all\n" + others.encode()
 
     def _refusal(self, err: str, why: str) -> ConnectError:
         lines = [line.strip() for line in err.split("\n") if line.strip()]
@@ -209,3 +160,7 @@ class SshClient:
             kind="config",
             hint="'ssh -G HOST' says the same",
         )
+
+
+def _text(said: bytes) -> str:
+    return said.decode("utf-8", "surrogateescape")

@@ -11,10 +11,9 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.transport.ssh.adapter import Auth
-from fleet.transport.ssh.agent import HINT
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.keys import Keyring
+from fleet.transport.ssh.keys import AGENT_HINT, Keyring
 from fleet.transport.ssh.link import Link
 
 
@@ -81,7 +80,7 @@ def authenticate(
         ):
             return
     error = _refused(endpoint, tried, allowed, partial, notes, password is not None)
-    error.hint = HINT if agent.trouble else error.hint
+    error.hint = AGENT_HINT if agent.trouble else error.hint
     raise error
 
 

@@ -13,12 +13,12 @@ from fleet.model import Host
 from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel, reads_nothing
 from fleet.transport.ssh.adapter import WINDOW_BYTES
 from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.endpoint import named
 from fleet.transport.ssh.gates import lost
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.library import PipeTimeout, paramiko
 from fleet.transport.ssh.link import ChannelRefused, Link
 from fleet.transport.ssh.node_channel import NodeChannel
-from fleet.transport.ssh.route import named
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2

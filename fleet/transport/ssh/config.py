@@ -14,15 +14,25 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.ask import NoClient, SshClient
-from fleet.transport.ssh.forms import FOLLOWED, IDLE, IDLE_SYSTEM
-from fleet.transport.ssh.settings import SEVERAL, Query, Settings, merged, one_of
-from fleet.transport.ssh.words import tilde, words
+from fleet.transport.ssh.settings import (
+    FOLLOWED,
+    IDLE,
+    IDLE_SYSTEM,
+    SEVERAL,
+    Query,
+    Settings,
+    merged,
+    one_of,
+    tilde,
+    words,
+)
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 INCLUDE_DEPTH = 16
@@ -81,12 +91,8 @@ class _File:
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
     """ssh's patterns: * and ?, one that begins with ! and matches excludes. As case stands."""
-    hits = [p for p in patterns or () if re.fullmatch(_as_regex(p.lstrip("!")), name)]
+    hits = [p for p in patterns or () if fnmatchcase(name, p.lstrip("!"))]
     return patterns is None or (bool(hits) and not any(p.startswith("!") for p in hits))
-
-
-def _as_regex(pattern: str) -> str:
-    return re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
 
 
 class SshConfig:
@@ -107,7 +113,8 @@ class SshConfig:
         self._accepted = False
         self._final = False
         self._lines: dict[str, dict[str, str]] = {}
-        self._client = SshClient(home, self._files, self._text if edit else None, self._lines)
+        self._text = b""
+        self._client = SshClient(home, self._files, edit is None, lambda: self._text, self._lines)
 
     def lookup(self, query: Query, cancel: Cancel | None = None) -> Settings:
         """{lower-case keyword: [(value, "FILE:LINE"), ...]} as ssh would have it for this host; what is not set is not
@@ -157,31 +164,22 @@ class SshConfig:
                     found.setdefault(key, []).extend((value, where) for value in values)
         return found
 
-    def _text(self) -> bytes:
-        """The user's file as it is to be read."""
-        try:
-            data = self._files[0].read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            data = b""
-        return self._edit(data) if self._edit else data
-
     def _read(self, file: Path, above: tuple[Path, ...], system: bool) -> _File:
         result = _File()
         section = result.add(_Section())
-        edit = self._edit if not above and file == self._files[0] else None
-        info: os.stat_result | None = None
         data = b""
         try:
             with file.open("rb") as opened:
                 info = os.fstat(opened.fileno())
                 data = opened.read()
+            if info.st_mode & 0o022 or info.st_uid not in (0, os.getuid()):
+                self._leave(section, f"{file}:1")
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
             raise ConnectError(f"cannot read it: {error.strerror}", where=str(file), kind="config") from error
-        data = edit(data) if edit else data
-        if info is not None and (info.st_mode & 0o022 or info.st_uid not in (0, os.getuid())):
-            self._leave(section, f"{file}:1")
+        if not above and file == self._files[0]:
+            data = self._text = self._edit(data) if self._edit else data
         for number, raw in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
             line = raw.rstrip(" \t\r\f")
             if line and not line.lstrip(" \t").startswith("#"):

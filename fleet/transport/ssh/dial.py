@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
-import queue
 import select
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +54,15 @@ class Deadline:
 def dial(address: str, port: int, deadline: Deadline) -> socket.socket:
     """A connected socket. Raises ConnectError: resolve, refused, unreachable, timeout; LimitError; Interrupted."""
     targets = resolve_name(address, port, deadline)
-    last: FleetError | None = None
-    for index, (family, sockaddr) in enumerate(targets):
+    for left in range(len(targets), 0, -1):
         # several addresses share the time, so that a dead IPv6 one leaves some for the IPv4 one
-        share = Deadline(time.monotonic() + deadline.left() / (len(targets) - index), deadline.cancel, deadline.seconds)
+        share = Deadline(time.monotonic() + deadline.left() / left, deadline.cancel, deadline.seconds)
         try:
-            return _connect(family, sockaddr, share, f"{address} port {port}")
-        except ConnectError as error:
-            last = error
-    assert last is not None
-    raise last
+            return _connect(*targets[-left], share, f"{address} port {port}")
+        except ConnectError:
+            if left == 1:
+                raise
+    raise AssertionError("a name resolves to something")
 
 
 def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int, Any]]:
@@ -72,110 +72,99 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
         return [(socket.AF_INET if version == 4 else socket.AF_INET6, (address, port))]
     except ValueError:
         pass
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answers: list[Any] = []
     done = threading.Event()
 
     def ask() -> None:
         try:
-            answers.put(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
+            answers.append(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
-            answers.put(error)
+            answers.append(error)
         done.set()
 
     start_thread(ask, "fleet-resolve")
-    hint = "correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in ~/.ssh/config)"
-    if not deadline.wait(done) or answers.empty():
+    if not deadline.wait(done) or not answers:
         raise ConnectError(
             Reason("no answer from the resolver for '{at}' within {s} s", at=address, s=f"{deadline.seconds:g}"),
             kind="resolve",
             hint="is DNS reachable? an IP address in the inventory does without it",
         )
-    answer = answers.get()
-    if isinstance(answer, BaseException):
-        reason = answer.strerror if isinstance(answer, OSError) and answer.strerror else "not a valid name"
-        raise ConnectError(Reason("the name '{at}' does not resolve: " + reason, at=address), kind="resolve", hint=hint)
-    return [(family, sockaddr) for family, _, _, _, sockaddr in answer]
+    if isinstance(answers[0], BaseException):
+        reason = getattr(answers[0], "strerror", None) or "not a valid name"
+        raise unresolved(address, reason)
+    return [(family, sockaddr) for family, _, _, _, sockaddr in answers[0]]
+
+
+def unresolved(name: str, why: str) -> ConnectError:
+    """The error for a name that nobody knows."""
+    return ConnectError(
+        Reason("the name '{at}' does not resolve: " + why, at=name),
+        kind="resolve",
+        hint="correct 'address' in the inventory, or make the name known (/etc/hosts, DNS, HostName in ~/.ssh/config)",
+    )
 
 
 def _connect(family: int, sockaddr: Any, deadline: Deadline, where: str) -> socket.socket:
     try:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        with contextlib.ExitStack() as unless_connected:
+            sock = unless_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sock.setblocking(False)
+            code = sock.connect_ex(sockaddr)
+            if code == errno.EINPROGRESS:
+                poll = select.poll()
+                poll.register(sock, select.POLLOUT)
+                while not poll.poll(min(SLICE_SECONDS, deadline.left()) * 1000):
+                    if deadline.left() == 0:
+                        raise ConnectError(
+                            Reason("no answer from {at} within {s} s", at=where, s=f"{deadline.seconds:g}"),
+                            kind="timeout",
+                            hint="is the host up, is the address right, does a firewall drop the port?",
+                        )
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, errno.errorcode.get(code, str(code)))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # a writer must not wait for ever for a peer that takes nothing: frozen, or behind a cut cable
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
+            unless_connected.pop_all()
+            return sock
     except OSError as error:
         raise os_error(error, where) from error
-    try:
-        sock.setblocking(False)
-        code = sock.connect_ex(sockaddr)
-        if code == errno.EINPROGRESS:
-            poll = select.poll()
-            poll.register(sock, select.POLLOUT)
-            while not poll.poll(min(SLICE_SECONDS, deadline.left()) * 1000):
-                if deadline.left() == 0:
-                    raise ConnectError(
-                        Reason("no answer from {at} within {s} s", at=where, s=f"{deadline.seconds:g}"),
-                        kind="timeout",
-                        hint="is the host up, is the address right, does a firewall drop the port?",
-                    )
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise os_error(OSError(code, errno.errorcode.get(code, str(code))), where)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # a writer must not wait for ever for a peer that takes nothing: frozen, or behind a cut cable
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
-        return sock
-    except OSError as error:
-        sock.close()
-        raise os_error(error, where) from error
-    except BaseException:
-        sock.close()
-        raise
+
+
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_WAY = (
+    *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL),
+    *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EAFNOSUPPORT),
+)
+# what the kernel said: (in fleet's words, kind, hint)
+_OS_ERRORS = {
+    errno.ECONNREFUSED: ("{at} refused the connection", "refused", "is sshd running there, and on this port?"),
+    errno.ETIMEDOUT: ("no answer from {at}", "timeout", "is the host up, does a firewall drop the port?"),
+    **dict.fromkeys(
+        _NO_WAY,
+        (
+            "{at} cannot be reached: ",
+            "unreachable",
+            "is the host up, is the address right, is there a route to its network?",
+        ),
+    ),
+}
+_LOST = ("the connection to {at} was lost: ", "lost", "the host went down, or something on the way cut the connection")
 
 
 def os_error(error: OSError, where: str) -> FleetError:
     """The FleetError for what the kernel said about a connection to `where`."""
     code = error.errno
-    if code in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+    if code in _FULL:
         return LimitError(
             "this machine has no open file left for another connection", hint="lower --fanout, or raise 'ulimit -n'"
         )
-    if code == errno.ECONNREFUSED:
-        return ConnectError(
-            Reason("{at} refused the connection", at=where),
-            kind="refused",
-            hint="is sshd running there, and on this port?",
-        )
-    if code == errno.ETIMEDOUT:
-        return ConnectError(
-            Reason("no answer from {at}", at=where),
-            kind="timeout",
-            hint="is the host up, does a firewall drop the port?",
-        )
-    if code in (
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.EHOSTDOWN,
-        errno.ENETDOWN,
-        errno.EADDRNOTAVAIL,
-        errno.EACCES,
-        errno.EPERM,
-        errno.EINVAL,
-        errno.EAFNOSUPPORT,
-    ):
-        return ConnectError(
-            Reason("{at} cannot be reached: " + _words(code), at=where),
-            kind="unreachable",
-            hint="is the host up, is the address right, is there a route to its network?",
-        )
-    return ConnectError(
-        Reason("the connection to {at} was lost: " + _words(code), at=where),
-        kind="lost",
-        hint="the host went down, or something on the way cut the connection",
-    )
-
-
-def _words(code: int | None) -> str:
-    return os.strerror(code).lower() if code else "closed"
+    said, kind, hint = _OS_ERRORS.get(code or 0, _LOST)
+    why = os.strerror(code).lower() if code else "closed"
+    return ConnectError(Reason(said, at=where) + (why if said.endswith(": ") else ""), kind=kind, hint=hint)
 
 
 def reached(sock: Any) -> str | None:
@@ -187,14 +176,19 @@ def reached(sock: Any) -> str | None:
         return None
 
 
-def start_thread(target: Any, name: str) -> threading.Thread:
-    """Start a daemon thread. LimitError when this machine does not allow one more."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
+@contextlib.contextmanager
+def starting_thread() -> Iterator[None]:
+    """LimitError where this machine does not allow one more."""
     try:
-        thread.start()
+        yield
     except RuntimeError as error:
         raise LimitError(
             "this machine does not allow another thread",
             hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
         ) from error
-    return thread
+
+
+def start_thread(target: Callable[[], object], name: str) -> None:
+    """Start a daemon thread. LimitError when this machine does not allow one more."""
+    with starting_thread():
+        threading.Thread(target=target, name=name, daemon=True).start()

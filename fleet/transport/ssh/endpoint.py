@@ -1,21 +1,25 @@
-"""Where SSH goes for a host: the inventory, over ~/.ssh/config, over OpenSSH's defaults. Needs no paramiko."""
+"""Where SSH goes for a host, and over which gateways: the inventory, over ~/.ssh/config, over OpenSSH's defaults. Needs
+no paramiko."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fleet.errors import ConnectError
+from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
-from fleet.transport.base import Cancel, Target
+from fleet.transport.base import Cancel, ConnectOptions, Target
 from fleet.transport.ssh.config import SshConfig
-from fleet.transport.ssh.settings import UNHEEDED, Query, Settings, merged, one_of, tokens
-from fleet.transport.ssh.words import expand, tilde
+from fleet.transport.ssh.gates import Gate
+from fleet.transport.ssh.settings import UNHEEDED, Query, Settings, expand, merged, one_of, tilde, tokens
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+MAX_HOPS = 8
 SYSTEM_KNOWN_HOSTS = [Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2")]
 # "ssh -W %h:%p BASTION" is what ProxyJump was called before OpenSSH 7.3
 _OLD_JUMP = re.compile(r"(?:/usr/bin/)?ssh\s+(?:-q\s+)?(?:-W\s+'?\[?%h\]?:%p'?\s+(\S+)|(\S+)\s+-W\s+'?\[?%h\]?:%p'?)")
@@ -152,3 +156,58 @@ def parse_hop(hop: str) -> Host:
         )
     name = match[2] or match[3]
     return Host(name, name, user=match[1], port=int(match[4]) if match[4] else None)
+
+
+@contextlib.contextmanager
+def named(host: Host) -> Iterator[None]:
+    """Errors are this host's."""
+    try:
+        yield
+    except FleetError as error:
+        error.host = host.name
+        raise
+
+
+class Routed:
+    """What transports over SSH share. home: the directory that ~ means. hosts: the inventory, so that proxy_jump may
+    name one of it."""
+
+    def __init__(self, options: ConnectOptions | None, home: Path | None, hosts: Iterable[Host]) -> None:
+        self.options = options or ConnectOptions()
+        self.config = SshConfig(home or Path.home())
+        self._hosts = {host.name: host for host in hosts}
+        self._gates: dict[Any, Gate] = {}
+
+    def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
+        """Address, port, user, identities and hops of a host: the inventory over ~/.ssh/config over defaults."""
+        return resolve(host, self.config, cancel)
+
+    def route(self, host: Host) -> tuple[Host, ...]:
+        """The gateways to a host, outermost first."""
+        return self.hops(self.resolve(host))
+
+    def hops(self, endpoint: Endpoint, depth: int = 0) -> tuple[Host, ...]:
+        """The gateways to an endpoint, outermost first."""
+        hops = tuple(self._hosts.get(hop) or parse_hop(hop) for hop in endpoint.proxy_jump)
+        if not hops:
+            return ()
+        if depth > MAX_HOPS or len(hops) > MAX_HOPS:
+            raise ConnectError(
+                "its gateways form a loop, or a very long chain",
+                kind="gateway",
+                hint="look at proxy_jump in the inventory and ProxyJump in ~/.ssh/config",
+            )
+        first = self.resolve(hops[0])
+        if (first.address, first.port) == (endpoint.address, endpoint.port):
+            # "everything goes through the bastion" also matches the bastion
+            return ()
+        return (*self.hops(first, depth + 1), *hops)
+
+    def gate(self, endpoint: Endpoint, route: tuple[Host, ...]) -> Gate:
+        """In front of the sshd at the end of this route."""
+        return self._gates.setdefault((route_key(route), endpoint.address, endpoint.port), Gate())
+
+
+def route_key(route: tuple[Host, ...]) -> tuple[tuple[str, str, str | None, int | None], ...]:
+    """What tells routes apart; a Host itself holds a dict and has no hash."""
+    return tuple((hop.name, hop.address, hop.user, hop.port) for hop in route)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import random
 import threading
@@ -12,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.model import Host
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, Made, Once
 from fleet.transport.ssh.dial import SLICE_SECONDS, Deadline
 
 # sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
@@ -73,18 +72,6 @@ def pause(retry: int, deadline: Deadline) -> bool:
     return True
 
 
-class Gates:
-    """One Gate for each sshd, by whatever identifies it."""
-
-    def __init__(self) -> None:
-        self._gates: dict[Any, Gate] = collections.defaultdict(Gate)
-        self._lock = threading.Lock()
-
-    def of(self, key: Any) -> Gate:
-        with self._lock:
-            return self._gates[key]
-
-
 class Shareable(Protocol):
     """A connection that leads to others."""
 
@@ -97,74 +84,45 @@ class Shareable(Protocol):
 L = TypeVar("L", bound=Shareable)
 
 
-class _Shared(Generic[L]):
-    """One gateway's connection, or why there is none."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.ready: threading.Event | None = None
-        self.link: L | None = None
-        self.error: FleetError | None = None
-        self.failed_at = 0.0
-
-    def stands(self) -> bool:
-        """It need not be opened again: it works, or it failed just now, or in a way that is not tried twice."""
-        if self.error is not None:
-            final = self.error.kind == "auth" or "host-key" in self.error.kind
-            return final or time.monotonic() - self.failed_at < RETRY_SECONDS
-        return self.link is not None and not self.link.broken
-
-
 class Gateways(Generic[L]):
-    """Shared connections to gateways. `open_link` connects and authenticates one."""
+    """Shared connections to gateways."""
 
     def __init__(self) -> None:
-        self._shared: dict[Any, _Shared[L]] = collections.defaultdict(_Shared)
-        self._lock = threading.Lock()
+        self._links: Once[L] = Once(_stands)
 
     def get(self, key: Any, name: str, open_link: Callable[[], L], deadline: Deadline) -> L:
-        """The link of the gateway `key`, opened by the first who asks while the others wait.
+        """The link of the gateway `key`, connected and authenticated by the first who asks while the others wait.
 
         Raises ConnectError(kind="gateway") naming it, Interrupted.
         """
-        with self._lock:
-            shared = self._shared[key]
-        with shared.lock:
-            ready, mine = shared.ready, False
-            if ready is None and not shared.stands():
-                ready = shared.ready = threading.Event()
-                mine = True
-        if mine:
-            assert ready is not None
-            shared.link, shared.error = None, None
-            try:
-                shared.link = open_link()
-            except FleetError as error:
-                shared.error, shared.failed_at = error, time.monotonic()
-            finally:
-                shared.ready = None
-                ready.set()
-        elif ready is not None and not deadline.wait(ready):
+        link = self._links.get(key, open_link)
+        ready = threading.Event()
+        link.add_done_callback(lambda _: ready.set())
+        if not deadline.wait(ready):
             raise ConnectError(
                 of_gateway(name, f"no connection within {deadline.seconds:g} s"),
                 kind="gateway",
                 hint="is the gateway up?",
             )
-        failed, link = shared.error, shared.link
+        failed = link.exception()
         if isinstance(failed, Interrupted):
             raise Interrupted("interrupted")
-        if failed is not None:
+        if isinstance(failed, FleetError):
             raise ConnectError(of_gateway(name, failed.message), kind="gateway", hint=failed.hint) from failed
-        if link is None:
-            raise ConnectError(of_gateway(name, "the connection was lost"), kind="gateway", hint="is it up?")
-        return link
+        return link.result()
 
     def close(self) -> None:
-        with self._lock:
-            shared, self._shared = list(self._shared.values()), collections.defaultdict(_Shared)
-        for one in shared:
-            if one.link is not None:
-                one.link.abort()
+        for link in self._links.all():
+            link.abort()
+
+
+def _stands(made: Made[L]) -> bool:
+    """It need not be opened again: it works, or it failed just now, or in a way that is not tried twice."""
+    failed = made.exception()
+    if failed is None:
+        return not made.result().broken
+    final = isinstance(failed, FleetError) and (failed.kind == "auth" or "host-key" in failed.kind)
+    return final or time.monotonic() - made.at < RETRY_SECONDS
 
 
 def of_gateway(gateway: str, message: str) -> Reason:
@@ -194,6 +152,53 @@ def refused_by_gateway(code: int, text: str, gateway: str, where: str) -> Connec
         Reason("gateway {gateway} does not forward to {at}: {text}", **of),
         kind="gateway",
         hint="AllowTcpForwarding and PermitOpen in the gateway's sshd_config; can it reach the host?",
+    )
+
+
+def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
+    """The error for who says nothing, though its gateway leads there."""
+    said = "no answer from {at} through gateway {gateway} within {s} s"
+    return ConnectError(
+        Reason(said, gateway=gateway, at=at, s=f"{seconds:g}"),
+        kind="timeout",
+        hint="is the host up, and does it let the gateway in?",
+    )
+
+
+def no_banner(at: str, said: str | None, seconds: float | None) -> ConnectError:
+    """The error for who did not say that it speaks SSH. said: what it said instead. seconds: those that it had; None
+    where it closed the connection."""
+    if seconds is None and (said is None or "MaxStartups" in said):
+        return ClosedEarly(
+            Reason("{at} closed the connection before its SSH banner", at=at),
+            kind="banner",
+            hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away",
+        )
+    if said is not None:
+        return ConnectError(
+            Reason("{at} ", at=at) + f"answers, but not as an SSH server does: {said!r}",
+            kind="banner",
+            hint="is this the port of sshd? or it turns this machine away for a while",
+        )
+    return ConnectError(
+        Reason("{at} ", at=at) + f"accepts connections and says nothing within {seconds:g} s",
+        kind="banner",
+        hint="its sshd is frozen or overloaded, or something else listens on that port",
+    )
+
+
+def ended_during(step: str, at: str, seconds: float | None) -> ConnectError:
+    """The error for a connection that got as far as this. seconds: as for no_banner()."""
+    if seconds is None:
+        return ConnectError(
+            Reason("{at} ", at=at) + f"closed the connection during {step}",
+            kind="lost",
+            hint="the host's sshd log says why (journalctl -u ssh)",
+        )
+    return ConnectError(
+        Reason("{at} ", at=at) + f"stopped answering during {step} ({seconds:g} s)",
+        kind="timeout",
+        hint="the host hangs or is overloaded, or the link to it is cut",
     )
 
 

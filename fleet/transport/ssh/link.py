@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, LimitError, Reason
+from fleet.errors import ConnectError, FleetError, Reason
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.adapter import Connection
-from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread
-from fleet.transport.ssh.gates import ClosedEarly
+from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread, starting_thread
+from fleet.transport.ssh.gates import ended_during, no_banner
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh.library import Message, paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
@@ -45,13 +45,8 @@ class Link(Connection):
         """Banner and key exchange. ConnectError: banner, timeout, lost, protocol, host-key, unknown-host-key."""
         self._where = where
         done = threading.Event()
-        try:
+        with starting_thread():
             self.start_client(event=done)
-        except RuntimeError as error:
-            raise LimitError(
-                "this machine does not allow another thread",
-                hint="lower --fanout, or raise 'ulimit -u' (pids.max of a container)",
-            ) from error
         in_time = deadline.wait(done)
         if in_time and self.is_active() and self.initial_kex_done:
             return
@@ -62,47 +57,20 @@ class Link(Connection):
         error = self.saved_exception
         if isinstance(error, FleetError):
             return error
-        said = getattr(self.packetizer, "preamble", "")
         if not self.remote_version:
-            if in_time and ("MaxStartups" in said or not said):
-                return ClosedEarly(
-                    self._said("closed the connection before its SSH banner"),
-                    kind="banner",
-                    hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away",
-                )
-            if said:
-                return ConnectError(
-                    self._said(f"answers, but not as an SSH server does: {said!r}"),
-                    kind="banner",
-                    hint="is this the port of sshd? or it turns this machine away for a while",
-                )
-            return ConnectError(
-                self._said(f"accepts connections and says nothing within {seconds:g} s"),
-                kind="banner",
-                hint="its sshd is frozen or overloaded, or something else listens on that port",
-            )
+            said = getattr(self.packetizer, "preamble", "") or None
+            return no_banner(self._where, said, None if in_time else seconds)
         if not in_time:
-            return ConnectError(
-                self._said(f"stopped answering during {during} ({seconds:g} s)"),
-                kind="timeout",
-                hint="the host hangs or is overloaded, or the link to it is cut",
-            )
+            return ended_during(during, self._where, seconds)
         if isinstance(error, OSError):
             return os_error(error, self._where)
         if error is None or isinstance(error, EOFError):
-            return ConnectError(
-                self._said(f"closed the connection during {during}"),
-                kind="lost",
-                hint="the host's sshd log says why (journalctl -u ssh)",
-            )
+            return ended_during(during, self._where, None)
         return ConnectError(
             Reason("{at}: ", at=self._where) + str(error),
             kind="protocol",
             hint="its sshd is very old, or its settings allow nothing that fleet speaks",
         )
-
-    def _said(self, text: str) -> Reason:
-        return Reason("{at} ", at=self._where) + text
 
     def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
         """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server says no."""

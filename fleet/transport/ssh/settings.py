@@ -1,10 +1,11 @@
-"""Settings of one host, as a config gives them, and what they were asked for."""
+"""Settings of one host, as an ssh_config gives them: which are followed, their words, and what they were asked for."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,53 @@ UNHEEDED = {
     "pkcs11provider": "PKCS11Provider",
 }
 _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
+_TOKEN = re.compile(r"\$\{(\w*)\}|%(.?)", re.DOTALL)
+_WORD = r"[A-Za-z0-9_./~@:+,-]+"
+_HOP = r"(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*(?::[1-9][0-9]{0,3})?"
+_FILES = rf"(?!(?i:none)\b){_WORD}(?:[ \t]+(?!(?i:none)\b){_WORD})*"
+_FLAG, _NUMBER = r"(?i:yes|no|true|false)", r"[1-9][0-9]{0,4}"
+
+
+def _forms(keywords: dict[str, str]) -> dict[str, re.Pattern[str]]:
+    return {key: re.compile(form, re.ASCII) for form, keys in keywords.items() for key in keys.split()}
+
+
+# What is followed, and in which form. A value of another form is ssh's to read, or to refuse.
+FOLLOWED = _forms(
+    {
+        r"(?:[A-Za-z0-9_.:-]|%h)+": "hostname",
+        r"[A-Za-z0-9_][A-Za-z0-9_.@-]*": "user",
+        r"[1-9][0-9]{0,3}|[1-5][0-9]{4}": "port",
+        rf"none|{_HOP}(?:,{_HOP})*": "proxyjump",
+        _FLAG: "identitiesonly",
+        _WORD: "identityfile certificatefile identityagent hostkeyalias",
+        _FILES: "userknownhostsfile globalknownhostsfile",
+    }
+)
+# What makes no difference to where fleet goes, when it is well-formed.
+IDLE = _forms(
+    {
+        _FLAG: "batchmode checkhostip compression exitonforwardfailure forwardagent forwardx11 forwardx11trusted "
+        "gssapiauthentication gssapidelegatecredentials hashknownhosts passwordauthentication tcpkeepalive "
+        "visualhostkey",
+        _NUMBER: "connecttimeout serveraliveinterval serveralivecountmax",
+        r"yes|no|ask": "updatehostkeys",
+        r"yes|no|ask|off|accept-new": "stricthostkeychecking",
+        r"yes|no|ask|confirm": "addkeystoagent",
+        r"yes|no|ask|auto|autoask": "controlmaster",
+        rf"yes|no|{_NUMBER}[smhd]?": "controlpersist",
+        r"(?:[\w./~@:-]|%[CLhlnpru])+": "controlpath",
+        r"QUIET|FATAL|ERROR|INFO|VERBOSE": "loglevel",
+        r"[A-Z][A-Z0-9_* \t]*": "sendenv",
+    }
+)
+# A distribution names its algorithms rightly; whether a user does is for ssh to say.
+IDLE_SYSTEM = IDLE | _forms(
+    {
+        r"[+^-]?[A-Za-z0-9@.,*-]+": "ciphers macs kexalgorithms gssapikexalgorithms hostkeyalgorithms requiredrsasize "
+        "pubkeyacceptedalgorithms hostbasedacceptedalgorithms casignaturealgorithms",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -89,5 +137,37 @@ def one_of(found: Settings, key: str) -> tuple[str | None, str | None]:
 
 def merged(first: Settings, second: Settings) -> Settings:
     """Both, the first before the second."""
-    keys: Iterable[str] = dict.fromkeys([*first, *second])
+    keys = dict.fromkeys([*first, *second])
     return {k: first.get(k, []) + second.get(k, []) if k in SEVERAL else first.get(k) or second[k] for k in keys}
+
+
+def words(value: str) -> list[str]:
+    """What stands between the blanks, without quotes and comment. Of lines that ssh reads, this only finds the one."""
+    try:
+        parts = shlex.split(value)
+    except ValueError:
+        parts = value.split()
+    comment = next((i for i, part in enumerate(parts) if part.startswith("#")), len(parts))
+    return parts[:comment]
+
+
+def tilde(text: str, home: Path) -> str:
+    """~ is `home`, ~user what the system says."""
+    if text == "~" or text.startswith("~/"):
+        return str(home) + text[1:]
+    return os.path.expanduser(text)  # noqa: PTH111
+
+
+def expand(text: str, tokens: Mapping[str, str]) -> str:
+    """The text with its %tokens and ${VARIABLES} put in. ValueError, as ssh refuses, for what has no value."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            if match[1] not in os.environ:
+                raise ValueError(f"the environment has no {match[1]}")
+            return os.environ[match[1]]
+        if match[2] not in tokens:
+            raise ValueError(f"there is no token %{match[2]}")
+        return tokens[match[2]]
+
+    return _TOKEN.sub(value, text)

@@ -1,23 +1,27 @@
-"""The ssh transport: paramiko, with host keys always verified, one authentication plan and a bound on every wait."""
+"""The ssh transport: paramiko, with host keys always verified, one authentication plan and a bound on every wait.
+
+A gateway has one authenticated connection, shared by everything behind it; each host behind it is one direct-tcpip
+channel, which neither MaxStartups nor MaxSessions counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from fleet.errors import ConnectError, FleetError
+from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.auth import TriesUsedUp, authenticate
 from fleet.transport.ssh.channel import SshSession
 from fleet.transport.ssh.dial import Deadline, dial
-from fleet.transport.ssh.endpoint import Endpoint
-from fleet.transport.ssh.gates import ClosedEarly, Gates, Gateways, pause
-from fleet.transport.ssh.gateway import dial_through, must_answer
+from fleet.transport.ssh.endpoint import Endpoint, Routed, named, route_key
+from fleet.transport.ssh.gates import ClosedEarly, Gateways, of_gateway, pause, refused_by_gateway, unanswered_through
 from fleet.transport.ssh.hostkeys import HostKey, HostKeyCheck, KnownHosts
 from fleet.transport.ssh.keys import Keyring
-from fleet.transport.ssh.link import Link
-from fleet.transport.ssh.route import Routed, named, route_key
+from fleet.transport.ssh.link import ChannelRefused, Link
+from fleet.transport.ssh.node_channel import NodeChannel
 
 
 class SshTransport(Routed):
@@ -41,7 +45,6 @@ class SshTransport(Routed):
         self.known_hosts = KnownHosts()
         self._password_for = password_for
         self._keyring = Keyring()
-        self._gates = Gates()
         self._gateways: Gateways[Link] = Gateways()
 
     def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
@@ -73,7 +76,7 @@ class SshTransport(Routed):
             endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
             route = self.hops(endpoint)
-            with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
+            with self.gate(endpoint, route).knock(cancel):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 link = self._handshake(endpoint, route, None, types, deadline)
                 link.abort()
@@ -87,7 +90,7 @@ class SshTransport(Routed):
     def _connect(self, host: Host, endpoint: Endpoint, route: tuple[Host, ...], cancel: Cancel) -> Link:
         check = HostKeyCheck(host, endpoint, self.known_hosts)
         password = self._password_for(host) if self._password_for else None
-        with self._gates.of((route_key(route), endpoint.address, endpoint.port)).knock(cancel):
+        with self.gate(endpoint, route).knock(cancel):
             deadline = Deadline.after(self.options.connect_timeout, cancel)
             link: Link | None = None
             try:
@@ -163,3 +166,58 @@ class SshTransport(Routed):
         link = Link(dial_through(via, gateway.name, endpoint.address, endpoint.port, deadline), check, types)
         link.via = via
         return link
+
+
+def dial_through(gateway: Link, name: str, address: str, port: int, deadline: Deadline) -> NestedSocket:
+    """A connection from the gateway to address:port. ConnectError says whose fault it is when it fails."""
+    try:
+        return NestedSocket(gateway, gateway.open("direct-tcpip", deadline, (address, port)))
+    except ChannelRefused as error:
+        raise refused_by_gateway(error.code, error.text, name, f"{address} port {port}") from error
+    except Interrupted:
+        raise
+    except FleetError as error:
+        must_answer(gateway, name)
+        raise unanswered_through(name, f"{address} port {port}", deadline.seconds) from error
+
+
+def must_answer(gateway: Link, name: str) -> None:
+    """Raise ConnectError(kind="gateway") when it is the gateway that is lost or hangs, so that it is not taken for
+    the host behind it. One that hangs is given up, and connected anew by whoever needs it next."""
+    if gateway.broken or not gateway.answers():
+        gateway.abort()
+        raise ConnectError(
+            of_gateway(name, "the connection was lost, or it stopped answering"),
+            kind="gateway",
+            hint="the gateway hangs or went down, or its sshd was stopped",
+        )
+
+
+class NestedSocket:
+    """A direct-tcpip channel that looks like a socket to the Link on top of it."""
+
+    def __init__(self, gateway: Link, channel: NodeChannel) -> None:
+        self._gateway, self._channel = gateway, channel
+        self.settimeout = channel.settimeout
+        self.recv = channel.recv
+        self.send = channel.send
+
+    @property
+    def gateway(self) -> Link:
+        return self._gateway
+
+    @property
+    def _closed(self) -> bool:
+        return bool(self._channel.closed)
+
+    def getpeername(self) -> Any:
+        return self._channel.getpeername()
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        """Wake whoever reads, tell the gateway without waiting for it."""
+        self._channel.in_buffer.close()
+        if not self._channel.closed and self._gateway.is_active():
+            self._gateway.quietly(self._channel.close)

@@ -12,7 +12,7 @@ from fleet import fanout
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel, Session
 from fleet.transport.command import Command, Words
-from fleet.transport.line import run_line
+from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd
 from tests.lab.transport_tools import over, transport, wait_until
 

@@ -13,7 +13,7 @@ from fleet import fanout
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.line import run_line
+from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, listener
 from tests.lab.transport_tools import failure, open_files, swallow, transport, transport_threads, wait_until
 

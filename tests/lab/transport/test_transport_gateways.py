@@ -13,7 +13,7 @@ from fleet import fanout
 from fleet.errors import ConnectError, Interrupted
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.line import run_line
+from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, free_port, listener
 from tests.lab.transport_tools import WAIT, failure, open_files, over, transport, transport_threads, wait_until
 

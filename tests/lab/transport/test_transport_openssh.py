@@ -17,7 +17,7 @@ import pytest
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.line import run_line
+from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, listener, make_key
 from tests.lab.transport_tools import failure, transport, wait_until
 

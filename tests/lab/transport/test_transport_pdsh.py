@@ -13,8 +13,8 @@ from fleet.errors import ConnectError, UsageError
 from fleet.model import Host
 from fleet.transport import open_transport
 from fleet.transport.base import Cancel, ConnectOptions, Session
-from fleet.transport.line import run_line
 from fleet.transport.program import Program
+from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, make_key
 from tests.lab.transport_tools import failure, transport
 

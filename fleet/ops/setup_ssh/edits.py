@@ -1,0 +1,159 @@
+"""Adding lines to authorized_keys and known_hosts, which others own, and taking those away again. Pure.
+
+Whether a presented key is the right one is decided in one place, transport/ssh/hostkeys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fleet.errors import HostFailed
+from fleet.transport.ssh.known_hosts import Entry, HostKey, parse
+
+
+def text(line: bytes) -> str:
+    """Bytes of a file as str for the record; raw() gives them back whatever they were."""
+    return line.decode("utf-8", "surrogateescape")
+
+
+def raw(line: str) -> bytes:
+    """The inverse of text()."""
+    return line.encode("utf-8", "surrogateescape")
+
+
+def append(data: bytes | None, lines: Sequence[bytes]) -> tuple[bytes | None, list[str]]:
+    """(`data` with `lines` behind it, the lines for the record); a last line without newline is ended first."""
+    if not lines:
+        return data, []
+    newline = b"\n" if data and not data.endswith(b"\n") else b""
+    return (data or b"") + newline + b"".join(line + b"\n" for line in lines), [text(line) for line in lines]
+
+
+def remove(data: bytes, lines: Iterable[str]) -> bytes:
+    """`data` without these lines. Of equal ones the last goes: the others are older, and somebody else's."""
+    unwanted = Counter(map(raw, lines))
+    kept = []
+    for line in reversed(split(data)):
+        bare = line.rstrip(b"\n")
+        if unwanted[bare]:
+            unwanted[bare] -= 1
+        else:
+            kept.append(line)
+    return b"".join(reversed(kept))
+
+
+def split(data: bytes) -> list[bytes]:
+    """Lines with their "\\n". bytes.splitlines would also split at a lone "\\r"."""
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+# also hardware-backed (sk-...@openssh.com) keys; certificates are not keys one authorises
+_TYPE = re.compile(rb"^(ssh|ecdsa|sk)-[A-Za-z0-9@._-]+$")
+_BLOB = re.compile(rb"^[A-Za-z0-9+/]{20,}={0,3}$")
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A public key: type and base64 blob are its identity, the comment is talk."""
+
+    type: bytes
+    blob: bytes
+    comment: bytes = b""
+
+    @property
+    def line(self) -> bytes:
+        return b" ".join(part for part in (self.type, self.blob, self.comment) if part)
+
+
+def parse_public_key(line: bytes, comment: bytes = b"", host: str | None = None) -> PublicKey:
+    """A line of a .pub file or of `ssh-keygen -y`. HostFailed when it is none: nodes are not trusted to
+    write what they like into the others' authorized_keys, so the comment is reduced to plain ASCII too."""
+    parts = line.split(None, 2)
+    if len(parts) < 2 or not _TYPE.match(parts[0]) or not _BLOB.match(parts[1]):
+        raise HostFailed("its public key is not one", host=host, hint="look at ~/.ssh/id_*.pub there")
+    said = parts[2].strip() if len(parts) > 2 else comment
+    return PublicKey(parts[0], parts[1], re.sub(rb"[^ -~]", b"?", said)[:200])
+
+
+def blobs(data: bytes | None) -> set[bytes]:
+    """The base64 blobs of all keys in an authorized_keys file, also of those with options before them."""
+    found: set[bytes] = set()
+    for line in (data or b"").split(b"\n"):
+        if not line.lstrip().startswith(b"#"):
+            found.update(word for word in line.split() if word.startswith(b"AAAA"))
+    return found
+
+
+def add_keys(data: bytes | None, keys: Iterable[PublicKey]) -> tuple[bytes | None, list[str]]:
+    """The file with every key in it. A key that is there, with whatever options and comment, is left alone."""
+    present = blobs(data)
+    missing = []
+    for key in keys:
+        if key.blob not in present:
+            present.add(key.blob)
+            missing.append(key.line)
+    return append(data, missing)
+
+
+def known_name(address: str, port: int = 22) -> str:
+    """The name under which ssh looks a host up: "gpu01", or "[gpu01]:2222"."""
+    return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
+
+
+def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
+    """(name, key) of every entry that is neither hashed nor revoked nor an authority."""
+    for entry in parse(data or b"", ""):
+        if not entry.marker:
+            yield from ((name, entry.key) for name in entry.names if not name.startswith("|"))
+
+
+def add_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, list[str]]:
+    """The file with each key known under each of its names; a line is added for the names that lack it."""
+    plain: set[tuple[str, HostKey]] = set()
+    special: dict[HostKey, list[Entry]] = {}  # hashed ones and patterns: few have the key that is looked for
+    for entry in parse(data or b"", ""):
+        if not entry.marker:
+            if entry.special:
+                special.setdefault(entry.key, []).append(entry)
+            else:
+                plain.update((name, entry.key) for name in entry.names)
+    lines = []
+    for names, key in wanted:
+        missing = [
+            name
+            for name in dict.fromkeys(names)
+            if (name, key) not in plain and not any(e.covers(name) for e in special.get(key, ()))
+        ]
+        if missing:
+            plain.update((name, key) for name in missing)
+            lines.append(f"{','.join(missing)} {key.text}".encode())
+    return append(data, lines)
+
+
+def forget_hosts(data: bytes | None, names: Iterable[str], keep: HostKey | None = None) -> bytes | None:
+    """The file without any key but `keep` for these names. A line shared with other names keeps those;
+    patterns, authorities and revocations are somebody's policy and stay."""
+    if data is None:
+        return None
+    gone = {name.lower() for name in names}
+    lines = split(data)
+    for index, line in enumerate(lines):
+        for entry in parse(line, ""):
+            if entry.marker or entry.key == keep:
+                continue
+            if entry.names[0].startswith("|"):
+                if any(entry.covers(name) for name in gone):
+                    lines[index] = b""
+                continue
+            first = line.lstrip(b" \t").replace(b"\t", b" ").partition(b" ")[0]
+            left = [name for name in first.split(b",") if name.decode("latin-1").lower() not in gone]
+            if not left:
+                lines[index] = b""
+            elif len(left) < len(entry.names):
+                lines[index] = line.replace(first, b",".join(left), 1)
+    return b"".join(lines)
