@@ -188,6 +188,27 @@ class Channel(Protocol):
         """Give the channel up; never raises."""
 
 
+class ByBoth:
+    """recv() and recv_stderr() of a channel that reads by recv_both()."""
+
+    _errors = b""
+
+    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+        raise NotImplementedError
+
+    def recv(self, timeout: float) -> bytes | None:
+        until = time.monotonic() + timeout
+        while (said := self.recv_both(max(0.0, until - time.monotonic()))) is not None:
+            self._errors = (self._errors + said[1])[-STDERR_BYTES:]
+            if said[0] or not said[1]:
+                return said[0]
+        return None
+
+    def recv_stderr(self) -> bytes:
+        said, self._errors = self._errors, b""
+        return said
+
+
 class Session(Protocol):
     """An open, authenticated connection to one host; thread-safe, several channels at once.
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, ProtocolError, UsageError
 from fleet.model import Host
-from fleet.transport.base import STDERR_BYTES, Cancel, ConnectOptions
+from fleet.transport.base import ByBoth, Cancel, ConnectOptions
 from fleet.transport.openssh.master import Folder, Master
 from fleet.transport.openssh.transport import OpensshChannel, OpensshSession, OpensshTransport
 from fleet.transport.program import python_line
@@ -72,17 +72,16 @@ def _filter() -> str:
     return f"exec(base64.b64decode('{_base64((files('fleet') / 'node' / 'lines.py').read_bytes())}'));main()"
 
 
-class PdshChannel(OpensshChannel):
+class PdshChannel(ByBoth, OpensshChannel):
     """A command on a host: a pdsh, whose lines are taken apart here."""
 
     _begun = False
     _rest = b""
-    _errors = b""
 
     def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
         until = time.monotonic() + timeout
         while True:
-            data = super().recv(max(0.0, until - time.monotonic()))
+            data = OpensshChannel.recv(self, max(0.0, until - time.monotonic()))
             self._rest += data or b""
             said = self._lines() if self._begun else self._instead() if data == b"" else self._noise()
             if any(said) or data == b"":
@@ -90,17 +89,8 @@ class PdshChannel(OpensshChannel):
             if data is None:
                 return None
 
-    def recv(self, timeout: float) -> bytes | None:
-        until = time.monotonic() + timeout
-        while (said := self.recv_both(max(0.0, until - time.monotonic()))) is not None:
-            self._errors = (self._errors + said[1])[-STDERR_BYTES:]
-            if said[0] or not said[1]:
-                return said[0]
-        return None
-
     def recv_stderr(self) -> bytes:
-        said, self._errors = self._errors, b""
-        return said if self._begun else super().recv_stderr()
+        return super().recv_stderr() if self._begun else OpensshChannel.recv_stderr(self)
 
     def _instead(self) -> tuple[bytes, bytes]:
         """What was said where nothing begins any more."""

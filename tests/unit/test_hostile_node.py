@@ -429,7 +429,6 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
     class Full:
         """A channel without window, whose far end goes on writing."""
 
-        in_buffer = b""
         transport = SimpleNamespace(is_active=lambda: True)
 
         def settimeout(self, seconds: float) -> None: ...
@@ -437,18 +436,18 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
         def send(self, data: Any) -> int:
             raise TimeoutError
 
-        def recv_ready(self) -> bool:
-            return True
+        def unread(self) -> int:
+            return 1024
 
-        def recv(self, size: int) -> bytes:
-            return b"x" * 1024
+        def taken(self, size: int) -> tuple[bytes, bytes]:
+            return b"x" * 1024, b""
 
     monkeypatch.setattr(ssh_channel, "SEND_PATIENCE", 0.2)
     monkeypatch.setattr(ssh_channel, "EARLY_BYTES", 4096)
     channel = ssh_channel.SshChannel(Full(), HOST)  # type: ignore[arg-type]
     with pytest.raises(ConnectError, match="reads nothing"):
         channel.send(b"y")
-    assert len(channel._early) == 4096
+    assert len(channel._early[0]) == 4096
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.setup_ssh import config_block, edits, files
-from fleet.ops.setup_ssh.config_block import ConfigEntry, put, render, take
+from fleet.ops.setup_ssh.config_block import ConfigEntry, narrow, put, render
 from fleet.ops.setup_ssh.edits import PublicKey, add_keys, append, blobs, parse_public_key, remove
 from fleet.transport.ssh.hostkeys import HostKey
 
@@ -177,7 +177,7 @@ def test_put_and_take_leave_the_rest_alone(data: bytes | None) -> None:
     rendered = render("a", ENTRIES, "/k")
     once = put(data, "a", rendered, "config")
     assert once.endswith(data or b"") and put(once, "a", rendered, "config") == once
-    assert take(once, "a", "config") == (data or b"")
+    assert narrow(once, "a", (), "config") == (data or b"")
 
 
 def test_a_block_is_replaced_where_it_stands_and_others_are_not_touched() -> None:
@@ -186,7 +186,7 @@ def test_a_block_is_replaced_where_it_stands_and_others_are_not_touched() -> Non
     assert both == two + one + USERS
     smaller = render("one", (), "/k")
     assert put(both, "one", smaller, "c") == two + smaller + USERS
-    assert take(both, "two", "c") == one + USERS
+    assert narrow(both, "two", (), "c") == one + USERS
     # emptied, so that the user's lines keep their numbers
     assert config_block.without_any(both) == b"\n" * (one + two).count(b"\n") + USERS
     assert config_block.without_any(USERS) == USERS

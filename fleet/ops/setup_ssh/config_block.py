@@ -27,6 +27,7 @@ class ConfigEntry:
     identity_file: str | None = None
 
 
+NAMES_A_LINE = 50  # ssh reads a line of at most 1024 bytes on old systems; these stay readable too
 _EXPANDED = ("HostName", "IdentityFile")  # by %h and the like
 
 
@@ -43,7 +44,7 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
 
     UpdateHostKeys and CheckHostIP are off because they write into known_hosts behind everybody's back.
     """
-    origin = f"# by 'fleet setup-ssh' for {_comment(source)}; 'fleet setup-ssh --undo' removes it"
+    origin = re.sub(r"[^ -~]", "?", f"# by 'fleet setup-ssh' for {source}; 'fleet setup-ssh --undo' removes it")
     out = [f"# >>> fleet {block} >>>", origin]
     for entry in entries:
         said = {
@@ -53,12 +54,11 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
             "ProxyJump": entry.proxy_jump,
             "IdentityFile": entry.identity_file,
         }
-        given = {key: str(value) for key, value in said.items() if value is not None}
         out.append(f"Host {entry.name}")
-        out += [f"    {key} {_value(value, tokens=key in _EXPANDED)}" for key, value in given.items()]
-    for names in _chunks([entry.name for entry in entries], 50):
+        out += [f"    {key} {_value(str(v), tokens=key in _EXPANDED)}" for key, v in said.items() if v is not None]
+    for at in range(0, len(entries), NAMES_A_LINE):
         out += [
-            f"Host {' '.join(names)}",
+            f"Host {' '.join(entry.name for entry in entries[at : at + NAMES_A_LINE])}",
             f"    UserKnownHostsFile {_value(known_hosts, tokens=True)}",
             "    StrictHostKeyChecking yes",
             "    UpdateHostKeys no",
@@ -69,50 +69,40 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
     return "".join(line + "\n" for line in out).encode()
 
 
-def _comment(source: str) -> str:
-    return re.sub(r"[^ -~]", "?", source)
-
-
-def _chunks(names: Sequence[str], size: int) -> list[Sequence[str]]:
-    """ssh reads a line of at most 1024 bytes on old systems; 50 names stay readable too."""
-    return [names[i : i + size] for i in range(0, len(names), size)]
-
-
-def _find(data: bytes, block: str, where: str) -> tuple[int, int] | None:
-    """[first, last + 1) line numbers of the block; HostFailed when a marker lost its partner."""
-    lines = [line.strip() for line in split(data)]
-    first, last = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))
-    if first not in lines and last not in lines:
-        return None
-    starts, ends = [i for i, x in enumerate(lines) if x == first], [i for i, x in enumerate(lines) if x == last]
-    if len(starts) != 1 or len(ends) != 1 or starts[0] > ends[0]:
+def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, bytes]:
+    """What stands before the block, itself, and behind it; all is behind where there is none. HostFailed when a marker
+    lost its partner."""
+    lines = split(data or b"")
+    marks = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))
+    first, last = ([i for i, line in enumerate(lines) if line.strip() == mark] for mark in marks)
+    if not first and not last:
+        return b"", b"", data or b""
+    if len(first) != 1 or len(last) != 1 or first[0] > last[0]:
         raise HostFailed(
             f"fleet's block '{block}' is broken: its marker lines do not pair",
-            where=f"{where}:{min(starts + ends) + 1}",
+            where=f"{where}:{min(first + last) + 1}",
             hint="remove the block's lines and run setup-ssh again",
         )
-    return starts[0], ends[0] + 1
+    begin, end = first[0], last[0] + 1
+    return b"".join(lines[:begin]), b"".join(lines[begin:end]), b"".join(lines[end:])
 
 
 def put(data: bytes | None, block: str, rendered: bytes, where: str) -> bytes:
     """The config with the block in it: in its old place, else at the top. All else byte for byte as it was."""
-    data = data or b""
-    found = _find(data, block, where)
-    if found is None:
-        return rendered + data
-    lines = split(data)
-    return b"".join([*lines[: found[0]], rendered, *lines[found[1] :]])
+    before, _, behind = _parts(data, block, where)
+    return before + rendered + behind
 
 
-def take(data: bytes | None, block: str, where: str) -> bytes | None:
-    """The config without the block; the very same bytes when there is none."""
-    return narrow(data, block, (), where)
+def narrow(data: bytes | None, block: str, wanted: Collection[str], where: str) -> bytes | None:
+    """The config with the block that is in it about these hosts only, without it where these are none; the very same
+    bytes when there is none."""
+    before, own, behind = _parts(data, block, where)
+    return before + only(own, wanted) + behind if own else data
 
 
 def names(data: bytes | None, block: str, where: str) -> frozenset[str]:
     """The hosts that the block is about."""
-    found = _find(data or b"", block, where)
-    lines = split(data or b"")[slice(*found)] if found else []
+    lines = split(_parts(data, block, where)[1])
     words = b" ".join(line[5:] for line in lines if line.startswith(b"Host ")).split()
     return frozenset(word.decode("utf-8", "replace") for word in words) - {"*"}
 
@@ -132,15 +122,6 @@ def only(rendered: bytes, wanted: Collection[str]) -> bytes:
         if keep:
             kept.append(line)
     return b"".join(kept) if any_host else b""
-
-
-def narrow(data: bytes | None, block: str, wanted: Collection[str], where: str) -> bytes | None:
-    """The config with the block that is in it about these hosts only."""
-    found = _find(data, block, where) if data is not None else None
-    if data is None or found is None:
-        return data
-    lines = split(data)
-    return b"".join([*lines[: found[0]], only(b"".join(lines[slice(*found)]), wanted), *lines[found[1] :]])
 
 
 _BLOCK = re.compile(

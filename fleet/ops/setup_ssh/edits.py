@@ -69,6 +69,11 @@ class PublicKey:
     def line(self) -> bytes:
         return b" ".join(part for part in (self.type, self.blob, self.comment) if part)
 
+    @property
+    def id(self) -> str:
+        """ "TYPE BLOB", as the record keeps it."""
+        return f"{self.type.decode()} {self.blob.decode()}"
+
 
 def parse_public_key(line: bytes, comment: bytes = b"", host: str | None = None) -> PublicKey:
     """A line of a .pub file or of `ssh-keygen -y`. HostFailed when it is none: nodes are not trusted to

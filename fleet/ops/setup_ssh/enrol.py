@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fleet import fanout
-from fleet.each import failed
-from fleet.errors import ConnectError, FleetError, Interrupted, Reason
-from fleet.events import Finished, Round, Started
+from fleet.each import failed, over
+from fleet.errors import ConnectError, Reason
+from fleet.events import Started
 from fleet.model import Host, Result
 from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
+
+READING = "reading host keys"
 
 
 @dataclass(frozen=True)
@@ -49,49 +51,33 @@ def enrol(
     failures: dict[str, Result] = {}
     asked: list[HostPlan] = []
     for plan in level:
-        theirs = {e.key.fingerprint for e in transport.known_hosts.of(plan.endpoint).known}
-        if plan.host.host_key:
-            theirs = {plan.host.host_key.rstrip("=")}
-        if theirs and plan.name not in options.replace and (other := _called_otherwise(plan, theirs, transport)):
-            failures[plan.name] = failed(plan.host, other)
-        elif plan.name in options.replace or not (plan.host.host_key or _on_file(plan, transport)):
+        pin, known = plan.host.host_key, transport.known_hosts.of(plan.endpoint).known
+        theirs = {pin.rstrip("=")} if pin else {e.key.fingerprint for e in known}
+        if plan.name in options.replace or not theirs:
             asked.append(plan)
-        else:
-            how[plan.name] = "pinned" if plan.host.host_key else "known"
-    fetched = _fetch(asked, transport, runtime, failures)
+            continue
+        try:
+            _no_other_is_called_so(plan, theirs, transport)
+            how[plan.name] = "pinned" if pin else "known"
+        except ConnectError as error:
+            failures[plan.name] = failed(plan.host, error)
 
     new: list[NewKey] = []
     accepted: list[tuple[HostPlan, HostKey]] = []
-    for plan, key in fetched:
-        on_file = transport.known_hosts.of(plan.endpoint)
+    for plan, key in _fetch(asked, transport, runtime, failures):
         try:
-            on_file.check_revoked(key)
-            other = None if plan.name in options.replace else _called_otherwise(plan, {key.fingerprint}, transport)
-            if other is not None:
-                raise other
+            _judge(plan, key, transport, plan.name in options.replace)
         except ConnectError as error:
             failures[plan.name] = failed(plan.host, error)
             continue
+        on_file = [e.key for e in transport.known_hosts.of(plan.endpoint).known]
         if plan.host.host_key:
-            if plan.host.host_key.rstrip("=") == key.fingerprint:
-                how[plan.name] = "pinned"
-                accepted.append((plan, key))
-            else:
-                failures[plan.name] = failed(
-                    plan.host,
-                    ConnectError(
-                        Reason(
-                            "the inventory expects host key {pin}, it presented {key}", pin=plan.host.host_key, key=key
-                        ),
-                        kind="host-key",
-                        hint="if the change is expected: correct host_key in the inventory",
-                    ),
-                )
-        elif any(e.key == key for e in on_file.known):
+            how[plan.name] = "pinned"
+            accepted.append((plan, key))
+        elif key in on_file:
             how[plan.name] = "known"
         else:
-            old = tuple(dict.fromkeys(str(e.key) for e in on_file.known))
-            new.append(NewKey(plan.name, str(plan.endpoint), key, old))
+            new.append(NewKey(plan.name, str(plan.endpoint), key, tuple(dict.fromkeys(map(str, on_file)))))
     if new:
         yes = True if options.tofu else runtime.confirm(new)
         by_name = {plan.name: plan for plan in level}
@@ -109,62 +95,62 @@ def enrol(
     return how, failures
 
 
-def _called_otherwise(plan: HostPlan, theirs: set[str], transport: SshTransport) -> ConnectError | None:
+def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool) -> None:
+    """ConnectError for a key that no user is to be asked about. replaced: what is on file does not count."""
+    transport.known_hosts.of(plan.endpoint).check_revoked(key)
+    if not replaced:
+        _no_other_is_called_so(plan, {key.fingerprint}, transport)
+    pin = plan.host.host_key
+    if pin and pin.rstrip("=") != key.fingerprint:
+        raise ConnectError(
+            Reason("the inventory expects host key {pin}, it presented {key}", pin=pin, key=key),
+            kind="host-key",
+            hint="if the change is expected: correct host_key in the inventory",
+        )
+
+
+def _no_other_is_called_so(plan: HostPlan, theirs: set[str], transport: SshTransport) -> None:
     """Plain ssh to the host's name is going to lead to where fleet dials; another machine of that name, whose key is
-    on file, is not to be put in the shade."""
+    on file, is not to be put in the shade. theirs: fingerprints."""
     if plan.called.known_name == plan.dialled:
-        return None
+        return
     found = transport.known_hosts.of(plan.called)
     on_file = [e.key for e in (*found.known, *found.bare)]
-    if not on_file or theirs & {key.fingerprint for key in on_file}:
-        return None
-    return ConnectError(
-        f"this machine knows another host as {plan.name}: {on_file[0]}; {plan.endpoint} has {min(theirs)}",
-        kind="host-key",
-        hint="give it another name in the inventory; if it is the same host: "
-        f"fleet setup-ssh --replace-key {plan.name}",
-    )
-
-
-def _on_file(plan: HostPlan, transport: SshTransport) -> bool:
-    return bool(transport.known_hosts.of(plan.endpoint).known)
+    if on_file and not theirs & {key.fingerprint for key in on_file}:
+        raise ConnectError(
+            f"this machine knows another host as {plan.name}: {on_file[0]}; {plan.endpoint} has {min(theirs)}",
+            kind="host-key",
+            hint="give it another name in the inventory; if it is the same host: "
+            f"fleet setup-ssh --replace-key {plan.name}",
+        )
 
 
 def _fetch(
     plans: Sequence[HostPlan], transport: SshTransport, runtime: Runtime, failures: dict[str, Result]
 ) -> list[tuple[HostPlan, HostKey]]:
     """The keys these hosts present, in the order of `plans`."""
-    runtime.emit(Round("reading host keys", tuple(plan.name for plan in plans)))
-
-    def one(plan: HostPlan) -> HostKey:
-        runtime.emit(Started(plan.name, "reading host keys"))
-        return _present(plan.host, transport, runtime)
-
     found: dict[str, HostKey] = {}
-    for plan, answer in fanout.run(plans, one, limit=runtime.fanout, cancel=runtime.cancel):
-        if isinstance(answer, HostKey):
-            found[plan.name] = answer
-        else:
-            failures[plan.name] = failed(plan.host, answer)
-        runtime.emit(Finished(failures.get(plan.name) or Result(plan.name, ok=True)))
+
+    def one(host: Host) -> Result:
+        runtime.emit(Started(host.name, READING))
+        found[host.name] = _present(host, transport, runtime)
+        return Result(host.name, ok=True)
+
+    results = over([plan.host for plan in plans], runtime, one, READING)
+    failures.update({result.host: result for result in results if not result.ok})
     return [(plan, found[plan.name]) for plan in plans if plan.name in found]
 
 
 def _present(host: Host, transport: SshTransport, runtime: Runtime) -> HostKey:
     key = transport.host_key(host, runtime.cancel)
-    if host.host_key is None or key.fingerprint == host.host_key.rstrip("="):
-        return key
+    pin = (host.host_key or key.fingerprint).rstrip("=")
     # the pinned key may be one of the host's others
-    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa"):
+    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa") if key.fingerprint != pin else ():
         if kind != key.type:
-            try:
+            with contextlib.suppress(ConnectError):
                 other = transport.host_key(host, runtime.cancel, kind)
-            except Interrupted:
-                raise
-            except FleetError:
-                continue
-            if other.fingerprint == host.host_key.rstrip("="):
-                return other
+                if other.fingerprint == pin:
+                    return other
     return key
 
 

@@ -35,18 +35,15 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool =
         if read(target) == data:
             return fix_mode and repair_mode(target, mode)
         make_private_dir(target.parent)
+        before = target.stat() if target.exists() else None
         fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=WORK)
         try:
             with os.fdopen(fd, "wb") as out:
                 out.write(data)
                 out.flush()
-                if target.exists():
-                    before = target.stat()
-                    os.fchmod(fd, mode if fix_mode else before.st_mode & 0o7777)
-                    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()) and os.geteuid() == 0:
-                        os.fchown(fd, before.st_uid, before.st_gid)
-                else:
-                    os.fchmod(fd, mode)
+                os.fchmod(fd, mode if fix_mode or before is None else before.st_mode & 0o7777)
+                if before is not None and os.geteuid() == 0:
+                    os.fchown(fd, before.st_uid, before.st_gid)
                 os.fsync(fd)
             Path(temporary).rename(target)
         except BaseException:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fleet.ops.setup_ssh import config_block, edits, files, keys
-from fleet.ops.setup_ssh.keys import HeadKey
+from fleet.ops.setup_ssh.edits import PublicKey
 from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
 from fleet.transport.ssh.hostkeys import HostKey
@@ -21,7 +21,7 @@ class Head:
         self._limit = limit
         self.record = record
         self.ssh = plan.home / ".ssh"
-        self.keys: dict[Path, HeadKey] = {}
+        self.keys: dict[Path, PublicKey] = {}
         self.changed: list[str] = []
         self.leads: frozenset[str] = frozenset()
 
@@ -48,7 +48,7 @@ class Head:
         for path in self.plan.identities:
             if path not in self.keys:
                 self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
-                self.record.head.keys[str(path)] = public_text(self.keys[path])
+                self.record.head.keys[str(path)] = self.keys[path].id
                 self.record.save()
                 self.changed.append(f"made key {path}")
 
@@ -84,8 +84,3 @@ class Head:
             self.record.save()
             files.write(path, data)
             self.changed.append("known_hosts")
-
-
-def public_text(key: HeadKey) -> str:
-    """ "TYPE BLOB" of a key pair, as the record keeps it."""
-    return f"{key.public.type.decode()} {key.public.blob.decode()}"

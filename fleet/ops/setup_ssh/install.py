@@ -126,7 +126,7 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
     state = node.look(session, key_type=own_key, cancel=runtime.cancel)
     trace = head.record.host(plan.name)
     if state.key is not None and state.key_name in state.created:
-        trace.keys[state.key_name] = f"{state.key.type.decode()} {state.key.blob.decode()}"
+        trace.keys[state.key_name] = state.key.id
         head.record.save()
     return state
 
@@ -136,7 +136,7 @@ def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) ->
     state, name = found.state, "authorized_keys"
     found.changed += [f"made {x}" for x in state.created] + [f"mode of {x}" for x in state.repaired]
     data, before = state.files[name]
-    new, added = add_keys(data, [head.keys[found.plan.identity].public])
+    new, added = add_keys(data, [head.keys[found.plan.identity]])
     if new is None or new == data:
         return
     head.record.host(found.plan.name).note(name, added)

@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConnectError, HostFailed
@@ -19,28 +18,8 @@ from fleet.transport.ssh.keys import AGENT_HINT, Agent
 BITS = {"rsa": ("-b", "3072")}
 
 
-@dataclass(frozen=True)
-class HeadKey:
-    """A private key file on the head and its public half. created: fleet made it just now."""
-
-    path: Path
-    public: PublicKey
-    created: bool = False
-
-
-def default_path(home: Path, key_type: str) -> Path:
-    return home / ".ssh" / f"id_{key_type}"
-
-
-def expand_identity(text: str, home: Path) -> Path:
-    """An identity_file of the inventory as a path: ~ is the head's home."""
-    if text == "~" or text.startswith("~/"):
-        return home / text[2:]
-    return Path(text) if text.startswith("/") else Path.cwd() / text
-
-
-def ensure(path: Path, key_type: str, seconds: float = 10.0) -> HeadKey:
-    """The key pair at `path`, made when there is none (no passphrase, 0600).
+def ensure(path: Path, key_type: str, seconds: float = 10.0) -> PublicKey:
+    """The public half of the key pair at `path`, made when there is none (no passphrase, 0600).
 
     An existing one with a passphrase is fine when the agent holds it (and says so within `seconds`), else
     ConnectError(kind="auth").
@@ -50,8 +29,8 @@ def ensure(path: Path, key_type: str, seconds: float = 10.0) -> HeadKey:
     check_private(path)
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path))
     if done.returncode == 0:
-        return HeadKey(path, _with_comment(path, parse_public_key(done.stdout.strip())))
-    return HeadKey(path, _from_agent(path, done.stderr.decode("utf-8", "replace").strip(), seconds))
+        return _with_comment(path, parse_public_key(done.stdout.strip()))
+    return _from_agent(path, done.stderr.decode("utf-8", "replace").strip(), seconds)
 
 
 def check_private(path: Path) -> None:
@@ -65,7 +44,7 @@ def check_private(path: Path) -> None:
         )
 
 
-def _create(path: Path, key_type: str) -> HeadKey:
+def _create(path: Path, key_type: str) -> PublicKey:
     files.make_private_dir(path.parent)
     public = path.with_name(path.name + ".pub")
     if public.exists():
@@ -78,7 +57,7 @@ def _create(path: Path, key_type: str) -> HeadKey:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
         raise HostFailed(f"ssh-keygen could not make {path}: {said}")
-    return HeadKey(path, parse_public_key(public.read_bytes()), created=True)
+    return parse_public_key(public.read_bytes())
 
 
 def _user() -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from fleet.model import Host, Inventory
 from fleet.ops.plans import Line, PerHost
-from fleet.ops.setup_ssh import config_block, keys
+from fleet.ops.setup_ssh import config_block
 from fleet.ops.setup_ssh.config_block import ConfigEntry
 from fleet.ops.setup_ssh.edits import known_name
 from fleet.ops.setup_ssh.record import block_name
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.ssh.settings import tilde
 from fleet.transport.ssh.transport import SshTransport
 
 
@@ -101,14 +102,9 @@ class SetupPlan:
         return f"{self.block} node"
 
     @cached_property
-    def _node_blocks(self) -> dict[str | None, bytes]:
-        return {}
-
-    def node_block(self, key_name: str | None) -> bytes:
-        """A node's block; key_name: its private key's file in ~/.ssh. Most nodes share one text."""
-        if key_name not in self._node_blocks:
-            self._node_blocks[key_name] = self._render_node(key_name)
-        return self._node_blocks[key_name]
+    def node_block(self) -> Callable[[str | None], bytes]:
+        """A node's block, by its private key's file in ~/.ssh. Most nodes share one text."""
+        return cache(self._render_node)
 
     def _render_node(self, key_name: str | None) -> bytes:
         identity = f"~/.ssh/{key_name}" if key_name else None
@@ -211,10 +207,10 @@ def plan(inventory: Inventory, everyone: Inventory, options: SetupOptions, home:
 def _host_plan(host: Host, transport: SshTransport, options: SetupOptions, home: Path) -> HostPlan:
     endpoint = transport.resolve(host)
     if host.identity_file:
-        identity = keys.expand_identity(host.identity_file, home)
+        identity = Path.cwd() / tilde(host.identity_file, home)
     else:
         configured = endpoint.identity_files if endpoint.explicit_identities and options.key_type is None else ()
-        identity = next((p for p in configured if p.exists()), keys.default_path(home, options.new_key_type))
+        identity = next((p for p in configured if p.exists()), home / ".ssh" / f"id_{options.new_key_type}")
     addresses = [endpoint.address, host.name, host.address, *([host.data_address] if host.data_address else [])]
     names = dict.fromkeys([endpoint.known_name, *(known_name(a, endpoint.port) for a in addresses)])
     return HostPlan(host, endpoint, identity, tuple(names), transport.route(host))

@@ -97,18 +97,14 @@ class Record:
     def save(self) -> bool:
         """Write it before the changes it describes are made: better one line too many on record than one too few."""
         with self._lock:
-            text: list[str] = []
-            index: dict[str, int] = {}
-
-            def refer(line: str) -> int:
-                if line not in index:
-                    index[line] = len(text)
-                    text.append(line)
-                return index[line]
+            text: dict[str, int] = {}
 
             def dump(trace: Trace) -> dict[str, Any]:
                 return {
-                    "files": {name: {"lines": [*map(refer, lines)]} for name, lines in sorted(trace.files.items())},
+                    "files": {
+                        name: {"lines": [text.setdefault(line, len(text)) for line in lines]}
+                        for name, lines in sorted(trace.files.items())
+                    },
                     "keys": trace.keys,
                     **({"leaving": True} if trace.leaving else {}),
                 }
@@ -118,7 +114,7 @@ class Record:
                 "inventory": self.source,
                 "head": dump(self.head),
                 "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.items())},
-                "text": text,
+                "text": [*text],
             }
             return files.write(self.path, (json.dumps(document, indent=0) + "\n").encode())
 

@@ -184,7 +184,7 @@ def calls_for(state: NodeState, trace: Trace, block: str, where: str) -> tuple[l
 
 def undone(name: str, data: bytes | None, trace: Trace, block: str, where: str) -> bytes | None:
     """One file without fleet's part; None when nothing else is in it."""
-    kept = config_block.take(data, block, where) if name == "config" else data
+    kept = config_block.narrow(data, block, (), where) if name == "config" else data
     if kept == data and name not in trace.files:
         return data
     return remove(kept or b"", trace.files.get(name, ())) or None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import re
 import shlex
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +19,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
+from fleet.transport.process import finish
 from fleet.transport.shell import run_script
 from fleet.transport.ssh.keys import AGENT_HINT, Agent
 
@@ -29,8 +27,7 @@ HEAD = "head"
 NO_KEY = "it has no key of its own"
 CHECKING = "checking that every host reaches every other"
 # ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
-# from the tenth on (MaxStartups). One node opens at most LANES
-# of them.
+# from the tenth on (MaxStartups). One node opens at most LANES of them.
 AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8
@@ -80,23 +77,8 @@ def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime
     ssh-agent that hangs: ssh asks it first, and knows no limit to that."""
     same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
     script = text(targets, HEAD_LANES, limit, "" if same else str(home / ".ssh" / "config"))
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", 'eval "$(cat)"'],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=_environment(limit, runtime),
-    )
-    undo = runtime.cancel.on_set(lambda: _end(process))
-    try:
-        output, _ = process.communicate(script, timeout=_patience(len(targets), HEAD_LANES, limit))
-    except subprocess.TimeoutExpired:
-        _end(process)
-        output, _ = process.communicate()
-    finally:
-        undo()
-    return parse(HEAD, targets, output)
+    argv, seconds = ["/bin/sh", "-c", 'eval "$(cat)"'], _patience(len(targets), HEAD_LANES, limit)
+    return parse(HEAD, targets, finish(argv, script, seconds, runtime.cancel, _environment(limit, runtime))[1])
 
 
 def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
@@ -112,12 +94,6 @@ def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
             )
         )
     return {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK" or not agent.trouble}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may end between the two
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
 
 
 def _patience(targets: int, lanes: int, limit: float) -> float:

@@ -16,14 +16,13 @@ from fleet.transport.ssh.node_channel import NodeChannel
 PRIVATE = {
     "Transport": "_channel_handler_table _channels _next_channel _parse_channel_open_failure "
     "_parse_channel_open_success _parse_disconnect _send_user_message _unlink_channel _verify_key",
-    "Channel": "_check_add_window _close_internal _feed_extended _handle_close _handle_request _request_failed _send "
+    "Channel": "_check_add_window _close_internal _handle_close _handle_request _request_failed _send "
     "_set_transport _set_window _wait_for_send_window",
     "AuthHandler": "_parse_userauth_failure",
     "agent.AgentSSH": "_connect",
 }
 # SSH_MSG_*
 _CHANNEL_OPEN = b"\x5a"
-_CHANNEL_EXTENDED_DATA = 95
 _CHANNEL_CLOSE = 97
 _CHANNEL_REQUEST = 98
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -69,7 +68,6 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,
         # by name: what else speaks paramiko (fabric's tunnels and agents) has plain channels on it
-        _CHANNEL_EXTENDED_DATA: lambda channel, m: channel._feed_extended(m),
         _CHANNEL_CLOSE: lambda channel, m: channel._handle_close(m),
         _CHANNEL_REQUEST: lambda channel, m: channel._handle_request(m),
     }

@@ -10,13 +10,13 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
-from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, Cancel, reads_nothing
+from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, ByBoth, Cancel, reads_nothing
 from fleet.transport.ssh.adapter import WINDOW_BYTES
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.endpoint import named
 from fleet.transport.ssh.gates import lost
 from fleet.transport.ssh.hostkeys import HostKey
-from fleet.transport.ssh.library import PipeTimeout, paramiko
+from fleet.transport.ssh.library import paramiko
 from fleet.transport.ssh.link import ChannelRefused, Link
 from fleet.transport.ssh.node_channel import NodeChannel
 
@@ -25,14 +25,14 @@ SEND_SLICE = 0.2
 SETTLE_SECONDS = 0.2
 
 
-class SshChannel:
+class SshChannel(ByBoth):
     """One remote process. recv, send and wait may be called from different threads."""
 
     def __init__(self, channel: NodeChannel, host: Host) -> None:
         self._channel = channel
         self._host = host
         self._read_lock = threading.Lock()
-        self._early = bytearray()
+        self._early = bytearray(), bytearray()  # stdout, stderr
         channel.settimeout(SEND_SLICE)
 
     def send(self, data: bytes) -> None:
@@ -41,7 +41,7 @@ class SshChannel:
         view = memoryview(data)
         moved = time.monotonic()
         while view:
-            if len(self._channel.in_buffer) > WINDOW_BYTES // 4:
+            if self._channel.unread() > WINDOW_BYTES // 4:
                 self._take_in()
             try:
                 sent = self._channel.send(view)
@@ -62,10 +62,14 @@ class SshChannel:
             raise self._lost()
         if self._read_lock.acquire(blocking=False):
             try:
-                while self._channel.recv_ready() and len(self._early) < EARLY_BYTES:
-                    self._early += self._channel.recv(READ_BYTES)
+                while self._channel.unread() and sum(map(len, self._early)) < EARLY_BYTES:
+                    self._take()
             finally:
                 self._read_lock.release()
+
+    def _take(self) -> None:
+        for early, new in zip(self._early, self._channel.taken(READ_BYTES), strict=True):
+            early += new
 
     def _lost(self) -> FleetError:
         link = self._channel.transport
@@ -75,50 +79,26 @@ class SshChannel:
         with contextlib.suppress(Exception):
             self._channel.shutdown_write()
 
-    def recv(self, timeout: float) -> bytes | None:
-        with self._read_lock:
-            if self._early:
-                data = bytes(self._early)
-                self._early.clear()
-                return data
-            try:
-                # reading nothing waits until there is something, without touching the timeout of send()
-                self._channel.in_buffer.read(0, timeout)
-                data = bytes(self._channel.recv(READ_BYTES))
-            except (PipeTimeout, TimeoutError):
-                return None
-            except Exception as error:
-                raise self._lost() from error
-        link = self._channel.transport
-        if not data and self._channel.exit_status < 0 and isinstance(link, Link) and link.broken:
-            raise self._lost()
-        return data
-
     def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
         bell = self._channel.bell
-        assert bell is not None
-        if self._early or bell.wait(timeout):
+        with self._read_lock:
+            if not any(self._early) and not bell.wait(timeout):
+                return None
             bell.quiet()
             ended = self._channel.eof_received or self._channel.closed
-            early, pipes = bytes(self._early), (self._channel.in_buffer, self._channel.in_stderr_buffer)
-            self._early.clear()
             try:
-                out, err = (self._channel.taken(pipe, READ_BYTES) for pipe in pipes)
+                self._take()
             except Exception as error:
                 raise self._lost() from error
-            if ended or any(map(len, pipes)):
+            if ended or self._channel.unread():
                 bell.set()
-            if early or out or err:
-                return early + out, err
-            if ended:
-                return self.recv(0) or b"", b""
-        return None
-
-    def recv_stderr(self) -> bytes:
-        with self._channel.lock:
-            data = bytes(self._channel.stderr_tail)
-            self._channel.stderr_tail.clear()
-        return data
+            (out, err), self._early = map(bytes, self._early), (bytearray(), bytearray())
+        link = self._channel.transport
+        if out or err:
+            return out, err
+        if ended and self._channel.exit_status < 0 and isinstance(link, Link) and link.broken:
+            raise self._lost()
+        return (b"", b"") if ended else None
 
     def wait(self, timeout: float) -> int | None:
         self._channel.status_event.wait(timeout)
@@ -145,14 +125,12 @@ class SshSession:
 
     def start(self, command: str, *, with_stderr: bool = False) -> SshChannel:
         with named(self.host):
-            return self._start(command, with_stderr)
+            return self._start(command)
 
-    def _start(self, command: str, with_stderr: bool, again: bool = True) -> SshChannel:
+    def _start(self, command: str, again: bool = True) -> SshChannel:
         # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
         deadline = Deadline.after(self._timeout, Cancel())
         link, channel = self._open(deadline)
-        if with_stderr:
-            channel.keep_stderr()
         link.post(lambda: channel.ask(command), deadline, "the start of a command")
         in_time = deadline.wait(channel.event)
         if channel.event_ready:
@@ -161,7 +139,7 @@ class SshSession:
             raise link.failure(in_time, self._timeout, "the start of a command")
         if again:  # Dropbear closes a channel at once that is opened while the command of a closed one still ends
             time.sleep(SETTLE_SECONDS)
-            return self._start(command, with_stderr, again=False)
+            return self._start(command, again=False)
         raise ConnectError(
             "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
         )
@@ -192,14 +170,12 @@ class SshSession:
         return self._links[-1]
 
     def channel(self) -> NodeChannel:
-        """A paramiko channel on which nothing runs yet; all of its stderr is kept."""
-        channel = self._open(Deadline.after(self._timeout, Cancel()))[1]
-        channel.keep_stderr()
-        return channel
+        """A paramiko channel on which nothing runs yet."""
+        return self._open(Deadline.after(self._timeout, Cancel()))[1]
 
     def sftp(self) -> Any:
         """A paramiko SFTPClient."""
-        channel = self._open(Deadline.after(self._timeout, Cancel()))[1]
+        channel = self.channel()
         try:
             channel.invoke_subsystem("sftp")
         except paramiko.SSHException as error:

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from typing import Any
 
-from fleet.transport.base import STDERR_BYTES
 from fleet.transport.ssh.dial import start_thread
 from fleet.transport.ssh.library import Message, PipeTimeout, paramiko
 
@@ -24,8 +23,8 @@ class Bell(threading.Event):
 
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
-    """A channel that keeps only the tail of stderr, unless told, so that nobody reading it never blocks stdout; that
-    understands exit-signal (status 128+n); and that says nothing more once it has said CHANNEL_CLOSE.
+    """A channel that understands exit-signal (status 128+n), and says nothing more once it has said CHANNEL_CLOSE.
+    bell: rung when there is something to read, or nothing more will be.
 
     paramiko's own may send data from one thread behind the close from another. sshd answers that by dropping the
     whole connection, and with it all 63 other hosts behind a gateway.
@@ -33,8 +32,9 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
 
     def __init__(self, chanid: int) -> None:
         super().__init__(chanid)
-        self.stderr_tail = bytearray()
-        self.bell: Bell | None = None
+        self.bell = Bell()
+        self.in_buffer.set_event(self.bell)
+        self.in_stderr_buffer.set_event(self.bell)
         self.refused: tuple[int, str] | None = None
         self.abandoned = False
         self._sending = threading.Lock()
@@ -57,18 +57,17 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             self.transport._send_user_message(m)
         return size
 
-    def keep_stderr(self) -> None:
-        """Before anything comes: all of it, for `taken`; the bell rings for both outputs."""
-        self.bell = Bell()
-        self.in_buffer.set_event(self.bell)
-        self.in_stderr_buffer.set_event(self.bell)
+    def unread(self) -> int:
+        """Bytes that have come on stdout and stderr, and were not read."""
+        return len(self.in_buffer) + len(self.in_stderr_buffer)
 
-    def taken(self, pipe: Any, nbytes: int) -> bytes:
-        """What is in one of the two buffers."""
-        data: bytes = pipe.read(nbytes, 0) if len(pipe) else b""
+    def taken(self, nbytes: int) -> tuple[bytes, bytes]:
+        """What has come on stdout and stderr, up to so many bytes of each."""
+        pipes = (self.in_buffer, self.in_stderr_buffer)
+        out, err = (bytes(pipe.read(nbytes, 0)) if len(pipe) else b"" for pipe in pipes)
         with self._sending:
-            self._acknowledge(len(data))
-        return data
+            self._acknowledge(len(out) + len(err))
+        return out, err
 
     def recv(self, nbytes: int) -> bytes:
         return self._read(self.in_buffer, nbytes)
@@ -94,26 +93,6 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             m.add_int(self.remote_chanid)
             m.add_int(owed)
             self.transport._send_user_message(m)
-
-    def _feed_extended(self, m: Message) -> None:
-        m.get_int()
-        data = m.get_binary()
-        if self.bell is not None:
-            self.in_stderr_buffer.feed(data)
-            return
-        with self.lock:
-            self.stderr_tail += data
-            del self.stderr_tail[:-STDERR_BYTES]
-        # The connection's own thread must not wait: neither for a re-key, which it has to carry out itself, nor
-        # for whoever is sending. What it cannot acknowledge now is acknowledged with what comes next.
-        if self.transport.clear_to_send.is_set() and self._sending.acquire(blocking=False):
-            try:
-                self._acknowledge(len(data))
-            finally:
-                self._sending.release()
-        else:
-            with self.lock:
-                self.in_window_sofar += len(data)
 
     def ask(self, command: str) -> None:
         """Ask for a command to be run; `event` is set by the answer, `event_ready` with it when it is yes. A request on
