@@ -127,13 +127,17 @@ class Made(Future[T]):
 
 class Once(Generic[T]):
     """Things by key, each made by the first thread that asks for it, while the others wait. serves: whether one that is
-    made need not be made again."""
+    made need not be made again; by default one that did not fail."""
 
-    def __init__(self, serves: Callable[[Made[T]], bool]) -> None:
+    def __init__(self, serves: Callable[[Made[T]], bool] = lambda made: made.exception() is None) -> None:
         self._serves, self._lock = serves, threading.Lock()
         self._made: dict[Any, Made[T]] = {}
 
-    def get(self, key: Any, make: Callable[[], T]) -> Made[T]:
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        """What was made; raises what making it raised."""
+        return self.made(key, make).result()
+
+    def made(self, key: Any, make: Callable[[], T]) -> Made[T]:
         """Made by now, or by this thread, or just now by another."""
         with self._lock:
             made = self._made.get(key)

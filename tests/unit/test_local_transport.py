@@ -6,8 +6,7 @@ import pytest
 
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from fleet.transport.local import LocalTransport
-from fleet.transport.process import ProcessChannel
+from fleet.transport.local import LocalTransport, ProcessChannel
 
 
 def test_a_channel_that_another_thread_closes_reads_as_ended() -> None:

@@ -13,7 +13,7 @@ import pytest
 from fleet.errors import ConnectError, HostFailed
 from fleet.model import Host, Inventory
 from fleet.ops import setup_ssh
-from fleet.ops.setup_ssh import config_block, keys
+from fleet.ops.setup_ssh import config_block, files
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.planning import SetupOptions, SetupPlan
 from fleet.ops.setup_ssh.record import Record, block_name
@@ -118,12 +118,12 @@ def test_a_missing_key_is_made_private_and_then_reused(tmp_path: Path) -> None:
     path = tmp_path / ".ssh" / "id_ed25519"
     before = os.umask(0)
     try:
-        made = keys.ensure(path, "ed25519")
+        made = files.ensure_key(path, "ed25519")
     finally:
         os.umask(before)
     assert made.comment.endswith(b" fleet")
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
-    again = keys.ensure(path, "ed25519")
+    again = files.ensure_key(path, "ed25519")
     assert again == made
 
 
@@ -131,7 +131,7 @@ def test_a_missing_key_is_made_private_and_then_reused(tmp_path: Path) -> None:
 def test_a_key_that_others_can_read_is_refused_and_no_file_is_changed(what: str, tmp_path: Path) -> None:
     path = tmp_path / "id's"
     if what == "key":
-        keys.ensure(path, "ed25519")
+        files.ensure_key(path, "ed25519")
     else:
         path.write_text("somebody's")
     path.chmod(0o644)
@@ -140,7 +140,7 @@ def test_a_key_that_others_can_read_is_refused_and_no_file_is_changed(what: str,
         named = tmp_path / "link"
         named.symlink_to(path)
     with pytest.raises(ConnectError, match=r"others can read the key .* \(mode 644\)") as caught:
-        keys.ensure(named, "ed25519")
+        files.ensure_key(named, "ed25519")
     assert shlex.quote(str(named)) in str(caught.value.hint) and path.stat().st_mode & 0o777 == 0o644
 
 
@@ -148,23 +148,23 @@ def test_a_key_that_cannot_be_used_is_an_error_with_a_hint(tmp_path: Path) -> No
     locked, orphan = tmp_path / "locked", tmp_path / "orphan"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
     with pytest.raises(ConnectError, match="passphrase") as caught:
-        keys.ensure(locked, "ed25519")
+        files.ensure_key(locked, "ed25519")
     assert caught.value.hint and "ssh-add" in caught.value.hint
     (tmp_path / "junk").write_text("junk")
     (tmp_path / "junk").chmod(0o600)
     with pytest.raises(ConnectError, match="cannot be used"):
-        keys.ensure(tmp_path / "junk", "ed25519")
+        files.ensure_key(tmp_path / "junk", "ed25519")
     orphan.with_name("orphan.pub").write_text("ssh-ed25519 AAAA")
     with pytest.raises(HostFailed, match="not its private key"):
-        keys.ensure(orphan, "ed25519")
+        files.ensure_key(orphan, "ed25519")
 
 
 def test_only_the_key_that_was_made_is_discarded(tmp_path: Path) -> None:
     path = tmp_path / "id"
-    text = keys.ensure(path, "ed25519").id
-    assert not keys.discard(path, text[:-3] + "AAA") and path.exists()
-    assert keys.discard(path, text) and list(tmp_path.iterdir()) == []
-    assert not keys.discard(path, text)
+    text = files.ensure_key(path, "ed25519").id
+    assert not files.discard_key(path, text[:-3] + "AAA") and path.exists()
+    assert files.discard_key(path, text) and list(tmp_path.iterdir()) == []
+    assert not files.discard_key(path, text)
 
 
 # -- the record -------------------------------------------------------------------------------------------

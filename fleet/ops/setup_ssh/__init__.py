@@ -6,7 +6,7 @@ and everything is on record before it is changed. Run again it finds nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -45,10 +45,20 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
     reached: dict[str, Reached] = {}
     failures: dict[str, Result] = {}
     how: dict[str, str] = {}
-    levels = _Levels(head, runtime)
+    transport = runtime.connect(runtime.passwords.take)
+    assert isinstance(transport, SshTransport)
+    transport.config = SshConfig(plan.home, edit=head.with_block)
+    runtime.transport = transport
     try:
         for level in plan.levels:
-            levels.settle(level, reached, failures, how)
+            settled, refused = enrol(level, head, transport, runtime)
+            how.update(settled)
+            failures.update(refused)
+            if settled:
+                head.prepare()
+                found, results = install([p for p in level if p.name in settled], head, runtime)
+                reached.update(found)
+                failures.update({r.host: r for r in results if not r.ok})
         # plain ssh is led to no host before a key of the head is taken there
         head.leads |= reached.keys() - failures.keys()
         hosts = {h.name: reached[h.name] for h in _in_order(plan, head.leads & reached.keys()) if not h.gateway}
@@ -59,47 +69,10 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
             head.write_block()
             pairs = _verify(plan, [r for n, r in hosts.items() if n not in failures], runtime)
     finally:
-        levels.close()
+        transport.close()
     if runtime.cancel.is_set():
         raise Interrupted("interrupted", hint="run it again: it goes on where it was")
     return _report(plan, head, reached, failures, how, pairs)
-
-
-class _Levels:
-    """Level by level: host keys, then the head's key. Transports are made anew when what they read has changed."""
-
-    def __init__(self, head: Head, runtime: SetupRuntime) -> None:
-        self._head, self._runtime = head, runtime
-        self._prepared = False
-        self._transport = self._renew()
-
-    def _renew(self) -> SshTransport:
-        transport = self._runtime.connect(self._runtime.passwords.take)
-        assert isinstance(transport, SshTransport)
-        transport.config = SshConfig(self._head.plan.home, edit=self._head.with_block)
-        self._runtime.transport = transport
-        return transport
-
-    def settle(
-        self, level: Sequence[HostPlan], reached: dict[str, Reached], failures: dict[str, Result], how: dict[str, str]
-    ) -> None:
-        settled, refused = enrol(level, self._head, self._transport, self._runtime)
-        how.update(settled)
-        failures.update(refused)
-        if not settled:
-            return
-        if not self._prepared:
-            self._head.prepare()
-            self._prepared = True
-            self._transport.close()
-            self._transport = self._renew()
-        wanted = [p for p in level if p.name in settled]
-        found, results = install(wanted, self._head, self._runtime)
-        reached.update(found)
-        failures.update({r.host: r for r in results if not r.ok})
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:

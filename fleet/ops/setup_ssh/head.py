@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fleet.ops.setup_ssh import config_block, edits, files, keys
+from fleet.ops.setup_ssh import config_block, edits, files
 from fleet.ops.setup_ssh.edits import PublicKey
 from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
 from fleet.ops.setup_ssh.record import Record
@@ -39,7 +39,7 @@ class Head:
             path.unlink(missing_ok=True)
         for path in self.plan.identities:
             if path.exists():
-                self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
+                self.keys[path] = files.ensure_key(path, self.plan.options.new_key_type, self._limit)
 
     def prepare(self) -> None:
         """~/.ssh, the keys that are missing."""
@@ -47,7 +47,7 @@ class Head:
             self.changed.append("mode of .ssh")
         for path in self.plan.identities:
             if path not in self.keys:
-                self.keys[path] = keys.ensure(path, self.plan.options.new_key_type, self._limit)
+                self.keys[path] = files.ensure_key(path, self.plan.options.new_key_type, self._limit)
                 self.record.head.keys[str(path)] = self.keys[path].id
                 self.record.save()
                 self.changed.append(f"made key {path}")
@@ -63,24 +63,22 @@ class Head:
             return
         new = config_block.put(data, self.plan.block, text, str(self.config))
         if new != data:
-            self.record.head.note("config", ())
-            self.record.save()
-            files.write(self.config, new, fix_mode=True)
-            self.changed.append("config")
+            self._put("config", new, ())
 
     def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None:
         """Make these host keys known where they were dialled; `instead`: of whatever other keys are on file there, and
         for the hosts' names."""
         wanted = list(wanted)
-        path = self.ssh / "known_hosts"
-        before = data = files.read(path)
+        before = data = files.read(self.ssh / "known_hosts")
         if instead:
             for plan, key in wanted:
                 data = edits.forget_hosts(data, (plan.dialled, plan.called.known_name, plan.name), keep=key)
         data, added = edits.add_hosts(data, [((plan.dialled,), key) for plan, key in wanted])
         if data != before:
-            files.make_private_dir(self.ssh)
-            self.record.head.note("known_hosts", added)
-            self.record.save()
-            files.write(path, data)
-            self.changed.append("known_hosts")
+            self._put("known_hosts", data, added)
+
+    def _put(self, name: str, data: bytes | None, added: Sequence[str]) -> None:
+        self.record.head.note(name, added)
+        self.record.save()
+        files.write(self.ssh / name, data, fix_mode=name == "config")
+        self.changed.append(name)

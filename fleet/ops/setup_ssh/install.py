@@ -23,6 +23,8 @@ from fleet.transport.base import Session
 from fleet.transport.ssh.channel import SshSession
 from fleet.transport.ssh.hostkeys import HostKey
 
+Files = dict[str, bytes]
+
 
 @dataclass
 class Reached:
@@ -135,18 +137,22 @@ def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) ->
     """Put the head's public key into authorized_keys, if it is not there."""
     state, name = found.state, "authorized_keys"
     found.changed += [f"made {x}" for x in state.created] + [f"mode of {x}" for x in state.repaired]
-    data, before = state.files[name]
+    data = state.data(name)
     new, added = add_keys(data, [head.keys[found.plan.identity]])
     if new is None or new == data:
         return
     head.record.host(found.plan.name).note(name, added)
     head.record.save()
-    done = node.change(session, [node.put(name, before, new)], cancel=runtime.cancel)
-    state.files[name] = (new, done.sums[name])
-    found.changed.append(name)
+    _put(session, found, {name: new}, runtime)
 
 
-Files = dict[str, bytes]
+def _put(session: Session, found: Reached, wanted: Files, runtime: Runtime) -> None:
+    """Replace these files there, in one go."""
+    held = found.state.files
+    calls = [node.put(name, held[name][1], data) for name, data in wanted.items()]
+    done = node.change(session, calls, cancel=runtime.cancel)
+    held.update({name: (data, done.sums[name]) for name, data in wanted.items()})
+    found.changed += [name for name in wanted if name not in found.changed]
 
 
 def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[Result, ...]:
@@ -168,13 +174,7 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
     head.record.save()
 
     def task(session: Session, host: Host) -> Result:
-        found = reached[host.name]
-        calls = [node.put(file, found.state.files[file][1], data) for file, data in changes[host.name].items()]
-        done = node.change(session, calls, cancel=runtime.cancel)
-        for file, data in changes[host.name].items():
-            found.state.files[file] = (data, done.sums[file])
-            if file not in found.changed:
-                found.changed.append(file)
+        _put(session, reached[host.name], changes[host.name], runtime)
         return Result(host.name, ok=True)
 
     hosts = [reached[name].plan.host for name in changes]

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from fleet.errors import ConnectError, HostFailed
 from fleet.ops.setup_ssh.edits import PublicKey, parse_public_key
-from fleet.ops.setup_ssh.keys import BITS
+from fleet.ops.setup_ssh.files import BITS
 from fleet.transport.base import Cancel, Session
 from fleet.transport.shell import run_script
 

@@ -63,7 +63,7 @@ class Record:
         self.source = source
         self.head = Trace()
         self.hosts: dict[str, Trace] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     @classmethod
     def load(cls, home: Path, source: str) -> Record:
@@ -81,8 +81,7 @@ class Record:
         return record
 
     def host(self, name: str) -> Trace:
-        with self._lock:
-            return self.hosts.setdefault(name, Trace())
+        return self.hosts.setdefault(name, Trace())
 
     @property
     def empty(self) -> bool:
@@ -90,9 +89,8 @@ class Record:
 
     def forget(self, name: str) -> None:
         """Nothing is left of fleet on this host."""
-        with self._lock:
-            self.hosts.pop(name, None)
-            self.save()
+        self.hosts.pop(name, None)
+        self.save()
 
     def save(self) -> bool:
         """Write it before the changes it describes are made: better one line too many on record than one too few."""
@@ -113,7 +111,7 @@ class Record:
                 "version": VERSION,
                 "inventory": self.source,
                 "head": dump(self.head),
-                "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.items())},
+                "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.copy().items())},
                 "text": [*text],
             }
             return files.write(self.path, (json.dumps(document, indent=0) + "\n").encode())

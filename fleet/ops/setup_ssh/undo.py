@@ -13,7 +13,7 @@ from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, PerHost
-from fleet.ops.setup_ssh import config_block, files, keys, node
+from fleet.ops.setup_ssh import config_block, files, node
 from fleet.ops.setup_ssh.edits import remove
 from fleet.ops.setup_ssh.install import by_key_or_password
 from fleet.ops.setup_ssh.node import NodeState
@@ -202,7 +202,7 @@ def undo_head(home: Path, record: Record, source: str) -> list[str]:
             words.append(name)
     if not record.others():
         for path, public in record.head.keys.items():
-            if keys.discard(Path(path), public):
+            if files.discard_key(Path(path), public):
                 words.append(f"removed key {path}")
         if ssh.is_dir() and not any(ssh.iterdir()):
             ssh.rmdir()

@@ -19,7 +19,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.process import finish
+from fleet.transport.local import finish
 from fleet.transport.shell import run_script
 from fleet.transport.ssh.keys import AGENT_HINT, Agent
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions
+from fleet.transport.local import ProcessChannel
 from fleet.transport.openssh.master import Folder, Master, through
 from fleet.transport.openssh.said import Said
-from fleet.transport.process import ProcessChannel
 from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint, Routed, named, resolve, route_key
 from fleet.transport.ssh.gates import ClosedEarly, Gateways, lost, pause

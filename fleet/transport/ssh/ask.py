@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.transport.base import Cancel, Once
-from fleet.transport.process import finish
+from fleet.transport.local import finish
 from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, expand, tilde, tokens, words
 
 SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may be behind it
@@ -58,7 +58,7 @@ class SshClient:
 
     def _once(self, query: Query | None, work: Callable[[], Settings]) -> Settings:
         try:
-            return self._answers.get(query, work).result()
+            return self._answers.get(query, work)
         except FleetError as error:
             # one for each host: who raises it puts the host's name on it
             raise error.but(host=None) from None

@@ -7,6 +7,7 @@ and nothing is offered twice; a password that sshd did not wait for gets one con
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError
@@ -68,38 +69,28 @@ def authenticate(
             return
     if not tried and password is None and attempt("none"):
         return
-    if password is not None:
-        if (allowed is None or "password" in allowed) and _password(attempt, password, tried):
+    if password is not None and (allowed is None or "password" in allowed):
+        tried.append("password")
+        if attempt("password", password):
             return
-        # a server that asks interactively has not been told the password yet
-        if (
-            allowed is not None
-            and "password" not in allowed
-            and "keyboard-interactive" in allowed
-            and _interactive(attempt, password, tried)
-        ):
+    # a server that asks interactively has not been told the password yet
+    if (
+        password is not None
+        and "password" not in (allowed or ["password"])
+        and "keyboard-interactive" in (allowed or ())
+    ):
+        tried[:] = [*(way for way in tried if way != "password"), "keyboard-interactive"]
+        if attempt("interactive", _answering(password)):
             return
     error = _refused(endpoint, tried, allowed, partial, notes, password is not None)
     error.hint = AGENT_HINT if agent.trouble else error.hint
     raise error
 
 
-def _password(attempt: Any, password: str, tried: list[str]) -> bool:
-    tried.append("password")
-    return bool(attempt("password", password))
-
-
-def _interactive(attempt: Any, password: str, tried: list[str]) -> bool:
-    if "password" in tried:
-        tried.remove("password")
-    tried.append("keyboard-interactive")
+def _answering(password: str) -> Callable[[str, str, list[tuple[str, bool]]], list[str]]:
+    """Gives the password once, for a prompt that hides what is typed; nothing for anything else."""
     answers = [password]
-
-    def answer(title: str, instructions: str, prompts: list[tuple[str, bool]]) -> list[str]:
-        # the password once, for a prompt that hides what is typed; nothing for anything else
-        return [answers.pop() if answers and not echo else "" for _, echo in prompts]
-
-    return bool(attempt("interactive", answer))
+    return lambda title, instructions, prompts: [answers.pop() if answers and not echo else "" for _, echo in prompts]
 
 
 def _dropped(

@@ -95,7 +95,7 @@ class Gateways(Generic[L]):
 
         Raises ConnectError(kind="gateway") naming it, Interrupted.
         """
-        link = self._links.get(key, open_link)
+        link = self._links.made(key, open_link)
         ready = threading.Event()
         link.add_done_callback(lambda _: ready.set())
         if not deadline.wait(ready):

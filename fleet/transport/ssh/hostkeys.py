@@ -26,20 +26,16 @@ class HostKeyCheck:
     a host with several keys presents the one that is known."""
 
     def __init__(self, host: Host, endpoint: Endpoint, known: KnownHosts) -> None:
-        self._host, self._endpoint = host, endpoint
+        self._host, self._endpoint, self.pin = host, endpoint, host.host_key
         self._on_file = known.of(endpoint)
         on_file = {e.key.type for e in (self._on_file.known or self._on_file.bare)}
         self.preferred = tuple(sorted(ALGORITHMS, key=lambda kind: kind not in on_file))
-
-    @property
-    def pinned(self) -> str | None:
-        return self._host.host_key
 
     def check(self, key: HostKey) -> None:
         """Return when it is the right key. ConnectError: host-key (both fingerprints), unknown-host-key."""
         known = self._on_file.known
         self._on_file.check_revoked(key)
-        pin = self.pinned
+        pin = self.pin
         if pin is not None and pin.rstrip("=") != key.fingerprint:
             raise not_pinned(self._host, key)
         if any(e.key.blob == key.blob for e in (*known, *self._on_file.bare)):

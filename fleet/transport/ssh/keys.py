@@ -10,10 +10,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import ConnectError
+from fleet.transport.base import Once
 from fleet.transport.ssh.adapter import agent_over
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.endpoint import Endpoint
@@ -105,6 +107,7 @@ class Agent:
 # sshd's MaxAuthTries is 6 by default; the last one is left for a password
 MAX_KEYS = 5
 PRIVATE_KEY_TYPES = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
+_MISSING = "there is no such file"
 _LOCKED = "it has a passphrase (load it into ssh-agent: ssh-add)"
 _UNKNOWN = "not a private key that fleet can read (ed25519, ecdsa or rsa)"
 
@@ -113,26 +116,18 @@ class Keyring:
     """Private keys, each file read once however many hosts use it, and the agent's."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[Path, tuple[Any, str]] = {}
-        self._certificates: dict[Path, Any] = {}
-        self._agents: dict[str, Agent] = {}
+        # a file that is missing may be made meanwhile
+        self._keys: Once[tuple[Any, str]] = Once(lambda made: made.result()[1] != _MISSING)
+        self._certificates: Once[Any] = Once()
+        self._agents: Once[Agent] = Once()
 
     def agent(self, endpoint: Endpoint) -> Agent:
         """The agent for this host, one connection for all that have the same."""
-        with self._lock:
-            address = endpoint.agent or ""
-            return self._agents.setdefault(address, Agent(address))
-
-    def load(self, file: Path) -> tuple[Any, str]:
-        """(key, "") or (None, why it cannot be used)."""
-        with self._lock:
-            if file not in self._files:
-                self._files[file] = _load(file)
-            return self._files[file]
+        address = endpoint.agent or ""
+        return self._agents.get(address, lambda: Agent(address))
 
     def close(self) -> None:
-        for agent in self._agents.values():
+        for agent in self._agents.all():
             agent.close()
 
     def offers(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
@@ -152,10 +147,10 @@ class Keyring:
         patience = max(0.1, deadline.left() / 2)
         any_file = False
         for file in endpoint.certificates:
-            if self._certificate(file) is None:
+            if self._certificates.get(file, partial(_certificate, file)) is None:
                 notes.append(f"{file}: not a certificate that can be read")
         for file in endpoint.identity_files:
-            key, why = self.load(file)
+            key, why = self._keys.get(file, partial(_load, file))
             name = file.name
             if key is None and why:
                 key, name = self._held_by_agent(file, agent, patience), f"{file.name} (agent)"
@@ -176,24 +171,12 @@ class Keyring:
         """The key with each certificate that is for it."""
         kind = len(paramiko.Message(key.asbytes()).get_binary()) + 4
         for file in files:
-            certificate = self._certificate(file)
+            certificate = self._certificates.get(file, partial(_certificate, file))
             if certificate is not None:
                 fields = paramiko.Message(certificate.key_blob)
                 fields.get_binary(), fields.get_binary()  # its type and its nonce; what follows is the key's
                 if fields.get_remainder().startswith(key.asbytes()[kind:]):
                     yield file.name, CertifiedKey(key, certificate)
-
-    def _certificate(self, file: Path) -> Any:
-        """None when it is none, or not there."""
-        with self._lock:
-            if file not in self._certificates:
-                try:
-                    found = paramiko.PublicBlob.from_file(str(file))
-                except Exception:  # paramiko raises what its parser trips over
-                    found = None
-                kind = found.key_type if found is not None else ""
-                self._certificates[file] = found if kind.endswith("-cert-v01@openssh.com") else None
-            return self._certificates[file]
 
     def _held_by_agent(self, file: Path, agent: Agent, patience: float) -> Any:
         """The agent's copy of a key whose file is encrypted, or of which only the public half is here."""
@@ -219,7 +202,17 @@ class CertifiedKey:
         return self.key.sign_ssh_data(data, algorithm and algorithm.replace("-cert-v01@openssh.com", ""))
 
 
+def _certificate(file: Path) -> Any:
+    """None when it is none, or not there."""
+    try:
+        found = paramiko.PublicBlob.from_file(str(file))
+    except Exception:  # paramiko raises what its parser trips over
+        return None
+    return found if found.key_type.endswith("-cert-v01@openssh.com") else None
+
+
 def _load(file: Path) -> tuple[Any, str]:
+    """(key, "") or (None, why it cannot be used)."""
     try:
         text, info = file.read_text("utf-8", "replace"), file.stat()
         if info.st_mode & 0o077 and info.st_uid == os.getuid() and "PRIVATE KEY-----" in text:
@@ -229,7 +222,7 @@ def _load(file: Path) -> tuple[Any, str]:
         if "-----BEGIN PRIVATE KEY-----" in text:
             text = _from_pkcs8(text)
     except FileNotFoundError:
-        return None, "there is no such file"
+        return None, _MISSING
     except OSError as error:
         return None, error.strerror or "cannot be read"
     except Exception:  # a damaged one, or of a kind that SSH does not know

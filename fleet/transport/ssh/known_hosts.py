@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import re
 import subprocess
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import ConnectError, Reason
+from fleet.transport.base import Once
 from fleet.transport.ssh.endpoint import Endpoint
 
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
@@ -181,26 +181,14 @@ class KnownHosts:
     """known_hosts files, read again only when they changed: setup-ssh enrols keys while it is connected."""
 
     def __init__(self) -> None:
-        self._files: dict[Path, tuple[tuple[int, ...], dict[str, list[Entry]], list[Entry]]] = {}
-        self._lock = threading.Lock()
+        self._read: Once[tuple[dict[str, list[Entry]], list[Entry]]] = Once()
 
     def _load(self, file: Path) -> tuple[dict[str, list[Entry]], list[Entry]]:
         """(entries by plain name, entries that need a comparison)."""
         try:
             stat = file.stat()
-            stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            with self._lock:
-                if file not in self._files or self._files[file][0] != stamp:
-                    plain: dict[str, list[Entry]] = {}
-                    special: list[Entry] = []
-                    for entry in parse(file.read_bytes(), str(file)):
-                        if entry.special:
-                            special.append(entry)
-                        else:
-                            for name in entry.names:
-                                plain.setdefault(name, []).append(entry)
-                    self._files[file] = (stamp, plain, special)
-                return self._files[file][1:]
+            stamp = (file, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            return self._read.get(stamp, lambda: _sorted(parse(file.read_bytes(), str(file))))
         except (FileNotFoundError, NotADirectoryError):
             return {}, []
         except OSError as error:
@@ -231,3 +219,11 @@ class KnownHosts:
             found += plain.get(name, [])
             found += (entry for entry in special if (entry.marker or not marked) and entry.covers(name))
         return found
+
+
+def _sorted(entries: list[Entry]) -> tuple[dict[str, list[Entry]], list[Entry]]:
+    plain: dict[str, list[Entry]] = {}
+    for entry in entries:
+        for name in () if entry.special else entry.names:
+            plain.setdefault(name, []).append(entry)
+    return plain, [entry for entry in entries if entry.special]

@@ -138,7 +138,7 @@ class SshTransport(Routed):
                 # the pinned key may be of another type than the one presented
                 presented = link.server_host_key
                 types = tuple(t for t in types if presented is not None and t != presented.type)
-                if error.kind == "host-key" and check is not None and check.pinned is not None:
+                if error.kind == "host-key" and check is not None and check.pin is not None:
                     first_refusal = first_refusal or error
                     if types:
                         continue
