@@ -85,23 +85,19 @@ def one_line(text: str) -> str:
 
 
 class _Stream:
-    """One output of a node: what the command prints, and what command.sh tells."""
+    """One output of a node: what the command prints, and what command.sh tells. rest: what is not told apart yet."""
 
     def __init__(self, key: bytes) -> None:
-        self._key, self._buffer = key, b""
+        self._key, self.rest = key, b""
         self.started = self.ended = False
-
-    @property
-    def rest(self) -> bytes:
-        return self._buffer
 
     def feed(self, data: bytes, tell: Callable[[bytes], None]) -> Iterator[bytes]:
         """What the command printed; `tell` hears each message between."""
-        data = self._buffer + data
+        data = self.rest + data
         if not self.started:
             _, begun, rest = data.partition(PREAMBLE)
             if not begun:
-                self._buffer = data
+                self.rest = data
                 return
             self.started, data = True, rest
         while (at := data.find(self._key)) >= 0 and (end := data.find(b"\n", at)) >= 0:
@@ -118,7 +114,7 @@ class _Stream:
                 at = len(data)
         if at:
             yield data[:at]
-        self._buffer = data[at:]
+        self.rest = data[at:]
 
 
 class Command(Conversation):

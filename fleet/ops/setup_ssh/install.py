@@ -79,22 +79,17 @@ def by_key_or_password(hosts: Sequence[Host], runtime: SetupRuntime, task: Task,
     refused = [
         host
         for host in hosts
-        if (error := results[host.name].error) and error.kind == "auth" and not runtime.passwords.used(host.name)
+        if (found := results[host.name].error) and found.kind == "auth" and not runtime.passwords.used(host.name)
     ]
     if refused and ask_once(runtime.passwords, [h.name for h in refused], runtime.ask_password):
         results.update({r.host: r for r in on_each(refused, runtime, task, what=what)})
     elif refused:
-        for host in refused:
-            results[host.name] = Result(
-                host.name,
-                ok=False,
-                error=ConnectError(
-                    "the key is not accepted yet, and there is no terminal to ask for the password",
-                    host=host.name,
-                    kind="auth",
-                    hint="give it with --password-file FILE",
-                ),
-            )
+        error = ConnectError(
+            "the key is not accepted yet, and there is no terminal to ask for the password",
+            kind="auth",
+            hint="give it with --password-file FILE",
+        )
+        results.update({host.name: failed(host, error.but(host=host.name)) for host in refused})
     return results
 
 

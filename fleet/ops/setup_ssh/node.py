@@ -154,18 +154,18 @@ def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
 
 
 def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> None:
-    if word == b"KEY":
-        file, _, public = rest.partition(b" ")
-        state.key_name = file.decode("utf-8", "replace")
-        state.key = parse_public_key(public, comment=f"{host} fleet".encode(), host=host)
-    elif word == b"NOKEY":
-        state.no_key = text.strip()
-    elif word in (b"CREATED", b"NEWKEY"):
-        state.created.append(text)
-    elif word == b"MODE":
-        state.repaired.append(text)
-    elif word == b"OPENHOME":
-        state.open_home = text
-    elif word == b"PUT":
-        name, _, checksum = text.partition(" ")
-        state.sums[name] = checksum
+    name, _, more = text.partition(" ")
+    match word:
+        case b"KEY":
+            state.key_name = name
+            state.key = parse_public_key(rest.partition(b" ")[2], comment=f"{host} fleet".encode(), host=host)
+        case b"NOKEY":
+            state.no_key = text.strip()
+        case b"CREATED" | b"NEWKEY":
+            state.created.append(text)
+        case b"MODE":
+            state.repaired.append(text)
+        case b"OPENHOME":
+            state.open_home = text
+        case b"PUT":
+            state.sums[name] = more

@@ -32,6 +32,7 @@ AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8
 _MARK = b"\nFLEET-SETUP-SSH\n"
+_MEANING = {"124": "no answer in time", "255": "ssh failed and said nothing"}
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,8 @@ def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
             general = rest
         elif word == "PAIR" and len(parts := rest.split(" ", 2)) >= 2:
             said = parts[2].strip() if len(parts) > 2 else ""
-            found[parts[0]] = None if parts[1] == "0" else (said or _meaning(parts[1]))
+            found[parts[0]] = None if parts[1] == "0" else said or _MEANING.get(parts[1], f"exit status {parts[1]}")
     return [Pair(source, target, found.get(target, general)) for target in targets]
-
-
-def _meaning(status: str) -> str:
-    return {"124": "no answer in time", "255": "ssh failed and said nothing"}.get(status, f"exit status {status}")
 
 
 def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime) -> list[Pair]:

@@ -63,13 +63,10 @@ class SshChannel(ByBoth):
         if self._read_lock.acquire(blocking=False):
             try:
                 while self._channel.unread() and sum(map(len, self._early)) < EARLY_BYTES:
-                    self._take()
+                    for early, data in zip(self._early, self._channel.taken(READ_BYTES), strict=True):
+                        early += data
             finally:
                 self._read_lock.release()
-
-    def _take(self) -> None:
-        for early, new in zip(self._early, self._channel.taken(READ_BYTES), strict=True):
-            early += new
 
     def _lost(self) -> FleetError:
         link = self._channel.transport
@@ -87,12 +84,13 @@ class SshChannel(ByBoth):
             bell.quiet()
             ended = self._channel.eof_received or self._channel.closed
             try:
-                self._take()
+                new = self._channel.taken(READ_BYTES)
             except Exception as error:
                 raise self._lost() from error
             if ended or self._channel.unread():
                 bell.set()
-            (out, err), self._early = map(bytes, self._early), (bytearray(), bytearray())
+            out, err = (bytes(early) + data for early, data in zip(self._early, new, strict=True))
+            self._early = bytearray(), bytearray()
         link = self._channel.transport
         if out or err:
             return out, err
@@ -116,7 +114,7 @@ class SshSession:
     """Authenticated access to one host: a connection, and more of them where sshd allows few channels on one
     (MaxSessions). more: opens another."""
 
-    def __init__(self, host: Host, link: Link, timeout: float, more: Callable[[], Link] | None = None) -> None:
+    def __init__(self, host: Host, link: Link, timeout: float, more: Callable[[], Link]) -> None:
         self.host = host
         self._links = [link]
         self.address = link.address
@@ -151,8 +149,6 @@ class SshSession:
             except ChannelRefused as error:
                 refused = error
         try:
-            if self._more is None:
-                raise ConnectError("no more connections")
             link = self._more()
             self._links.append(link)
             return link, link.open("session", deadline)

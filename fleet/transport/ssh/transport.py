@@ -203,10 +203,6 @@ class NestedSocket:
         self.send = channel.send
 
     @property
-    def gateway(self) -> Link:
-        return self._gateway
-
-    @property
     def _closed(self) -> bool:
         return bool(self._channel.closed)
 
