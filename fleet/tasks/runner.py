@@ -41,7 +41,7 @@ class _Shown(Runner):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.sink = getattr(self.context, "sink", None) or current_sink()
-        self._undo: Callable[[], None] = lambda: None
+        self._undo: Callable[[], object] = lambda: None
 
     def write_our_output(self, stream: Any, string: str) -> None:
         if self.sink is not None and isinstance(stream, Printed):

@@ -178,7 +178,8 @@ class Program(Conversation):
     def _ended(self, decoder: Decoder) -> FleetError:
         """Why the stream ended before its X frame."""
         name = self.host.name
-        if not decoder.started and self._channel.wait(ENDING_SECONDS) == 127:
+        ended = self._channel.wait(ENDING_SECONDS)  # what it says of its end is whole by then
+        if not decoder.started and ended == 127:
             return ConnectError(
                 "no python3 on the node",
                 host=name,
