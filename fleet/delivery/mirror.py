@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,22 +44,6 @@ class Mirror:
     whole: bool = False
     force: bool = False
     hint: str = "--force replaces it"
-
-
-class Digests:
-    """sha256 of source files, each read once however many hosts lack it."""
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._known: dict[str, str] = {}
-        self._lock = threading.Lock()
-
-    def of(self, paths: Sequence[str]) -> dict[str, str]:
-        with self._lock:
-            for path in paths:
-                if path not in self._known:
-                    self._known[path] = self._tree.file_digest(path)
-            return {path: self._known[path] for path in paths}
 
 
 def run(plan: Mirror, runtime: Runtime) -> Report:
@@ -102,7 +85,7 @@ def _mirror(
     runtime: Runtime,
 ) -> tuple[Result, ...]:
     """Once over the hosts. replaces: the other folders of which what they delivered may be lost, True: any."""
-    digests, parcels = Digests(tree), Parcels(tree)
+    parcels = Parcels(tree)
     claimed = claim()
     runs: set[str] = set()
     turns = LockOrder(hosts if min(len(hosts), runtime.fanout) > 1 else (), runtime.cancel)
@@ -139,19 +122,23 @@ def _mirror(
             _take(tree, need["files"], paths, name)
             can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
             large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
-            counter = _Counter(host, tree, paths, runtime)
+            sent, total = 0, sum(tree.by_path[path][3] for path in paths)
+
+            def moved(count: int) -> None:
+                nonlocal sent
+                sent = min(sent + count, total)
+                runtime.emit(Progress(name, "sending", sent, total))
 
             def deliver(cancel: Cancel) -> None:
-                digests_of_large = {}
                 if large:
-                    _rsync(session, tree, large, need["stage"], need["basis"], cancel, counter)
-                    digests_of_large = digests.of(large)
+                    _rsync(session, tree, large, need["stage"], need["basis"], cancel, moved)
+                digests = parcels.digests(large)
                 for message, count in parcels.of(sorted(set(paths).difference(large))):
                     if cancel.is_set():
                         return
                     program.send_bytes(message)
-                    counter.add(count)
-                program.send({"op": "switch", "digests": digests_of_large})
+                    moved(count)
+                program.send({"op": "switch", "digests": digests})
 
             with Delivery(program, deliver, runtime.cancel):
                 done = talk.answer(Done)
@@ -168,19 +155,6 @@ def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:
     paths += [path for path, _ in files]
 
 
-class _Counter:
-    """What one host has got so far, told to the view."""
-
-    def __init__(self, host: Host, tree: Tree, paths: Sequence[str], runtime: Runtime) -> None:
-        self._host, self._runtime = host, runtime
-        self._total = sum(tree.by_path[path][3] for path in paths)
-        self._sent = 0
-
-    def add(self, count: int) -> None:
-        self._sent = min(self._sent + count, self._total)
-        self._runtime.emit(Progress(self._host.name, "sending", self._sent, self._total))
-
-
 def _rsync(
     session: Session,
     tree: Tree,
@@ -188,11 +162,11 @@ def _rsync(
     stage: str,
     basis: str,
     cancel: Cancel,
-    counter: _Counter,
+    moved: Callable[[int], None],
 ) -> None:
     options = [*RSYNC, "--compare-dest=" + rsync.local(basis)]
     try:
-        rsync.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=counter.add)
+        rsync.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=moved)
     except HostFailed:
         for path in paths:
             if not tree.local(path).is_file():

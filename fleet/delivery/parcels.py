@@ -1,4 +1,4 @@
-"""Small files of a tree, many in one message: read and packed once, however many hosts lack them."""
+"""What hosts lack of a tree, read once however many they are: small files, many in one message; digests of others."""
 
 from __future__ import annotations
 
@@ -19,9 +19,17 @@ class Parcels:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._lock = threading.Lock()
+        self._lock, self._hashing = threading.Lock(), threading.Lock()
         self._made: dict[tuple[Item, ...], bytes] = {}
+        self._digests: dict[str, str] = {}
         self._kept = 0
+
+    def digests(self, paths: Sequence[str]) -> dict[str, str]:
+        """sha256 of files. HostFailed, as of()."""
+        with self._hashing:
+            for path in [path for path in paths if path not in self._digests]:
+                self._digests[path] = self._tree.file_digest(path)
+        return {path: self._digests[path] for path in paths}
 
     def of(self, paths: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         """(message, bytes of the files in it), until all are in. HostFailed for a file that is not any more what the

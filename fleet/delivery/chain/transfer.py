@@ -20,9 +20,9 @@ from fleet.delivery.chain.source import Here, Source, There
 from fleet.delivery.chain.star import send
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
-from fleet.each import failed, with_shared
+from fleet.each import failed, over, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
-from fleet.events import Finished, Round, Started
+from fleet.events import Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
@@ -113,22 +113,15 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
     members = [
         Member(host, [item.dests[host.name] for item in plan.items], secrets.token_urlsafe(24)) for host in plan.hosts
     ]
-    runtime.emit(Round("", tuple(host.name for host in plan.hosts)))
     transfer = _Transfer(plan, manifest, members, runtime, tls, source)
     coordinator = transfer.coordinator
     if isinstance(source, There):
         source.follow(coordinator.abort)
     threading.Thread(target=transfer.ticker, name="ticker", daemon=True).start()
-    results: dict[str, Result] = {}
     try:
-        for member, outcome in fanout.run(members, transfer.member, limit=len(members), cancel=runtime.cancel):
-            name = member.host.name
-            result = outcome if isinstance(outcome, Result) else failed(member.host, outcome)
-            results[name] = result
-            runtime.emit(Finished(result))
+        final = with_shared(over(plan.hosts, replace(runtime, fanout=len(members)), transfer.one, ""))
     finally:
         coordinator.end()
-    final = with_shared([results[host.name] for host in plan.hosts])
     data = {
         "sources": [str(item.source) for item in plan.items],
         "files": len(manifest.files),
@@ -178,9 +171,10 @@ class _Transfer:
     def _serve(self, member: Member, epoch: int) -> None:
         self._source.serve(member, epoch, self._sessions.get(member.host.name))
 
-    def member(self, member: Member) -> Result:
+    def one(self, host: Host) -> Result:
         """One host, from connecting to its result."""
-        host, coordinator = member.host, self.coordinator
+        coordinator = self.coordinator
+        member = coordinator.members[host.name]
         self._runtime.emit(Started(host.name, "connecting"))
         error: FleetError | None = None
         try:
@@ -214,12 +208,10 @@ class _Transfer:
             raise
         finally:
             coordinator.left(host.name, error)
+        if error is None or member.state == "done" or not self._runtime.cancel.is_set():
+            error = member.error
         data = {"to": member.dests, **member.data}
-        if self._runtime.cancel.is_set() and member.state != "done" and error is not None:
-            return Result(host.name, False, error=error, data=data)
-        if member.error is not None:
-            return Result(host.name, False, error=member.error, data=data)
-        return Result(host.name, True, 0, data=data)
+        return Result(host.name, error is None, None if error else 0, error=error, data=data)
 
     def star(self, member: Member) -> None:
         """Bring one member its files by rsync."""

@@ -5,6 +5,7 @@ SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
 
 import threading
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.locks import wait_for
@@ -47,10 +48,8 @@ def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | No
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:
     """The last words, and the end of whatever was started."""
-    try:
+    with suppress(OSError):  # the head is gone
         if answer:
             send_json(answer)
         send_exit(status)
-    except OSError:
-        pass  # the head is gone
     end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 0.0) if stopped.is_set() else 0.0)

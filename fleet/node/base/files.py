@@ -56,11 +56,18 @@ def check_inside(path: str) -> None:
 def file_digest(path: "bytes | str", flags: int = 0) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as f:
-        while True:
-            block = f.read(1 << 20)
-            if not block:
-                return digest.hexdigest()
+        for block in iter(lambda: f.read(1 << 20), b""):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def to_disk(path: bytes) -> None:
+    """Wait until a file, or what a folder lists, is there."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def remove_tree(folder: bytes) -> None:

@@ -40,7 +40,7 @@ def take_lock(meta: bytes, spec: "Delivery") -> "tuple[int | None, str | None]":
     if holder.get("sync") == spec["sync"]:
         return None, holder.get("host")
     raise Refused(
-        "another sync to the same folder is under way, from %s" % holder.get("head", "?"),
+        "another sync to the same folder is under way, from %s" % held_by(fd),
         "wait for it to end, then run this again",
         busy=True,
     )
@@ -54,6 +54,11 @@ def try_lock(fd: int, kind: int) -> bool:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
         return False
+
+
+def held_by(fd: int) -> str:
+    """From where the lock was taken last, alone."""
+    return holder_of(fd).get("head", "?")
 
 
 def holder_of(fd: int) -> "dict[str, str]":

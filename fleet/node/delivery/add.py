@@ -4,7 +4,7 @@ import os
 import zlib
 
 from fleet.node.base import json
-from fleet.node.base.files import file_digest
+from fleet.node.base.files import file_digest, to_disk
 from fleet.node.delivery.commit import compare
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.store import Store
@@ -70,9 +70,7 @@ def finish(store: "Store") -> None:
         target.stage.remove()
     for target, folder in store.folders:
         assert target.tree
-        fd = os.open(target.tree.at(folder + b"/."), os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(fd)
-        os.close(fd)
+        to_disk(target.tree.at(folder + b"/."))
     for target in set(store.targets) - failed:
         journal = target.journal
         if journal.log is not None:

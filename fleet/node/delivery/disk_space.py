@@ -8,21 +8,18 @@ from fleet.node.base.errors import Refused
 
 def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
     """needs: [(folder, bytes, files)]. Sums up what goes to one file system; Refused names the numbers."""
-    sums: dict[int, tuple[int, int]] = {}
-    where: dict[int, bytes] = {}
-    for folder, count, files in needs:
-        device = os.stat(folder).st_dev
-        before = sums.get(device, (0, 0))
-        sums[device] = before[0] + count, before[1] + files
-        where.setdefault(device, folder)
-    for device, (count, files) in sums.items():
-        space = os.statvfs(where[device])
+    devices: dict[int, list[tuple[bytes, int, int]]] = {}
+    for need in needs:
+        devices.setdefault(os.stat(need[0]).st_dev, []).append(need)
+    for here in devices.values():
+        folder, count, files = here[0][0], sum(need[1] for need in here), sum(need[2] for need in here)
+        space = os.statvfs(folder)
         free = space.f_bavail * space.f_frsize
         if count > free:
-            raise Refused("%d bytes are to be written to %s, %d are free" % (count, shown(where[device]), free), hint)
+            raise Refused("%d bytes are to be written to %s, %d are free" % (count, shown(folder), free), hint)
         if space.f_files and files > space.f_favail:
             raise Refused(
-                "%d files are to be made in %s, inodes for %d are free" % (files, shown(where[device]), space.f_favail),
+                "%d files are to be made in %s, inodes for %d are free" % (files, shown(folder), space.f_favail),
                 "take files away there ('df -i' counts them), or make it one archive",
             )
 

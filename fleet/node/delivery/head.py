@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import zlib
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
@@ -35,11 +36,9 @@ class Head:
                 os._exit(1)
 
     def part(self) -> None:
-        try:
+        with suppress(OSError):
             send_json(failed(Refused("the head said nothing for %g s" % self.patience, "run the sync again")))
             send_exit(1)
-        except OSError:
-            pass
 
     def say(self, question: "code.Hello | code.Lacks | code.Need") -> None:
         """Something that it has to answer."""

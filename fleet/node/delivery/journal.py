@@ -11,6 +11,7 @@ Paths are relative to the destination, UTF-8 with surrogateescape.
 
 import os
 import zlib
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.files import replace_file
@@ -130,10 +131,8 @@ class Journal:
         """All is in place."""
         self.write("state", json.dumps({"digest": digest, "also": also, "source": source}).encode() + b"\n" + packed)
         for name in (b"switching", b"delivered"):
-            try:
+            with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.meta, name))
-            except FileNotFoundError:
-                pass
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(os.path.join(self.meta, name.encode()), data)

@@ -10,6 +10,7 @@ import os
 import stat
 import time
 import zlib
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.files import remove_tree
@@ -78,10 +79,8 @@ class Stage:
                 elif not (entry and under_way and stat.S_ISREG(st.st_mode) and st.st_mode & stat.S_IWUSR):
                     os.unlink(full)
             for name in folders:
-                try:
+                with suppress(OSError):  # something wanted is in it
                     os.rmdir(os.path.join(around, name))
-                except OSError:
-                    pass  # something wanted is in it
         return whole
 
     def is_whole(self, entry: "list[Any]", st: "os.stat_result") -> bool:
@@ -109,10 +108,8 @@ class Stage:
     def drop(self, entry: "list[Any]") -> None:
         """Of a file that is given up, or in place."""
         for path in (self.at(entry[0]), self.blocks_of(entry)):
-            try:
+            with suppress(OSError):  # gone
                 os.unlink(path)
-            except OSError:
-                pass  # gone
 
     def verified(self, entry: "list[Any]") -> int:
         """Bytes at the start of a file that its block digests vouch for; the rest of both is cut off. A small one has

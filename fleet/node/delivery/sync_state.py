@@ -12,11 +12,12 @@ import fcntl
 import hashlib
 import os
 import stat
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
-from fleet.node.base.locks import holder_of, try_lock, wait_for
+from fleet.node.base.locks import held_by, try_lock, wait_for
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable
 from fleet.node.base.wire import decode, encode
@@ -46,11 +47,8 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
 
 def last_holder(meta: bytes) -> str:
     """Who has synced last, or does so now."""
-    fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDONLY)
-    try:
-        return str(holder_of(fd).get("head", "?"))
-    finally:
-        os.close(fd)
+    with open(os.path.join(meta, encode(LOCK)), "rb") as lock:
+        return held_by(lock.fileno())
 
 
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
@@ -63,13 +61,10 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     dest, meta = found
     facts = {"folder": decode(dest), "state": decode(meta), "digest": None, "half": False, "busy": None}
     try:
-        fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDONLY)
-        try:
-            idle = wait_for(fd, fcntl.LOCK_SH, seconds)
+        with open(os.path.join(meta, encode(LOCK)), "rb") as lock:
+            idle = wait_for(lock.fileno(), fcntl.LOCK_SH, seconds)
             state = read_state(meta)
-        finally:
-            os.close(fd)
-        facts["busy"] = None if idle else last_holder(meta)
+            facts["busy"] = None if idle else held_by(lock.fileno())
     except OSError:
         return facts  # another user's, or a file system without locks
     if facts["busy"] and real == dest:
@@ -100,11 +95,9 @@ def begin_from(code: "CodeInUse", run: str, seconds: float) -> "int | None":
         raise Refused("a sync from %s is replacing the code" % last_holder(meta), "launch again when it has ended")
     if (read_state(meta) or {}).get("digest") != code["digest"]:
         raise Refused("a sync from %s replaced the code while the run began" % last_holder(meta), "launch again")
-    try:
+    with suppress(OSError):  # a full disk: a sync that waits will not know for whom
         os.ftruncate(fd, 0)
         os.pwrite(fd, run.encode(), 0)
-    except OSError:
-        pass  # a full disk: a sync that waits will not know for whom
     return fd
 
 
@@ -118,33 +111,28 @@ def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
             raise Refused("run %s is still beginning from this folder" % run, "run the sync again when it has begun")
 
 
-def notes_folder() -> bytes:
-    return encode(below_home(DATA))
+def note_of(target: bytes) -> bytes:
+    return encode(below_home(DATA, hashlib.sha256(target).hexdigest()[:32]))
 
 
 def note_delivery(target: bytes, meta: bytes) -> None:
     """Note that what is at target is old and new mixed, until forget_delivery; meta: its state folder."""
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta)}
-    path = os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode())
-    try:
-        os.makedirs(notes_folder(), 0o700, exist_ok=True)
-        replace_file(path, json.dumps(record).encode())
-    except OSError:
-        pass  # a home that cannot be written: nobody is warned
+    with suppress(OSError):  # a home that cannot be written: nobody is warned
+        os.makedirs(below_home(DATA), 0o700, exist_ok=True)
+        replace_file(note_of(target), json.dumps(record).encode())
 
 
 def forget_delivery(target: bytes) -> None:
-    try:
-        os.unlink(os.path.join(notes_folder(), hashlib.sha256(target).hexdigest()[:32].encode()))
-    except OSError:
-        pass
+    with suppress(OSError):
+        os.unlink(note_of(target))
 
 
 def half_delivered(path: str) -> "dict[str, str | None] | None":
     """{"folder", "busy": who|null} of data in the folder at path, or around it, that has come in part; None without."""
     wanted = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
     try:
-        notes = [os.path.join(notes_folder(), name) for name in os.listdir(notes_folder())]
+        notes = [below_home(DATA, name) for name in os.listdir(below_home(DATA))]
     except OSError:
         return None
     for note in notes:
@@ -154,17 +142,11 @@ def half_delivered(path: str) -> "dict[str, str | None] | None":
             near = target.startswith(wanted) or wanted.startswith(target)
             if not near or record["node"] != os.uname()[1]:
                 continue
-            fd = os.open(os.path.join(encode(record["state"]), encode(LOCK)), os.O_RDONLY)
+            with open(os.path.join(encode(record["state"]), encode(LOCK)), "rb") as lock:
+                busy = None if try_lock(lock.fileno(), fcntl.LOCK_SH) else held_by(lock.fileno())
+            return {"folder": record["target"], "busy": busy}
         except FileNotFoundError:
             os.unlink(note)  # somebody took all of it away
-            continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            continue
-        try:
-            busy = None if try_lock(fd, fcntl.LOCK_SH) else str(holder_of(fd).get("head", "?"))
-            return {"folder": record["target"], "busy": busy}
-        except OSError:
-            continue  # a file system without locks
-        finally:
-            os.close(fd)
+            continue  # no note, or a file system without locks
     return None

@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from contextlib import suppress
 
 from fleet.node.base.processes import environment, pids, read_file, start_time
 from fleet.node.base.types import Any
@@ -51,10 +52,8 @@ def holders(inodes: "list[int]") -> "dict[int, list[int]]":
             continue  # gone, or not ours to see
         links = set()
         for descriptor in descriptors:
-            try:
+            with suppress(OSError):  # closed under our eyes
                 links.add(os.readlink(folder + descriptor))
-            except OSError:
-                pass  # closed under our eyes
         for link in links & set(wanted):
             found.setdefault(wanted[link], []).append(pid)
     return found

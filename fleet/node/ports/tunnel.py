@@ -8,25 +8,21 @@ import _thread
 import os
 import socket
 import sys
+from contextlib import suppress
 
 from fleet.node.base.wire import start, write_all
 
 
 def dial(addresses: "list[tuple[str, int]]") -> "socket.socket | None":
     for address, port in addresses:
-        try:
+        with suppress(OSError):
             return socket.create_connection((address, port), 3.0)
-        except OSError:
-            pass
     return None
 
 
 def push(sock: socket.socket) -> None:
     try:
-        while True:
-            data = sys.stdin.buffer.read1(1 << 17)  # type: ignore[union-attr]
-            if not data:
-                break
+        for data in iter(lambda: sys.stdin.buffer.read1(1 << 17), b""):  # type: ignore[union-attr]
             sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except OSError:
@@ -40,12 +36,7 @@ def main() -> None:
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _thread.start_new_thread(push, (sock,))
-    try:
-        while True:
-            data = sock.recv(1 << 17)
-            if not data:
-                break
+    with suppress(OSError):
+        for data in iter(lambda: sock.recv(1 << 17), b""):
             write_all(1, data)
-    except OSError:
-        pass
     os._exit(0)

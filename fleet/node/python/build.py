@@ -18,7 +18,7 @@ import time
 from fleet.node.base.child_processes import begin_marked, finish_marked, locked, stopped
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
-from fleet.node.base.locks import holder_of, try_lock
+from fleet.node.base.locks import held_by, try_lock
 from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
@@ -83,7 +83,7 @@ def copy_tree(there: str, source: str, wait: float) -> None:
     for fd in held:
         if not locked(fd, fcntl.LOCK_SH, wait):
             raise Refused(
-                "a sync to %s from %s is under way for more than %d s" % (there, holder_of(fd).get("head", "?"), wait),
+                "a sync to %s from %s is under way for more than %d s" % (there, held_by(fd), wait),
                 "wait for it to end, then run this again",
             )
     shutil.copytree(there, source, symlinks=True, ignore=shutil.ignore_patterns(CODE_STATE))

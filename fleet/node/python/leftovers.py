@@ -19,16 +19,7 @@ def sweep(answer: "dict[str, Any]", wheels: "list[messages.Carried]", states: "d
         info = states[wheel["name"]].get("info")
         if info and os.path.dirname(info) == answer["target"]:
             shutil.rmtree(info, ignore_errors=True)
-    ours: set[str] = set()
-    for wheel in wheels:
-        ours.update(module[1:] for module in wheel["modules"])
-    for name in listing(answer["target"]):
+    ours = {module[1:] for wheel in wheels for module in wheel["modules"]}
+    for name in os.listdir(answer["target"]) if os.path.isdir(answer["target"]) else ():
         if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
             shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
-
-
-def listing(folder: str) -> "list[str]":
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

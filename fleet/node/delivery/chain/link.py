@@ -15,6 +15,7 @@ import shutil
 import socket
 import ssl
 import tempfile
+from contextlib import suppress
 
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
@@ -99,10 +100,8 @@ class Link:
 
 def shut(sock: "socket.socket | ssl.SSLSocket") -> None:
     """Wake whoever reads or writes; from any thread."""
-    try:
+    with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError:
-        pass
 
 
 def reason_of(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any
@@ -25,12 +26,10 @@ def addresses_to_bind(wanted: str) -> "list[Any]":
     """Numeric addresses of this node to listen on, best first: the data address, else where SSH came in."""
     came_in = os.environ.get("SSH_CONNECTION", "").split()
     found: list[Any] = []
-    try:
+    with suppress(OSError):
         for info in socket.getaddrinfo(wanted, 0, type=socket.SOCK_STREAM):
             if info not in found:
                 found.append(info)
-    except OSError:
-        pass
     loopback = [i for i in found if i[4][0].startswith("127.") or i[4][0] == "::1"]
     if came_in and not (came_in[2].startswith("127.") or came_in[2] == "::1"):
         # Debian's /etc/hosts gives a machine's own name a loopback address, which nobody else reaches
@@ -116,12 +115,8 @@ class Receiver:
                 link, epoch = self.link, self.epoch
                 assert link
                 self.store.from_another(epoch)
-            try:
+            with suppress(OSError, Stopped), link.sock:
                 self.serve(link, epoch, buffer)
-            except (OSError, Stopped):
-                pass
-            finally:
-                link.sock.close()
 
     def serve(self, link: "Link", epoch: int, buffer: memoryview) -> None:
         while True:
