@@ -9,18 +9,20 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fleet.delivery.ignore import Ignore, outer_rules
-from fleet.errors import HostFailed, UsageError
+from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.node.base.errors import Refused
 from fleet.node.delivery.tree import Walk
 from fleet.protocol.messages.chain import Entry
 
+MAX_ENTRIES = 1_000_000
+MAX_LIST = 256 << 20  # characters of names in it
 AGAIN = "run the sync again; nothing was switched in"
 
 
@@ -121,6 +123,27 @@ def read(root: Path, rules: Ignore | None = None, prefix: str = "") -> Tree:
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
     return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked))
+
+
+def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
+    """What a node tells of its files (node/delivery/tree.tell). said: its next message. hint: where they are too many.
+    HostFailed, ProtocolError."""
+    entries: list[Entry] = []
+    allocated: dict[str, int] = {}
+    length = 0
+    while True:
+        part = said()
+        new = part.get("entries", [])
+        if part["event"] != "tree" or part["more"] and not new or len(part["allocated"]) > len(new):
+            raise ProtocolError("a list of files was to come", host)
+        entries += new
+        allocated |= part["allocated"]
+        length += sum(len(entry[0]) + len(entry[5]) for entry in new)
+        if len(entries) > MAX_ENTRIES or length > MAX_LIST:
+            raise HostFailed(f"more than {MAX_ENTRIES} files", host=host, hint=hint)
+        if not part["more"]:
+            skipped, linked = tuple(part["skipped"]), tuple(part["linked"])
+            return Tree(Path(part["path"]), tuple(entries), skipped, part["mode"], allocated, linked)
 
 
 @contextlib.contextmanager

@@ -12,20 +12,20 @@ from fleet.model import Host, Inventory
 from fleet.ops.get import GetPlan, _places
 from fleet.ops.get.receive import Received
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.give import Entry
+from fleet.protocol.messages.chain import Entry
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 
 
-def entry(path: str, kind: str = "file", **changes: Any) -> Any:
-    return {"path": path, "kind": kind, "size": 0, "mode": 0o644, "mtime": 0.0, "link": None, **changes}
+def entry(path: str, kind: str = "f", *, size: int = 0, mtime: Any = 0, link: str = "") -> Any:
+    return [path, kind, 0o644, size, mtime, link]
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", ".", "a/"])
 def test_a_name_leads_nowhere_else(path: str) -> None:
     with pytest.raises(Misfit):
         decode(Entry, entry(path))
-    assert decode(Entry, entry("a/b..c"))["path"] == "a/b..c"
+    assert decode(Entry, entry("a/b..c"))[0] == "a/b..c"
 
 
 def received(tmp_path: Path) -> Received:
@@ -54,7 +54,7 @@ def test_links_come_last_and_replace(tmp_path: Path) -> None:
     (tmp_path / "stage/tree/b").write_text("new")
     (tmp_path / "to/x").mkdir(parents=True)
     (tmp_path / "to/x/b").write_text("old")
-    got._place([entry("a", "link", link="b"), entry("b", size=3), entry("c", "folder")])
+    got._place([entry("a", "l", link="b"), entry("b", size=3), entry("c", "d")])
     assert (tmp_path / "to/x/a").read_text() == "new" and (tmp_path / "to/x/c").is_dir()
 
 
@@ -71,16 +71,17 @@ def test_what_lies_staged_of_something_else_leaves_nothing_in_holes(tmp_path: Pa
     assert (to / "w").read_bytes() == (given / "w").read_bytes()
 
 
-@pytest.mark.parametrize("name", [{"mtime": 1e300}, {"path": "a\0b"}, {"path": "\ud800"}, {"link": "\ud800"}])
+@pytest.mark.parametrize(
+    "name", [{"mtime": 1e300}, {"mtime": 1 << 63}, {"path": "a\0b"}, {"path": "\ud800"}, {"link": "\ud800"}]
+)
 def test_what_no_disk_takes_is_no_entry(name: dict[str, Any]) -> None:
     with pytest.raises(Misfit):
-        decode(Entry, {**entry("a"), **name})
+        decode(Entry, entry(**{"path": "a", **name}))
 
 
 @pytest.mark.parametrize("path", ["..", "../..", ".", "/r/.fleet-get"])
 def test_a_host_names_no_other_place_here(path: str) -> None:
-    listed: Any = {"gpu1": {"path": path}}
     plan = GetPlan(Inventory(()), "x", Path("/to"))
     with pytest.raises(UsageError, match="no name of its own"):
-        _places(plan, listed)
-    assert _places(plan, {"gpu1": {**listed["gpu1"], "path": "/r/x/y/.."}}) == {"gpu1": Path("/to/x")}
+        _places(plan, {"gpu1": path})
+    assert _places(plan, {"gpu1": "/r/x/y/.."}) == {"gpu1": Path("/to/x")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from fleet.delivery.chain.member import Member, Outbox
 from fleet.delivery.chain.order import HERE
 from fleet.delivery.chain.tunnel import ways
 from fleet.delivery.manifest import Manifest
-from fleet.delivery.tree import Tree
+from fleet.delivery.tree import Tree, told
 from fleet.errors import FleetError, HostFailed, Interrupted, ProtocolError, Reason, UsageError
 from fleet.node.base.wire import in_parts
 from fleet.node.delivery.chain.link import link_token
@@ -24,7 +25,6 @@ from fleet.transport.program import Program
 
 EVERY_SECONDS = 0.2
 SILENCE_SECONDS = DEATH_SECONDS
-MAX_ENTRIES = 1_000_000
 ASKED_AT_ONCE = 5000
 
 
@@ -112,25 +112,10 @@ class There:
         return Manifest.of(trees)
 
     def _tree(self, path: str) -> Tree:
-        entries, allocated = [], dict[str, int]()
-        while True:
-            said = self._said()
-            if (
-                said["event"] != "tree"
-                or (said["more"] and not said["entries"])
-                or len(said["allocated"]) > len(said["entries"])
-            ):
-                raise ProtocolError("a list of files was to come", self._host.name)
-            entries += said["entries"]
-            allocated |= said["allocated"]
-            if len(entries) > MAX_ENTRIES:
-                raise HostFailed(f"more than {MAX_ENTRIES} files", host=self._host.name, hint="pack them: tar")
-            if not said["more"]:
-                if not is_tree(entries, said["mode"]):
-                    raise ProtocolError("its list of files makes no sense", self._host.name)
-                return Tree(
-                    Path(path), tuple(entries), tuple(said["skipped"]), said["mode"], allocated, tuple(said["linked"])
-                )
+        tree = told(self._said, self._host.name, "pack them: tar")
+        if not is_tree(tree.entries, tree.mode):
+            raise ProtocolError("its list of files makes no sense", self._host.name)
+        return replace(tree, root=Path(path))
 
     def follow(self, failed: Callable[[FleetError], None]) -> None:
         """Take what it says, in a thread, until the end."""

@@ -1,6 +1,6 @@
 """Gives files of this node to the head: a list first, then what the head has not got yet of each.
 
-spec: {"path", "since": only what was written after that, or null}. Sends J {"event": "listed", ...}, as often as it
+spec: {"path", "since": only what was written after that, or null}. Sends J {"event": "tree", ...}, as often as it
 takes; waits for a control line {"op": "give", "offsets": [bytes that the head has, of each entry]}; then for each file
 a J {"event": "piece", "index", "offset"} before each part of it, O frames, and J {"event": "given", "index", "size",
 "sha256"}. Zero bytes in a row are not sent: the next piece begins behind them.
@@ -8,11 +8,11 @@ a J {"event": "piece", "index", "offset"} before each part of it, O frames, and 
 
 import hashlib
 import os
-import stat
 
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import TYPE_CHECKING, Callable, Iterator
-from fleet.node.base.wire import control_lines, decode, frame, in_parts, send_exit, send_json, start
+from fleet.node.base.types import TYPE_CHECKING, Callable
+from fleet.node.base.wire import control_lines, encode, frame, send_exit, send_json, start
+from fleet.node.delivery.tree import Walk, tell
 from fleet.protocol.frames import OUTPUT
 
 if TYPE_CHECKING:
@@ -21,41 +21,6 @@ if TYPE_CHECKING:
 say: "Callable[[give.Giving], None]" = send_json
 CHUNK = 1 << 20
 ZEROS = bytes(CHUNK)
-
-
-def entry(root: bytes, path: bytes) -> "give.Entry | None":
-    """None for what is no file, folder or link."""
-    full = os.path.join(root, path) if path else root
-    st = os.lstat(full) if path else os.stat(full)
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-    kind = kinds.get(stat.S_IFMT(st.st_mode))
-    return kind and {  # type: ignore[return-value]
-        "path": decode(path),
-        "kind": kind,
-        "size": st.st_size if kind == "file" else 0,
-        "mode": st.st_mode & 0o777,
-        "mtime": st.st_mtime,
-        "link": decode(os.readlink(full)) if kind == "link" else None,
-    }
-
-
-def walk(root: bytes, path: bytes = b"") -> "Iterator[give.Entry]":
-    """Everything below root, in the order of names; what goes away meanwhile is left out."""
-    try:
-        found = entry(root, path)
-    except FileNotFoundError:
-        return
-    if not found:
-        return
-    if path or found["kind"] == "file":
-        yield found
-    if found["kind"] == "folder":
-        try:
-            names = sorted(os.listdir(os.path.join(root, path) if path else root))
-        except FileNotFoundError:
-            return
-        for name in names:
-            yield from walk(root, os.path.join(path, name) if path else name)
 
 
 def give_file(full: bytes, index: int, offset: int, size: int) -> None:
@@ -84,28 +49,24 @@ def give_file(full: bytes, index: int, offset: int, size: int) -> None:
 
 
 def converse(spec: "give.GiveSpec") -> None:
-    root = os.fsencode(os.path.expanduser(spec["path"]))
-    since = spec["since"]
-    if not os.path.exists(root):
-        say({"event": "listed", "entries": [], "more": False, "missing": True, "path": decode(root)})
-        return
-    entries = [e for e in walk(root) if since is None or e["kind"] == "file" and e["mtime"] >= since]
-    parts = in_parts(entries, 200)
-    for number, part in enumerate(parts, 1):
-        say({"event": "listed", "entries": part, "more": number < len(parts), "missing": False, "path": decode(root)})
-    offsets = next((line["offsets"] for line in control_lines() if line.get("op") == "give"), None)
-    if offsets is None:
-        return
-    for index, each in enumerate(entries):
-        if each["kind"] == "file":
-            path = os.fsencode(each["path"])
-            give_file(os.path.join(root, path) if path else os.path.realpath(root), index, offsets[index], each["size"])
+    root = os.path.expanduser(spec["path"])
+    walk, since = Walk(root, changing=True), spec["since"]
+    entries = list(walk.entries()) if os.path.exists(root) else []
+    if since is not None:
+        entries = [entry for entry in entries if entry[1] == "f" and entry[4] >= since * 1e9]
+    tell(walk, entries)
+    offsets: list[int] = next((line["offsets"] for line in control_lines() if line.get("op") == "give"), [])
+    for index, offset in enumerate(offsets):
+        path, kind, _mode, size, _mtime, _link = entries[index]
+        if kind == "f":
+            full = os.fsencode(root)
+            give_file(os.path.join(full, encode(path)) if path else os.path.realpath(full), index, offset, size)
 
 
 def main() -> None:
     spec = start()
     try:
         converse(spec)
-    except OSError as error:
-        send_json(failed(Refused("%s" % error, None)))
+    except (Refused, OSError) as error:
+        send_json(failed(Refused(str(error))))
     send_exit(0)

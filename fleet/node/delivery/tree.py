@@ -6,7 +6,7 @@ import stat
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import TYPE_CHECKING, Iterator
-from fleet.node.base.wire import decode
+from fleet.node.base.wire import decode, in_parts, send_json
 from fleet.protocol.state import STATE_FOLDERS
 
 if TYPE_CHECKING:
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
         def drops(self, path: str, folder: bool) -> bool: ...
 
 
+MOST_TOLD = 10000
+
+
 class Walk:
     """One reading of a file, or of a folder with all in it that `rules` do not drop, and what is found out by the way.
 
     mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
-    a file with holes takes. linked: (device, inode) of each file that has other names.
+    a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
+    meanwhile is left out.
     """
 
-    def __init__(self, root: str, rules: "Rules | None" = None, prefix: str = "") -> None:
-        self.root, self.rules, self.prefix = root, rules, prefix
+    def __init__(self, root: str, rules: "Rules | None" = None, prefix: str = "", changing: bool = False) -> None:
+        self.root, self.rules, self.prefix, self.changing = root, rules, prefix, changing
         self.mode: int | None = None
         self.skipped: list[str] = []
         self.allocated: dict[str, int] = {}
@@ -64,25 +68,48 @@ class Walk:
             ):
                 continue
             path = travelling(inside + child.name)
-            info = child.stat(follow_symlinks=False)
-            if is_folder:
-                yield (path, "d", folder_mode(info), 0, 0, "")
-                yield from self.below(inside + child.name + "/", rules, prefix + child.name + "/")
-            elif child.is_symlink():
-                yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
-            elif child.is_file(follow_symlinks=False):
-                yield self.file(path, child.path, info)
-            else:
-                self.skipped.append(path)
+            try:
+                info = child.stat(follow_symlinks=False)
+                if is_folder:
+                    yield (path, "d", folder_mode(info), 0, 0, "")
+                    yield from self.below(inside + child.name + "/", rules, prefix + child.name + "/")
+                elif child.is_symlink():
+                    yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
+                elif child.is_file(follow_symlinks=False):
+                    yield self.file(path, child.path, info)
+                else:
+                    self.skipped.append(path)
+            except FileNotFoundError:
+                if not self.changing:
+                    raise
 
     def file(self, path: str, full: str, info: "os.stat_result") -> "Entry":
-        if not os.access(full, os.R_OK):
+        if not os.access(full, os.R_OK) and (os.path.lexists(full) or not self.changing):
             raise PermissionError(errno.EACCES, "Permission denied", full)
         if info.st_nlink > 1:
             self.linked.append((info.st_dev, info.st_ino))
         if info.st_blocks * 512 < info.st_size:
             self.allocated[path] = info.st_blocks * 512
         return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
+
+
+def tell(walk: Walk, entries: "list[Entry]") -> None:
+    """Tell the head what there is."""
+    parts = in_parts(entries)
+    for number, part in enumerate(parts, 1):
+        last = number == len(parts)
+        send_json(
+            {
+                "event": "tree",
+                "path": travelling(walk.root),
+                "entries": part,
+                "allocated": {entry[0]: walk.allocated[entry[0]] for entry in part if entry[0] in walk.allocated},
+                "skipped": walk.skipped[:MOST_TOLD] if last else [],
+                "linked": walk.linked[:MOST_TOLD] if last else [],
+                "mode": walk.mode,
+                "more": not last,
+            }
+        )
 
 
 def folder_mode(info: "os.stat_result") -> int:

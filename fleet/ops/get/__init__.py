@@ -19,7 +19,7 @@ from fleet.ops.get.receive import Received, listing
 from fleet.ops.plans import Line
 from fleet.ops.runs.find import choose, find, is_part_of_name, meant_first, missing
 from fleet.ops.turn import turn
-from fleet.protocol.messages.give import GiveSpec, Listed
+from fleet.protocol.messages.give import GiveSpec
 from fleet.rules.units import size_text
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -65,16 +65,16 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
 
     def look(session: Session, host: Host) -> Result:
         spec = specs[host.name]
-        said, entries = listing(session, spec, runtime.cancel)
-        found = not said["missing"] and (spec["since"] is None or bool(entries))
-        size = sum(entry["size"] for entry in entries)
-        return Result(host.name, True, 0, data={"listed": said, "found": found, "bytes": size})
+        tree = listing(session, spec, runtime.cancel)
+        found = bool(tree.entries) or spec["since"] is None and tree.mode is not None
+        size = sum(entry[3] for entry in tree.entries)
+        return Result(host.name, True, 0, data={"path": str(tree.root), "found": found, "bytes": size})
 
     looked = on_each(hosts, runtime, look, what="listing")
     have = [result for result in looked if result.ok and result.data["found"]]
     if not have and all(result.ok for result in looked):
         raise UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
-    where = _places(plan, {result.host: result.data["listed"] for result in have})
+    where = _places(plan, {result.host: result.data["path"] for result in have})
     name = f"get-{hashlib.sha256(os.fsencode(plan.to.absolute())).hexdigest()[:16]}"
     with turn(name, f"another get to {plan.to}", runtime):  # they would share a stage
         _check_room(plan, sum(result.data["bytes"] for result in have))
@@ -128,12 +128,12 @@ def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[R
     }, []
 
 
-def _places(plan: GetPlan, listed: Mapping[str, Listed]) -> dict[str, Path]:
+def _places(plan: GetPlan, paths: Mapping[str, str]) -> dict[str, Path]:
     """One tree where one host has it, else a folder for each host."""
-    names = {host: posixpath.basename(posixpath.normpath(said["path"])) or "root" for host, said in listed.items()}
+    names = {host: posixpath.basename(posixpath.normpath(path)) or "root" for host, path in paths.items()}
     for host, name in names.items():
         if name in (".", "..", STAGE):
-            raise UsageError(f"{host}: {listed[host]['path']} has no name of its own", hint="name the folder itself")
+            raise UsageError(f"{host}: {paths[host]} has no name of its own", hint="name the folder itself")
     if len(names) == 1:
         return {host: plan.to / name for host, name in names.items()}
     return {host: plan.to / host / name for host, name in names.items()}

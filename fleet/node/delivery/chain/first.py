@@ -17,18 +17,17 @@ import time
 
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable
-from fleet.node.base.wire import encode, in_parts, send_exit, send_json, start
+from fleet.node.base.wire import encode, send_exit, send_json, start
 from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.send import way
 from fleet.node.delivery.chain.source import Source
 from fleet.node.delivery.head import Head
-from fleet.node.delivery.tree import Walk
+from fleet.node.delivery.tree import Walk, tell
 
 if TYPE_CHECKING:
     from fleet.protocol.messages import chain
 
 say: "Callable[[chain.FirstMessage], None]" = send_json
-MOST_TOLD = 10000
 
 
 def tell_tree(path: str) -> "list[Any]":
@@ -42,20 +41,7 @@ def tell_tree(path: str) -> "list[Any]":
                 "%s does not exist there" % path, "--data takes a path of the host that --from names"
             ) from None
         raise
-    parts = in_parts(entries)
-    for number, part in enumerate(parts, 1):
-        last = number == len(parts)
-        say(
-            {
-                "event": "tree",
-                "entries": part,
-                "allocated": {entry[0]: walk.allocated[entry[0]] for entry in part if entry[0] in walk.allocated},
-                "skipped": walk.skipped[:MOST_TOLD] if last else [],
-                "linked": walk.linked[:MOST_TOLD] if last else [],
-                "mode": walk.mode,
-                "more": not last,
-            }
-        )
+    tell(walk, entries)
     return [entry for entry in entries if entry[1] == "f"]
 
 
