@@ -62,7 +62,7 @@ def test_an_interrupted_get_goes_on_and_holes_are_not_sent(lab: VirtualLab, tmp_
     staged = folder / ".fleet-get" / host / "tree/last"
     for size in (1_000_000, 40_000_000):
         process = lab.popen(*words)
-        until(lambda size=size: staged.exists() and staged.stat().st_size > size)  # type: ignore[misc]
+        until(lambda size=size: staged.exists() and staged.stat().st_size > size, 300.0)  # type: ignore[misc]
         process.kill()
         process.communicate()
     lab.fleet(*words, check=True)

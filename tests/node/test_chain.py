@@ -90,10 +90,10 @@ def test_a_run_does_not_begin_from_half_of_the_data(fleet: Fleet, big: Path) -> 
         seen.append(data(fleet.folder / "n3"))
         cancel.set()
 
-    fleet.while_sending(big, "8MB", look, cancel=cancel)
+    fleet.while_sending(big, "1MB", look, cancel=cancel)  # a loaded machine takes its time to look
     target = str(fleet.path("n3", big.name))
     assert seen[0] == {"folder": target, "busy": f"{socket.gethostname()} (pid {os.getpid()})"}
-    until(lambda: data(fleet.folder / "n3") == {"folder": target, "busy": None})
+    until(lambda: data(fleet.folder / "n3") == {"folder": target, "busy": None}, 60.0)
     assert data(fleet.path("n3")) == data(fleet.path("n3", big.name, "sub")) == {"folder": target, "busy": None}
     assert data(fleet.folder / "n30") is None
     fleet.ok(big)

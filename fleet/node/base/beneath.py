@@ -12,6 +12,7 @@ import os
 import stat
 import threading
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.wire import decode
@@ -77,7 +78,8 @@ def reach(path: bytes, make: bool = False) -> int:
         except FileNotFoundError:
             if not make:
                 raise
-            make_folder(here)
+            with suppress(FileExistsError):  # just now, by another
+                os.mkdir(here)
             names.append(name)
             continue
         except NotADirectoryError:
@@ -87,13 +89,6 @@ def reach(path: bytes, make: bool = False) -> int:
         os.close(fd)
         fd = inner
     return fd
-
-
-def make_folder(path: bytes) -> None:
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        pass  # just now, by another
 
 
 def follow(path: bytes, links: int, further: bool) -> bytes:

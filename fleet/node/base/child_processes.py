@@ -4,6 +4,8 @@
 SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
 
+import os
+import subprocess
 import threading
 from contextlib import suppress
 
@@ -13,6 +15,7 @@ from fleet.node.base.processes import end_marked
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
 
+JOIN_SECONDS = 5.0  # what it left behind may hold its output open
 stopped = threading.Event()
 
 
@@ -44,6 +47,31 @@ def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | No
     if not got and stopped.is_set():
         raise Refused("interrupted", None)
     return got
+
+
+def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.Popen[bytes]":
+    """In a session of its own; both its outputs in one pipe."""
+    out = subprocess.PIPE
+    return subprocess.Popen(
+        argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
+    """Hand over what it prints until it has ended; False, and it has not, where the head told to stop."""
+    assert child.stdout
+    fd = child.stdout.fileno()
+
+    def read() -> None:
+        for data in iter(lambda: os.read(fd, 1 << 16), b""):
+            take(data)
+
+    reader = start_thread(read)
+    while child.poll() is None:
+        if stopped.wait(0.05):
+            return False
+    reader.join(JOIN_SECONDS)
+    return True
 
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 
 from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
@@ -19,11 +20,7 @@ def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: floa
             answers[name] = {}, "%s: %s" % (type(error).__name__, error)
 
     deadline = time.monotonic() + seconds
-    threads = []
-    for name, function in todo:
-        thread = start_thread(work, name, function)
-        threads.append(thread)
-    for thread in threads:
+    for thread in [start_thread(work, name, function) for name, function in todo]:
         thread.join(max(0.0, deadline - time.monotonic()))
     answered = dict(answers)
     late = [name for name, _ in todo if name not in answered]
@@ -51,10 +48,8 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
     """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
     each of which `heed` gets to see, ends it."""
     spec = start()
-    try:
+    with suppress(OSError):  # already the leader of its session, as under sshd
         os.setpgid(0, 0)
-    except OSError:
-        pass  # already the leader of its session, as under sshd
 
     def listen() -> None:
         for message in control_lines():
@@ -68,9 +63,7 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
 
 def finish(message: "Mapping[str, Any]") -> None:
     """The one answer of such a program, and its end; a head that is gone needs none."""
-    try:
+    with suppress(OSError):
         send_json(message)
         send_exit(0)
-    except OSError:
-        pass
     leave()

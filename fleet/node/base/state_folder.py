@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 
 from fleet.node.base.beneath import HOLD, Beneath, own_uid, shown
 from fleet.node.base.errors import Refused
@@ -20,9 +21,8 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     ):
         beside, meta = target, target.at(suffix)
     try:
-        os.mkdir(meta, 0o700)
-    except FileExistsError:
-        pass
+        with suppress(FileExistsError):
+            os.mkdir(meta, 0o700)
     except OSError as error:
         raise Refused("cannot make %s: %s" % (shown(meta), error.strerror), "choose another folder") from None
     found = os.lstat(meta)

@@ -95,7 +95,7 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     if holder is not None:
         return {"event": "shared", "with": holder}
     head = Head(spec["patience"])
-    journal, stage, dest = target.load(), target.stage, target.tree
+    journal, stage, dest = target.journal, target.stage, target.tree
     assert dest
     state, known = journal.state, journal.known
     head.say({"event": "hello", "dest": decode(dest.name), "known": state["digest"], "rsync": find_rsync()})

@@ -60,6 +60,7 @@ class Target:
         self.lock, holder = take_lock(self.meta, spec)
         if self.lock is None:
             return holder or "?"
+        self.journal = Journal(self.meta, self.name)
         self.stage = Stage(self.meta)
         self.commit = Commit(tree, self.stage)
         return None
@@ -73,11 +74,6 @@ class Target:
                 return Beneath(reach(folder, make=True)).check()
         except OSError as error:
             raise Refused("cannot make %s: %s" % (decode(folder), error.strerror), self.another) from None
-
-    def load(self) -> "Journal":
-        """What earlier deliveries put here."""
-        self.journal = Journal(self.meta, self.name)
-        return self.journal
 
     def take_up(self, needed: "list[Any]", under_way: bool = True) -> "dict[str, Any]":
         """path -> entry of the files that are still to come: those that an interrupted delivery has left here whole

@@ -10,12 +10,9 @@ ends the build with every process it started; nothing of it stays.
 
 import fcntl
 import os
-import select
 import shutil
-import subprocess
-import time
 
-from fleet.node.base.child_processes import begin_marked, finish_marked, locked, stopped
+from fleet.node.base.child_processes import begin_marked, finish_marked, heard, locked, started
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import held_by, try_lock
@@ -48,28 +45,6 @@ def room(spec: "messages.BuildSpec") -> str:
     held = os.open(os.path.join(work, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.lockf(held, fcntl.LOCK_EX)
     return work
-
-
-def pump(child: "subprocess.Popen[bytes]") -> bool:
-    """Its output to the head until it ended; True unless the head told to stop."""
-    assert child.stdout
-    fd = child.stdout.fileno()
-    open_ = True
-    while open_ or child.poll() is None:
-        if stopped.is_set():
-            return False
-        if not open_:
-            time.sleep(0.05)
-            continue
-        ready = select.select([fd], [], [], 0.2)[0]
-        if ready:
-            data = os.read(fd, 65536)
-            open_ = bool(data)
-            if data:
-                frame(OUTPUT, data, 0)
-        elif child.poll() is not None:
-            break
-    return True
 
 
 def copy_tree(there: str, source: str, wait: float) -> None:
@@ -114,18 +89,10 @@ def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
         source,
     ]
     send_json({"event": "started", "argv": argv})
-    child = subprocess.Popen(
-        argv,
-        env=env,
-        cwd=work,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    if not pump(child):
+    child = started(argv, env, work)
+    if not heard(child, lambda data: frame(OUTPUT, data, 0)):
         raise Refused("interrupted", None)
-    status = child.wait()
+    status = child.returncode
     out = os.path.join(work, "out")
     wheels = [name for name in (os.listdir(out) if os.path.isdir(out) else []) if name.endswith(".whl")]
     if status or len(wheels) != 1:

@@ -18,13 +18,14 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 
-from fleet.node.base.child_processes import begin_marked, finish_marked, locked, stopped
+from fleet.node.base.child_processes import begin_marked, finish_marked, heard, locked, started, stopped
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.processes import end_marked, signal_marked
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable
-from fleet.node.base.wire import send_json, start_thread
+from fleet.node.base.wire import send_json
 from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
@@ -64,15 +65,14 @@ def claim(answer: "dict[str, Any]", wait: float) -> None:
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = below_home(WHEELS)
     os.makedirs(home, 0o700, exist_ok=True)
-    fd = None
-    for path in (os.path.join(answer["target"], INSTALL_LOCK), os.path.join(home, "lock-" + key)):
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        fd = os.open(os.path.join(answer["target"], INSTALL_LOCK), flags, 0o666)
+    except OSError:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            break
+            fd = os.open(os.path.join(home, "lock-" + key), flags, 0o666)
         except OSError:
-            continue
-    if fd is None:
-        raise Refused("cannot write to %s" % home, "mend its mode, or free some space")
+            raise Refused("cannot write to %s" % home, "mend its mode, or free some space") from None
     said = {"event": "doing", "what": "waiting for another install into the same interpreter"}
     if not locked(fd, fcntl.LOCK_EX, wait, lambda: send_json(said)):
         raise Refused(
@@ -97,29 +97,14 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
     env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
     argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
     argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
-    child = subprocess.Popen(
-        argv,
-        env=env,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert child.stdout
-    told = child.stdout
     said: list[bytes] = []
-    reader = start_thread(lambda: said.extend(iter(lambda: told.read(1 << 16), b"")))
-    while child.poll() is None:
-        if stopped.wait(0.05):
-            child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
-            try:
-                child.wait(10)
-            except subprocess.TimeoutExpired:
-                pass
-            end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
-            raise Refused("interrupted", None)
-    reader.join(1.0)
+    child = started(argv, env, "/")
+    if not heard(child, said.append):
+        child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+        end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
+        raise Refused("interrupted", None)
     out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
     if child.returncode:
         errors = [line[7:] for line in out.splitlines() if line.startswith("ERROR: ")]
@@ -143,8 +128,8 @@ def import_all(
     importing.clear()
     if stopped.is_set():
         raise Refused("interrupted", None)
+    current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
     if status:
-        current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
         last = last_line(err)
         if last == "importing " + current[0]:
             last = "signal %d" % -status if status < 0 else "exit status %d" % status
@@ -155,7 +140,6 @@ def import_all(
             else "the wheel does not fit this host: a library or a driver that it needs is missing or too old",
         )
     if status is None:
-        current = re.findall(r"^importing (\S+)$", err, re.M)[-1:] or ["?"]
         raise Refused(
             "installed, but 'import %s' took more than %d s" % (current[0], spec["import_deadline"]),
             "look at the file system there, or give it longer with --import-timeout",

@@ -106,8 +106,6 @@ def run(spec: "chain.MemberSpec") -> None:
             )
         say({"event": "shared", "with": str(holders[0])})
         return
-    for target in targets:
-        target.load()
     say({"event": "hello"})
     store = receiver = sender = None
     unsure = {}
