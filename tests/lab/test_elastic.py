@@ -23,6 +23,33 @@ dist.destroy_process_group()
 """
 
 
+def test_a_node_that_comes_late_is_taken_in(lab: VirtualLab, tmp_path: Path) -> None:
+    """It is the first of the inventory; its code comes with it."""
+    lab.enrol()
+    (tmp_path / "late.py").write_text(SCRIPT)
+    late, there = lab.names[:2]
+    lab.sh(there, "rm -f /root/elastic-over")
+    words = ("-i", "lab", "-w", f"{late},{there}", "--json", "launch", "--nnodes", "1:2", "--sync", "late.py")
+    lab.stop_sshd(late)
+    try:
+        process = lab.popen(*words, cwd=tmp_path)
+        until(lambda: list(tmp_path.glob(f"runs/late-*/{there}/rank*.out")), 120)
+    finally:
+        lab.start_sshd(late)
+    try:
+        until(lambda: any("of 2" in path.read_text() for path in tmp_path.glob(f"runs/late-*/{late}/rank*.out")), 240)
+    finally:
+        lab.sh(there, "touch /root/elastic-over")
+        lab.sh(late, "touch /root/elastic-over")
+        out, err = process.communicate(timeout=180)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert process.returncode == 0, err
+    assert [event["host"] for event in events if event["event"] in ("away", "back")] == [late, late]
+    assert f"starts with 1 of 2 nodes ({late}: " in out.decode() and events[-1]["incomplete_logs"] == []
+    for name in lab.names:
+        lab.sh(name, "rm -rf /root/work /root/elastic-over")
+
+
 def test_a_node_that_went_is_taken_back(lab: VirtualLab, tmp_path: Path) -> None:
     lab.enrol()
     (tmp_path / "elastic.py").write_text(SCRIPT)

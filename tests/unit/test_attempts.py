@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -131,6 +132,31 @@ def test_unfit_hosts_are_left_out_while_enough_remain() -> None:
     assert (names(plan), [host.name for host in plan.spares], answer) == ("db", ["c"], "fine")
     assert work.asked == ["dabc", "dbc"] and list(out) == ["a"]
     assert said == ["warning: a is left out: no GPU"]
+
+
+def test_an_elastic_run_begins_with_those_that_answer() -> None:
+    """The others are of it, too, and behind them: ranks meet on the first."""
+    here, said = runtime()
+    options = LaunchOptions(nnodes=4, least=2)
+
+    def work(silent: str) -> Callable[[Plan], str]:
+        def ask(plan: Plan) -> str:
+            failed = {name: ConnectError("no answer", host=name) for name in silent if name in names(plan)}
+            if failed:
+                raise ConnectError("no answer").but(hosts=failed)
+            return names(plan)
+
+        return ask
+
+    whole = make_plan(Inventory(HOSTS), Job("t.py"), options, "r")
+    plan, answer, out = with_enough(whole, here, work("db"))
+    assert answer == "ac" and list(out) == ["d", "b"] and plan.world.master_addr == HOSTS[1].address
+    assert [node.host.name for node in plan.nodes] == ["a", "c", "d", "b"] and plan.world.least == 2
+    assert said == [f"warning: starts with 2 of 4 nodes ({name}: no answer)" for name in "db"]
+    with pytest.raises(ConnectError):
+        with_enough(whole, here, work("dbc"))
+    with pytest.raises(FleetError, match="refused"):  # no wait mends it
+        with_enough(whole, here, Unfit(here, "b"))
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ def follow_run(
             run = run or Run(record, folder, sessions, runtime, course.plan if course else None)
             report = run.follow()
             if report.data.get("detached"):
+                course = course and replace(course, plan=run.plan or course.plan)
                 return _leave(record, folder, runtime, course)
             lasted = time.monotonic() - began
             after = course and course.after(report, lasted)

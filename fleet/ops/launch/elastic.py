@@ -7,18 +7,24 @@ after half an hour: they are ended, so that their agents start them again withou
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
+from fleet.events import silent
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
+from fleet.ops.facts import ask
+from fleet.ops.launch.findings import findings
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.plan import Plan
+from fleet.ops.launch.preflight import known_of, spec_for
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import START_SECONDS, STOP_SECONDS, supervise_spec
 from fleet.protocol.messages import run
@@ -70,6 +76,7 @@ class ElasticGang(Gang):
     def back(self, host: str) -> None:
         """It takes part again, as if it had just been started."""
         self.away.discard(host)
+        self.absent.discard(host)
         self.nodes[host] = NodeState(host, self.nodes[host].node_rank)
 
     def done(self, ranks: Mapping[str, int], now: float) -> tuple[list[str], list[str]]:
@@ -120,7 +127,8 @@ class Elastic:
         say: Callable[..., None],
         post: Callable[[Heard], None],
     ) -> None:
-        self._gang, self._record, self._plan, self._folder, self._runtime = gang, record, plan, folder, runtime
+        self._gang, self._record, self._folder, self._runtime = gang, record, folder, runtime
+        self.plan, self._planning = plan, threading.Lock()
         self._followers, self._say, self._post = followers, say, post
         self._away: dict[str, float] = {}  # since when its loss is known here
         self._ranks = {node.host.name: node.local_world_size for node in record.nodes}
@@ -133,11 +141,11 @@ class Elastic:
         """Several times a second."""
         now = time.monotonic()
         for host in self._gang.away - self._away.keys():
-            self._away[host] = now
+            self._away[host] = inf if host in self._gang.absent else now  # of one that never was nobody waits
             self._went(host)
         for host, since in self._away.items():
             if now - since > HANG_SECONDS:
-                self._away[host] = float("inf")
+                self._away[host] = inf
                 self._wake(host)
         waiting, others = self._gang.done(self._ranks, time.time())
         if set(waiting) > self._waiting:
@@ -157,11 +165,11 @@ class Elastic:
         if gang.stopped_at is not None:
             return
         left, of = len(gang.nodes) - len(gang.away), len(gang.nodes)
-        rest = "its part is started again when it answers" if self._plan else "whoever launched the run takes it back"
+        rest = "its part is started again when it answers" if self.plan else "whoever launched the run takes it back"
         self._say(
             "warning", f"{host} is out: the run goes on with {left} of {of} nodes; {rest}", "away", host, left=left
         )
-        if self._plan is not None:
+        if self.plan is not None:
             thread = threading.Thread(target=self._return, args=(self._record.node(host).host,), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -202,7 +210,7 @@ class Elastic:
 
     def _start(self, host: Host, session: Session) -> None:
         """Its part of the run, once nothing is left of the last one there, and all that it wrote is here."""
-        assert self._plan is not None
+        assert self.plan is not None
         last = self._attempts[host.name]
         ready: run.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
         answer = call(session, "run.ready", ready, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
@@ -210,11 +218,13 @@ class Elastic:
             raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
         if answer["forbidden"]:
             raise Interrupted("stopped meanwhile")
+        if host.name in self._gang.absent:
+            self._prepare(host, session)
         self._fetch(host, last)
         self._folder.set_aside(host.name, last)
         self._attempts[host.name] = last + 1
         record = replace(self._record, attempt=last + 1)
-        spec = supervise_spec(self._plan, self._plan.node(host.name), record)
+        spec = supervise_spec(self.plan, self.plan.node(host.name), record)
         started = call(session, "run.supervise", spec, run.Started | Failed, timeout=START_SECONDS)
         if started["event"] == "failed":
             raise HostFailed(Reason.of_node(started["message"]), host=host.name, hint=started["hint"])
@@ -222,6 +232,29 @@ class Elastic:
             stop: run.StopSpec = {"run": self._record.run_id, "grace": 0.0, "reason": "the run is over"}
             call(session, "run.stop", stop, run.Stopped, timeout=STOP_SECONDS)
             raise Interrupted("the run is over")
+        with self._planning:
+            absent = {name: why for name, why in self.plan.absent.items() if name != host.name}
+            self.plan = replace(self.plan, absent=absent)
+
+    def _prepare(self, host: Host, session: Session) -> None:
+        """What the start did for the others: its code, and whether it is fit."""
+        from fleet.ops.launch import sync_code
+
+        assert self.plan is not None
+        world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})
+        if alone.options.sync:
+            sync_code(alone, replace(self._runtime, emit=silent, cancel=self._cancel))
+        met = Cancel()
+        met.set()  # the others do not wait at the port any more, they use it
+        spec = spec_for(self.plan, host, (world.master_addr, world.master_port), secrets.token_hex(16))
+        facts = ask(session, spec, self._cancel, hurry=met)
+        facts.pop("port", None)
+        for finding in findings(alone, {host.name: facts}, complete=False):
+            if finding.severity == "error" and alone.options.preflight:
+                raise HostFailed(finding.message, host=host.name, hint=finding.remedy)
+        with self._planning:
+            known = {**self.plan.facts, host.name: known_of(facts)}
+            self.plan = self.plan.refine(known, (world.master_addr, world.master_port))
 
     def _fetch(self, host: Host, attempt: int) -> None:
         """The rest of what it wrote before it went."""

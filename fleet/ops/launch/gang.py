@@ -140,6 +140,7 @@ class Gang:
         self.nodes = {host: NodeState(host, node_rank) for host, node_rank in nodes.items()}
         self.restarts = restarts
         self.away: set[str] = set()  # nodes that the run goes on without
+        self.absent: set[str] = set()  # of those, who has not been there yet
         self.needed = ""  # why it does not go on without one
         self.stopped_at: float | None = None
         self.reason: str | None = None

@@ -37,7 +37,8 @@ BOTH = {
     "restart": "all ranks will be started again: `attempt`, which of `max_restarts` it is (`restart`), and what ended "
     "the last one: `rank`, `exit_code`, `signal`, `what`, `seconds`, `log`; `replaced`: the hosts in whose place "
     "spares are, each with the reason",
-    "left-out": "a host is not fit for the run, or for another attempt: a spare takes its place, `kind` of the error",
+    "left-out": "a host is not fit for the run, or for another attempt: a spare takes its place, or an elastic run "
+    "begins without it; `kind` of the error",
     "attempt": "they have been: `attempt`, `master`, `world_size`, `first_ranks`, `started` (when the run was)",
     "no-restart": "they could not be",
     "stubborn": "a node did not stop in time",

@@ -44,7 +44,7 @@ class Run:
         plan: Plan | None = None,
     ) -> None:
         self.record, self.folder, self.runtime = record, folder, runtime
-        self.gang = gang_of(record)
+        self.gang, self._plan = gang_of(record), plan
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
@@ -84,6 +84,11 @@ class Run:
 
     def follow(self) -> Report:
         """Until the end of this attempt, whatever it is."""
+        for host, why in (self.plan.absent if self.plan else {}).items():
+            if host in self.gang.nodes:
+                self.gang.absent.add(host)
+                self.gang.node_lost(host, time.time(), why)
+                self._followers[host].give_up()
         for follower in self._followers.values():
             if self.record.lease is None:
                 follower.detach()  # it may have had one when it was started
@@ -110,6 +115,11 @@ class Run:
             self._elastic.close()
         self.incomplete += [host for host in self._stopping.clean_up() if host not in self.incomplete]
         return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds())
+
+    @property
+    def plan(self) -> Plan | None:
+        """As it is now: elastic runs learn of hosts that come."""
+        return self._elastic.plan if self._elastic is not None else self._plan
 
     def _seconds(self) -> float:
         """How long it ran: it may have been over before it was looked at."""
@@ -224,7 +234,7 @@ class Run:
     def _on_over(self, heard: Heard) -> None:
         node = self.gang.nodes[heard.host]
         node.ended = True
-        if not heard.data["complete"]:
+        if not heard.data["complete"] and heard.host not in self.gang.absent:
             self.incomplete.append(heard.host)
         if not heard.data["complete"] and node.lost is None:
             self.say(

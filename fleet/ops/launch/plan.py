@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.engines import engine
 from fleet.engines.base import Start, World
-from fleet.errors import UsageError
+from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
@@ -54,7 +54,8 @@ class NodePlan(Node):
 @dataclass(frozen=True)
 class Plan:
     """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
-    id's first candidate. spares: hosts that stand by to take a lost one's place."""
+    id's first candidate. spares: hosts that stand by to take a lost one's place.
+    absent: nodes that an elastic run begins without, and why."""
 
     inventory: Inventory
     run_id: str
@@ -65,10 +66,12 @@ class Plan:
     facts: Mapping[str, Known] = field(default_factory=dict)
     attempt: int = 0
     spares: tuple[Host, ...] = ()
+    absent: Mapping[str, FleetError] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        return tuple(n.host for n in self.nodes)
+        """Where it starts."""
+        return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
 
     @property
     def ports(self) -> list[int]:
@@ -142,15 +145,28 @@ class Plan:
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
         """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
         not fit what is there."""
-        return replace(plan(self.inventory, self.job, self.options, self.run_id, facts, master), attempt=self.attempt)
+        return replace(
+            plan(self.inventory, self.job, self.options, self.run_id, facts, master),
+            attempt=self.attempt,
+            absent=self.absent,
+        )
 
     def whole(self) -> Plan:
         """As if the spares took part."""
+        if not self.spares:
+            return self
         return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
 
     def without(self, names: Collection[str]) -> Plan:
         """Spares in the place of these hosts; node ranks follow the inventory's order all the same."""
         return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
+
+    def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
+        """Those come later, and so behind all others: ranks meet on the first node."""
+        absent = {**self.absent, **failed}
+        hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
+        inventory = replace(self.inventory, hosts=tuple(hosts))
+        return replace(self, inventory=inventory, absent=absent).refine(self.facts)
 
     def _on(self, hosts: Iterable[Host], nnodes: int) -> Plan:
         kept = {host.name for host in hosts}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fleet.errors import FleetError, Interrupted
+from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops.launch.folder import RunFolder
@@ -30,9 +30,15 @@ def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
     """The plan without the hosts that an error names; raises it where that leaves too few."""
     hosts = error.hosts or ({error.host: error} if error.host else {})
     failed = {name: each for name, each in hosts.items() if each is not None}
-    if isinstance(error, Interrupted) or not 0 < len(failed) <= len(plan.spares):
+    if isinstance(error, Interrupted) or not failed:
         raise error
-    return plan.without(failed), failed
+    if plan.world.least:  # who does not answer may come later; what is wrong with others, no wait mends
+        after = plan.beginning_without(failed)
+        if len(after.hosts) >= plan.world.least and all(isinstance(each, ConnectError) for each in failed.values()):
+            return after, failed
+    elif len(failed) <= len(plan.spares):
+        return plan.without(failed), failed
+    raise error
 
 
 def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tuple[Plan, T, Failed]:
@@ -40,14 +46,14 @@ def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tupl
     then it is done again, for all must fit together. The plan with which it went well, its answer, and who was left
     out."""
     out: dict[str, FleetError] = {}
-    while plan.spares:
+    while plan.spares or plan.world.least:
         with _held_back(runtime) as said:
             try:
                 return plan, work(plan.whole()), out
             except FleetError as error:
                 plan, failed = go_on(plan, error)
                 out.update(failed)
-                said[:] = [Notice("warning", left_out(name, why), name, why.hint) for name, why in failed.items()]
+                said[:] = list(_remarks(plan, failed))
     return plan, work(plan), out
 
 
@@ -57,6 +63,12 @@ def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
     if not draft.spares:
         return whole, out
     return plan.refine(whole.facts, (whole.world.master_addr, whole.world.master_port)), out
+
+
+def _remarks(plan: Plan, failed: Failed) -> Iterator[Notice]:
+    for name, why in failed.items():
+        fewer = f"starts with {len(plan.hosts)} of {len(plan.nodes)} nodes ({name}: {why.message})"
+        yield Notice("warning", fewer if plan.world.least else left_out(name, why), name, why.hint)
 
 
 def left_out(host: str, why: FleetError) -> str:

@@ -115,7 +115,8 @@ class Stopping:
     def clean_up(self) -> list[str]:
         """Whatever could not be reached is left to the janitor, who goes on after this process has ended: its hosts."""
         nodes = self.gang.nodes
-        hosts = [it for it in self.record.hosts if nodes[it.name].lost is not None or not nodes[it.name].ended]
+        there = [it for it in self.record.hosts if it.name not in self.gang.absent]
+        hosts = [it for it in there if nodes[it.name].lost is not None or not nodes[it.name].ended]
         left = [host.name for host in hosts]
         if not left:
             return left
