@@ -1,8 +1,10 @@
-"""Builds over real sshd: a real compiler on one host, the wheel on all. (deepspeed: test_playbooks.py)"""
+"""Builds over real sshd: a real compiler on one host, the wheel on all. FLEET_TEST_DEEPSPEED=1 builds deepspeed
+as users do, for four hosts; without it the compiler is told not to optimize, which halves the time, and two must do."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import sysconfig
 import time
@@ -23,12 +25,21 @@ static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fleetext", "", -1, methods};
 PyMODINIT_FUNC PyInit_fleetext(void) { return PyModule_Create(&module); }
 """
+STEP = """import importlib, torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+p = torch.nn.Parameter(torch.ones(1000))
+optimizer = DeepSpeedCPUAdam([p], lr=0.1)
+p.grad = torch.ones_like(p)
+optimizer.step()
+assert importlib.import_module("deepspeed.ops.adam.cpu_adam_op").__file__.startswith("/opt/train/")
+print("stepped to %.3f" % float(p[0]))
+"""
 
 
 @pytest.fixture(scope="module")
 def forge(lab_factory: LabFactory) -> VirtualLab:
     """Hosts with a training environment of their own, and an inventory that names it in ~/own.yaml."""
-    lab = lab_factory(2).enrol()
+    lab = lab_factory(4 if os.environ.get("FLEET_TEST_DEEPSPEED") else 2).enrol()
     site = sysconfig.get_path("purelib")
     for name in lab.names:
         lab.sh(
@@ -177,3 +188,39 @@ def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_
     while forge.sh(first, "pgrep -f 'slee[p] 4711'", check=False) or forge.sh(first, "ls -A ~/.fleet/builds"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+@pytest.mark.timeout(1800)
+def test_the_real_deepspeed_with_its_cpu_adam(forge: VirtualLab, tmp_path: Path) -> None:
+    quick: list[str] = []
+    if not os.environ.get("FLEET_TEST_DEEPSPEED"):
+        forge.inside(
+            forge.names[0],
+            "sh",
+            "-c",
+            "cat > /opt/quick-g++; chmod +x /opt/quick-g++",
+            stdin=b'#!/bin/sh\nexec g++ "$@" -O0 -g0\n',
+        )
+        quick = ["--env", "CXX=/opt/quick-g++"]
+    done = forge.fleet(
+        "-i",
+        "own.yaml",
+        "--json",
+        "build",
+        "deepspeed",
+        "--ops",
+        "cpu_adam",
+        *quick,
+        "--builds-dir",
+        str(tmp_path / "b"),
+        timeout=1700,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "step.py").write_text(STEP)
+    forge.fleet("-i", "own.yaml", "sync", str(tmp_path / "step"), "--to", "~/step", check=True)
+    steps = forge.fleet(
+        "-i", "own.yaml", "exec", "--", "env", "DS_ACCELERATOR=cpu", PYTHON, "/root/step/step.py", timeout=280
+    )
+    assert steps.returncode == 0, steps.stderr
+    assert "stepped to 0.900" in steps.stdout
