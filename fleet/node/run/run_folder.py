@@ -76,7 +76,8 @@ def is_forbidden(run: str, attempt: int) -> bool:
 def read_json(path: str) -> "dict[str, Any]":
     """An object, {} for a file that is missing, unreadable or holds something else."""
     try:
-        value = json.loads(read_file(path).decode("utf-8"))
+        text = read_file(path).decode("utf-8")
+        value = json.loads(text) if text else {}  # most that are empty are no damage: not worth json's error
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
