@@ -16,6 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # After a cancel: how long work that is under way may take to clean up before it is left behind.
+TURN_SECONDS = 0.5
 DRAIN_SECONDS = 2.0
 # Interpreter, terminal, log files, gateways, name lookups: what these take, and what they get where it is to be had.
 OWN_FDS, RESERVED_FDS = 28, 64
@@ -67,9 +68,11 @@ def run(
             started = min(next_index, len(todo))
             if left_at is not None and not any(index < started for index in open_items):
                 break
-            try:
-                answer = done.get(timeout=None if left_at is None else max(0.0, left_at - time.monotonic()))
+            try:  # in turns: a signal that comes just before a wait is handled only behind it
+                answer = done.get(timeout=TURN_SECONDS if left_at is None else max(0.0, left_at - time.monotonic()))
             except queue.Empty:
+                if left_at is None:
+                    continue
                 break
             if answer is not None and answer[0] in open_items:
                 yield open_items.pop(answer[0]), answer[1]

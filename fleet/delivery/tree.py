@@ -143,7 +143,7 @@ def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
             raise HostFailed(f"more than {MAX_ENTRIES} files", host=host, hint=hint)
         if not part["more"]:
             skipped, linked = tuple(part["skipped"]), tuple(part["linked"])
-            return Tree(Path(part.get("path", "")), tuple(entries), skipped, part["mode"], allocated, linked)
+            return Tree(Path(part["path"]), tuple(entries), skipped, part["mode"], allocated, linked)
 
 
 @contextlib.contextmanager

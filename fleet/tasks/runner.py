@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import subprocess
 import threading
 import uuid
 from collections.abc import Callable
@@ -73,9 +74,16 @@ class LocalRunner(_Shown, Local):
         super().start(command, shell, env)
         runtime = ground().runtime
         if runtime is not None and not self.using_pty:
-            self.ended_by_cancel(runtime, self.process.terminate)
+            self.ended_by_cancel(runtime, self._end)
         if not self.typed_into:
             self.close_proc_stdin()
+
+    def _end(self) -> None:
+        self.process.terminate()
+        try:  # it may take no notice: a shell forgets what comes just before it becomes another program
+            self.process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
 
     def stop(self) -> None:
         super().stop()

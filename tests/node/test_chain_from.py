@@ -132,7 +132,14 @@ def children() -> set[str]:
     ],
 )
 def test_what_a_node_may_not_say_of_what_it_has(changes: dict[str, Any]) -> None:
-    message: dict[str, Any] = {"event": "tree", "entries": [], "allocated": {}, "skipped": [], "linked": []}
+    message: dict[str, Any] = {
+        "event": "tree",
+        "path": "/x",
+        "entries": [],
+        "allocated": {},
+        "skipped": [],
+        "linked": [],
+    }
     message |= {"mode": 0o755, "more": False}
     decode(FirstMessage, message)
     with pytest.raises(Misfit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -121,6 +122,21 @@ def test_cancel_callbacks() -> None:
     wait_until(lambda: calls == ["kept"])
     cancel.on_set(lambda: calls.append("late"))
     assert calls == ["kept", "late"]
+
+
+def test_a_signal_that_does_not_end_the_wait_is_handled() -> None:
+    """Another thread gets it here, for certain; it may also come just before the main thread begins to wait."""
+    handled = threading.Event()
+
+    def work(_: None) -> bool:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        return handled.wait(30)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: handled.set())
+    try:
+        assert list(fanout.run([None], work, cancel=Cancel())) == [(None, True)]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_limits_are_raised_as_far_as_they_go(monkeypatch: pytest.MonkeyPatch) -> None:

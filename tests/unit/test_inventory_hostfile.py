@@ -214,7 +214,7 @@ def test_a_named_file_that_is_missing_is_never_replaced_by_another(tmp_path):
 
 def test_lab_names_the_lab_and_not_a_file(tmp_path, monkeypatch):
     (tmp_path / "lab").write_text("a")
-    monkeypatch.setattr("fleet.lab.inventory_path", lambda: tmp_path / "elsewhere")
+    monkeypatch.setattr("fleet.lab.state.inventory_path", lambda: tmp_path / "elsewhere")
     assert find_inventory("lab", tmp_path, {}) == tmp_path / "elsewhere"
     assert find_inventory("./lab", tmp_path, {}) == tmp_path / "lab"
 

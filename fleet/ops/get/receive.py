@@ -12,7 +12,8 @@ from fleet.errors import HostFailed, ProtocolError, Reason
 from fleet.node.base.files import file_digest
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.chain import Entry
-from fleet.protocol.messages.give import Given, GiveSpec, Giving, Listed, Piece
+from fleet.protocol.messages.chain import Tree as Part
+from fleet.protocol.messages.give import Given, GiveSpec, Giving, Piece
 from fleet.transport.base import Cancel, Session
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
@@ -28,7 +29,7 @@ def listing(session: Session, spec: GiveSpec, cancel: Cancel) -> Tree:
 
 
 def _listed(frames: Iterator[Frame], host: str) -> Tree:
-    def said() -> Listed | Piece | Given:
+    def said() -> Part | Piece | Given:
         frame = next((frame for frame in frames if frame.kind == MESSAGE), None)
         if frame is None:
             raise ProtocolError("a list of files has no end", host)
@@ -37,7 +38,7 @@ def _listed(frames: Iterator[Frame], host: str) -> Tree:
     return told(said, host, "name a folder further down")
 
 
-def _heard(frame: Frame, host: str) -> Listed | Piece | Given:
+def _heard(frame: Frame, host: str) -> Part | Piece | Given:
     said = frame.decode(Giving)
     if said["event"] == "failed":
         raise HostFailed(Reason.of_node(said["message"]), host=host, hint=said["hint"])
@@ -163,7 +164,7 @@ class _Writing:
         self._at += count
         return count
 
-    def hear(self, said: Listed | Piece | Given) -> None:
+    def hear(self, said: Part | Piece | Given) -> None:
         """What comes next, or that all of a file has come."""
         if said["event"] == "tree" or said["index"] >= len(self._entries):
             raise ProtocolError("a file that is not in the list", self._host)

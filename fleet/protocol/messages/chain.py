@@ -55,12 +55,13 @@ Mode = Annotated[int, lambda mode: 0 <= mode <= 0o7777]
 # path (bytes as surrogateescape text, relative; "" is the source itself), kind, mode, size, mtime_ns, link target
 Nanoseconds = Annotated[int, lambda number: abs(number) < 1 << 63]
 Entry = tuple[Within | Literal[""], Literal["f", "d", "l"], Mode, Count, Nanoseconds, Path | Literal[""]]
-# more: another message goes on with it. skipped, linked: as Walk has them, in the last one. mode: None of a file; with
-# no entries there is nothing at that path
+# path: of all of it. more: another message goes on with it. skipped, linked: as Walk has them, in the last one. mode:
+# None of a file; with no entries there is nothing at that path
 Tree = TypedDict(
     "Tree",
     {
         "event": Literal["tree"],
+        "path": Path,
         "entries": list[Entry],
         "allocated": dict[Within | Literal[""], Count],
         "skipped": list[Within],
