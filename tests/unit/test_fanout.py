@@ -129,6 +129,7 @@ def test_a_signal_that_does_not_end_the_wait_is_handled() -> None:
     handled = threading.Event()
 
     def work(_: None) -> bool:
+        time.sleep(0.2)  # by now the main thread waits
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         return handled.wait(30)
 
