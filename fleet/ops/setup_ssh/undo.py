@@ -21,7 +21,8 @@ from fleet.ops.setup_ssh.passwords import SetupRuntime
 from fleet.ops.setup_ssh.record import Record, Trace, block_name, my_turn
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
+from fleet.transport.base import Session, Transport
+from fleet.transport.ssh.transport import SshTransport
 
 UNDOING = "taking away what was added"
 
@@ -103,17 +104,31 @@ def _undo_hosts(inventory: Inventory, record: Record, runtime: SetupRuntime) -> 
     on_record = [h for h in inventory.hosts if h.name in record.hosts and not record.hosts[h.name].empty]
     leaving = {h.name for h in on_record if record.hosts[h.name].leaving}
     results: dict[str, Result] = {}
-    again = [h for h in on_record if h.name in leaving]
-    for result in on_each(again, runtime, task, what=UNDOING) if again else ():
-        if result.error is not None and result.error.kind == "auth":
-            # an earlier undo was cut off there before it heard that the last thing was done: the key is gone
-            record.forget(result.host)
-            result = Result(result.host, ok=True, data={"changed": []})
-        results[result.host] = result
+
+    def go_on(hosts: list[Host]) -> None:
+        for result in on_each(hosts, runtime, task, what=UNDOING) if hosts else ():
+            if result.error is not None and result.error.kind == "auth":
+                # an undo was there that was cut off before it heard that the last thing was done: the key is gone
+                record.forget(result.host)
+                result = Result(result.host, ok=True, data={"changed": []})
+            results[result.host] = result
+
+    go_on([h for h in on_record if h.name in leaving])
     rest = [h for h in on_record if h.name not in leaving]
     if rest:
         results.update(by_key_or_password(rest, runtime, task, what=UNDOING))
+    done = [h for h in on_record if results[h.name].ok]
+    # one account under two names: the other one was quicker
+    go_on([h for h in rest if results[h.name].error and any(_one_account(h, each, runtime.transport) for each in done)])
     return results
+
+
+def _one_account(host: Host, other: Host, transport: Transport) -> bool:
+    if not isinstance(transport, SshTransport):
+        return False
+    ends = [transport.resolve(each) for each in (host, other)]
+    keys = [{entry.key.fingerprint for entry in transport.known_hosts.of(end).known} for end in ends]
+    return ends[0].user == ends[1].user and not keys[0].isdisjoint(keys[1])
 
 
 def _keep_for(left: list[str], inventory: Inventory, record: Record, home: Path, runtime: Runtime) -> list[str]:
