@@ -23,7 +23,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -32,6 +32,7 @@ from fleet.engines import DEFAULT, suited
 from fleet.engines import engine as engine_of
 from fleet.errors import UsageError
 from fleet.events import Emit, Event, Output, silent
+from fleet.fanout import TURN_SECONDS
 from fleet.model import Host, Inventory, Job, Kind, Report
 from fleet.ops.plans import Line, Plan
 from fleet.runtime import Runtime
@@ -614,12 +615,16 @@ class _Task(Generic[T]):
 
         threading.Thread(target=do, name="fleet", daemon=True).start()
 
+    def wait(self) -> None:
+        while not self.over.wait(TURN_SECONDS):
+            pass
+
     def result(self) -> T:
         try:
-            self.over.wait()
+            self.wait()
         except BaseException:  # Ctrl-C, or whatever else a signal handler of the caller's raises
             self._cancel.set()
-            self.over.wait()
+            self.wait()
             raise
         if self._error is not None:
             raise self._error
@@ -659,10 +664,15 @@ class Run:
         finally:
             self._events.put(None)
 
+    def _next(self) -> Event | None:
+        while True:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=TURN_SECONDS)
+
     def __iter__(self) -> Iterator[Event]:
         """What happens, until the run is over; then raises what kept it from starting. Each event is seen once."""
         try:
-            while (event := self._events.get()) is not None:
+            while (event := self._next()) is not None:
                 if isinstance(event, Output):
                     with self._lock:
                         self._unread -= len(event.data)
@@ -698,4 +708,4 @@ class Run:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if not self._task.over.is_set():
             self.stop()
-            self._task.over.wait()
+            self._task.wait()
