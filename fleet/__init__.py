@@ -1,6 +1,6 @@
 """fleet: from a list of hosts to a running distributed training job, and back, one command each.
 
-For programs and notebooks: `fleet.open(...)`, see fleet/api.py."""
+For programs and notebooks: `fleet.open(...)`, see fleet/api."""
 
 from __future__ import annotations
 

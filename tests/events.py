@@ -12,7 +12,7 @@ from fleet.ops.launch import kinds
 from fleet.ops.launch.follow import REMARKS
 
 FLEET = Path(kinds.__file__).parents[2]
-ROOMS = ("ops", "cli", "playbook", "api.py", "rules", "delivery")
+ROOMS = ("ops", "cli", "playbook", "api", "rules", "delivery")
 COMMON = {"event", "time", "host", "message", "level"}
 # calls that emit one, and which of their arguments is its kind
 CALLS = {"event": 0, "notice": 2, "say": 2, "_say": 2, "as_one": 2}

@@ -1,4 +1,4 @@
-"""The verbs: one line each to add one. Help, completion, playbooks, hints and fleet/api.py follow this list."""
+"""The verbs: one line each to add one. Help, completion, playbooks, hints and fleet/api follow this list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fleet/api.py from programs on a real lab: the page that tells of it, and Ctrl-C in the middle."""
+"""fleet/api from programs on a real lab: the page that tells of it, and Ctrl-C in the middle."""
 
 from __future__ import annotations
 

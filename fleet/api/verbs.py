@@ -1,49 +1,25 @@
-"""fleet in programs and notebooks: the verbs of the command line, which is built on this module.
-
-    import fleet
-
-    gpus = fleet.open("fleet.yaml").select("gpu[01-04]")
-    report = gpus.exec(["nvidia-smi", "-L"])
-    with gpus.launch("train.py", ["--lr", "1e-4"], nproc_per_node=8) as run:
-        for event in run:
-            print(event)
-    print(run.report.exit_code)
-
-A verb gives a Report when it is over, with a Result for each host: a host that failed raises nothing, it is in there.
-What keeps a verb from being begun at all raises a FleetError, the class by its cause, with its `exit_code` and `hint`.
-Ctrl-C ends what runs on the hosts before it raises KeyboardInterrupt here, as does what another signal's handler
-raises. Nothing is printed.
-"""
+"""The verbs, with their parameters: what `Fleet` does and `Plans` plans."""
 
 from __future__ import annotations
 
 import inspect
 import os
-import queue
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from fleet.engines import DEFAULT, suited
 from fleet.engines import engine as engine_of
 from fleet.errors import UsageError
-from fleet.events import Emit, Event, Output, silent
-from fleet.fanout import TURN_SECONDS
-from fleet.model import Host, Inventory, Job, Kind, Report
-from fleet.ops.plans import Line, Plan
+from fleet.model import Job, Kind, Report
+from fleet.ops.plans import Plan
 from fleet.runtime import Runtime
 from fleet.transport import DEFAULT as SSH
-from fleet.transport import open_transport
-from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 if TYPE_CHECKING:
-    from fleet.ops.check import Checked as Checked  # named in a string below
+    from fleet.api.fleet import Fleet
     from fleet.ops.kill_port import KillPlan
-    from fleet.ops.runs.local import LocalRun
     from fleet.ops.setup_ssh import SetupPlan
     from fleet.ops.setup_ssh.passwords import AskPassword, Confirm
     from fleet.ops.setup_ssh.undo import UndoPlan
@@ -52,73 +28,6 @@ P = TypeVar("P", bound=Plan)
 R = TypeVar("R")
 C = TypeVar("C")
 L = TypeVar("L")
-T = TypeVar("T")
-UNREAD_BYTES = 64 << 20  # of ranks' output that nobody iterates over; what is more is in the log files alone
-
-
-def open(
-    inventory: str | os.PathLike[str] | Inventory | None = None,
-    *,
-    transport: str = SSH,
-    fanout: int = 64,
-    connect_timeout: float = 10.0,
-    emit: Emit = silent,
-    ask: Callable[[str], bool | None] = lambda question: None,
-) -> Fleet:
-    """The hosts of an inventory: its file, "lab" for the lab's, or None for the one that the command line would find.
-
-    transport: as --transport. fanout: hosts worked on at once. connect_timeout: seconds to reach and authenticate one.
-    emit: takes the events of what happens, from several threads; those of a launch are its Run's. ask: answers
-    questions by yes or no; None: nobody can.
-    InventoryError when it is not there, or not understood.
-    """
-    from fleet.inventory.find import find_inventory, load
-
-    if not isinstance(inventory, Inventory):
-        inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
-    return Fleet(inventory, inventory, transport, fanout, connect_timeout, emit, ask)
-
-
-def reopen(
-    run: str = "latest",
-    *,
-    runs_dir: str | os.PathLike[str] = "runs",
-    env: Mapping[str, str] | None = None,
-    fanout: int = 64,
-    connect_timeout: float = 10.0,
-    emit: Emit = silent,
-) -> Fleet:
-    """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
-
-    env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing."""
-    from fleet.inventory.select import select
-    from fleet.ops.runs import again
-
-    recorded = again.recorded(run, Path(runs_dir))
-    everyone = recorded.everyone(env or {})
-    inventory = select(everyone, recorded.selected, None)
-    return Fleet(inventory, everyone, recorded.transport, fanout, connect_timeout, emit)
-
-
-def runs(
-    runs_dir: str | os.PathLike[str] = "runs",
-    *,
-    prune: bool = False,
-    keep: int = 10,
-    days: float = 0.0,
-    max_size: float | None = None,
-) -> list[LocalRun]:
-    """The runs that have logs on this machine, newest first. prune: those are taken away, and returned, that are over
-    and that `keep` (the newest), `days` (of age) and `max_size` (bytes of all together) let go."""
-    from fleet.ops.runs import local
-
-    found = local.local_runs(Path(runs_dir))
-    if not prune:
-        return found
-    old = local.prunable(found, keep, days, max_size)
-    for run in old:
-        local.prune(run)
-    return old
 
 
 def refuse_command(argv: Sequence[str], shell: str | None) -> None:
@@ -483,229 +392,3 @@ class Verbs(ABC, Generic[R, C, L]):
         from fleet.ops import get
 
         return self._do(get.plan(self._fleet.inventory, what, Path(to)), get.run)
-
-
-@dataclass(frozen=True)
-class Fleet(Verbs[Report, "Checked", "Run"]):
-    """Hosts and how they are reached. inventory: those selected, of `everyone`. See `open`. typed: the command line
-    that this comes from."""
-
-    inventory: Inventory
-    everyone: Inventory
-    transport: str = SSH
-    fanout: int = 64
-    connect_timeout: float = 10.0
-    emit: Emit = silent
-    ask: Callable[[str], bool | None] = lambda question: None
-    typed: tuple[str, ...] = ()
-
-    @property
-    def _fleet(self) -> Fleet:
-        return self
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The selected hosts, in node-rank order."""
-        return self.inventory.names
-
-    @property
-    def plan(self) -> Plans:
-        """The same verbs, of which each gives its plan and does nothing yet: `gpus.plan.sync().describe()`."""
-        return Plans(self)
-
-    def select(self, hosts: str | None = None, exclude: str | None = None) -> Fleet:
-        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError for one that is not there."""
-        from fleet.inventory.select import select
-
-        return replace(self, inventory=select(self.inventory, hosts, exclude))
-
-    @contextmanager
-    def runtime(
-        self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
-    ) -> Iterator[Runtime]:
-        """What a plan is run with. emit: instead of the fleet's own. password_for: where keys do not do."""
-        transport = self._connect(password_for)
-        try:
-            yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
-        finally:
-            transport.close()
-
-    def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
-        """Do it to its end."""
-        with self.runtime(emit) as runtime:
-            return _Task(work, runtime).result()
-
-    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Report:
-        return self.run(lambda runtime: run(plan, runtime))
-
-    def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> Run:
-        return Run(self, plan, lambda runtime: run(plan, runtime))
-
-    def _connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
-        more = {"password_for": password_for} if password_for else {}
-        # a gateway may be a host of the inventory that is not selected
-        return open_transport(self.transport, ConnectOptions(self.connect_timeout), self.everyone.hosts, **more)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan, and whose it is. `run()` does it."""
-
-    fleet: Fleet
-    plan: Plan
-    work: Callable[[Runtime], Report] = field(repr=False)
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.plan.hosts
-
-    def describe(self) -> dict[str, Any]:
-        """As `--dry-run --json` has it."""
-        return self.plan.describe()
-
-    def lines(self) -> Iterable[Line]:
-        """As --dry-run tells it to people."""
-        return self.plan.lines()
-
-    def run(self, emit: Emit | None = None) -> Report:
-        """Do it. emit: instead of the fleet's own."""
-        return self.fleet.run(self.work, emit)
-
-    def begin(self) -> Run:
-        """Begin it, whatever verb it is of, to iterate over its events."""
-        return Run(self.fleet, self.plan, self.work)
-
-
-@dataclass(frozen=True)
-class Plans(Verbs[Planned, Planned, Planned]):
-    """The verbs of a fleet, planned and not done."""
-
-    of: Fleet
-
-    @property
-    def _fleet(self) -> Fleet:
-        return self.of
-
-    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
-        return Planned(self.of, plan, lambda runtime: run(plan, runtime))
-
-    _begin = _do
-
-
-class _Task(Generic[T]):
-    """Work in a thread of its own, so that Ctrl-C in the one that waits for it can let it clean up."""
-
-    def __init__(
-        self, work: Callable[[Runtime], T], runtime: Runtime, at_end: Callable[[], None] = lambda: None
-    ) -> None:
-        self._cancel, self.over = runtime.cancel, threading.Event()
-        self._value: list[T] = []
-        self._error: BaseException | None = None
-
-        def do() -> None:
-            try:
-                self._value.append(work(runtime))
-            except BaseException as error:
-                self._error = error
-            finally:
-                try:
-                    at_end()
-                finally:
-                    self.over.set()
-
-        threading.Thread(target=do, name="fleet", daemon=True).start()
-
-    def wait(self) -> None:
-        while not self.over.wait(TURN_SECONDS):
-            pass
-
-    def result(self) -> T:
-        try:
-            self.wait()
-        except BaseException:  # Ctrl-C, or whatever else a signal handler of the caller's raises
-            self._cancel.set()
-            self.wait()
-            raise
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
-
-
-class Run:
-    """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager:
-    leaving it stops a run that is not over. The program's end leaves the ranks to their lease."""
-
-    def __init__(self, fleet: Fleet, plan: Plan, work: Callable[[Runtime], Report]) -> None:
-        self.plan = plan
-        self._unread = 0
-        self._lock = threading.Lock()
-        self._events: queue.Queue[Event | None] = queue.Queue()
-        self._entered = fleet.runtime(self._put)
-        runtime = self._entered.__enter__()
-        self._cancel, self._detach = runtime.cancel, runtime.detach
-        self._task = _Task(work, runtime, self._end)
-
-    @property
-    def id(self) -> str:
-        """The run's id; its logs are in RUNS_DIR/ID on this machine."""
-        return str(self.plan.describe()["run"])
-
-    def _put(self, event: Event) -> None:
-        if isinstance(event, Output):
-            with self._lock:
-                if self._unread > UNREAD_BYTES:
-                    return
-                self._unread += len(event.data)
-        self._events.put(event)
-
-    def _end(self) -> None:
-        try:
-            self._entered.__exit__(None, None, None)
-        finally:
-            self._events.put(None)
-
-    def _next(self) -> Event | None:
-        while True:
-            with suppress(queue.Empty):
-                return self._events.get(timeout=TURN_SECONDS)
-
-    def __iter__(self) -> Iterator[Event]:
-        """What happens, until the run is over; then raises what kept it from starting. Each event is seen once."""
-        try:
-            while (event := self._next()) is not None:
-                if isinstance(event, Output):
-                    with self._lock:
-                        self._unread -= len(event.data)
-                yield event
-        except KeyboardInterrupt:
-            self.stop()
-            self.wait()
-            raise
-        self._events.put(None)  # for whoever looks again
-        self.wait()
-
-    def wait(self) -> Report:
-        """The report, when the run is over. FleetError: it was refused, nothing was started anywhere."""
-        return self._task.result()
-
-    @property
-    def report(self) -> Report:
-        """The same."""
-        return self.wait()
-
-    def stop(self) -> None:
-        """Stop all ranks, by SIGTERM and after `grace` SIGKILL; called again, at once."""
-        self._cancel.set()
-
-    def leave(self) -> Report:
-        """Let the run go on without this program, as the key d does; `attach` follows it again."""
-        self._detach.set()
-        return self.wait()
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if not self._task.over.is_set():
-            self.stop()
-            self._task.wait()

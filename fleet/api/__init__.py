@@ -1,0 +1,101 @@
+"""fleet in programs and notebooks: the verbs of the command line, which is built on this module.
+
+    import fleet
+
+    gpus = fleet.open("fleet.yaml").select("gpu[01-04]")
+    report = gpus.exec(["nvidia-smi", "-L"])
+    with gpus.launch("train.py", ["--lr", "1e-4"], nproc_per_node=8) as run:
+        for event in run:
+            print(event)
+    print(run.report.exit_code)
+
+A verb gives a Report when it is over, with a Result for each host: a host that failed raises nothing, it is in there.
+What keeps a verb from being begun at all raises a FleetError, the class by its cause, with its `exit_code` and `hint`.
+Ctrl-C ends what runs on the hosts before it raises KeyboardInterrupt here, as does what another signal's handler
+raises. Nothing is printed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.api.fleet import Fleet as Fleet
+from fleet.api.fleet import Planned as Planned
+from fleet.api.fleet import Plans as Plans
+from fleet.api.run import Run as Run
+from fleet.api.verbs import Verbs as Verbs
+from fleet.api.verbs import refuse_command as refuse_command
+from fleet.events import Emit, silent
+from fleet.model import Inventory
+from fleet.transport import DEFAULT as SSH
+
+if TYPE_CHECKING:
+    from fleet.ops.runs.local import LocalRun
+
+
+def open(
+    inventory: str | os.PathLike[str] | Inventory | None = None,
+    *,
+    transport: str = SSH,
+    fanout: int = 64,
+    connect_timeout: float = 10.0,
+    emit: Emit = silent,
+    ask: Callable[[str], bool | None] = lambda question: None,
+) -> Fleet:
+    """The hosts of an inventory: its file, "lab" for the lab's, or None for the one that the command line would find.
+
+    transport: as --transport. fanout: hosts worked on at once. connect_timeout: seconds to reach and authenticate one.
+    emit: takes the events of what happens, from several threads; those of a launch are its Run's. ask: answers
+    questions by yes or no; None: nobody can.
+    InventoryError when it is not there, or not understood.
+    """
+    from fleet.inventory.find import find_inventory, load
+
+    if not isinstance(inventory, Inventory):
+        inventory = load(find_inventory(None if inventory is None else os.fspath(inventory), Path.cwd(), os.environ))
+    return Fleet(inventory, inventory, transport, fanout, connect_timeout, emit, ask)
+
+
+def reopen(
+    run: str = "latest",
+    *,
+    runs_dir: str | os.PathLike[str] = "runs",
+    env: Mapping[str, str] | None = None,
+    fanout: int = 64,
+    connect_timeout: float = 10.0,
+    emit: Emit = silent,
+) -> Fleet:
+    """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
+
+    env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing."""
+    from fleet.inventory.select import select
+    from fleet.ops.runs import again
+
+    recorded = again.recorded(run, Path(runs_dir))
+    everyone = recorded.everyone(env or {})
+    inventory = select(everyone, recorded.selected, None)
+    return Fleet(inventory, everyone, recorded.transport, fanout, connect_timeout, emit)
+
+
+def runs(
+    runs_dir: str | os.PathLike[str] = "runs",
+    *,
+    prune: bool = False,
+    keep: int = 10,
+    days: float = 0.0,
+    max_size: float | None = None,
+) -> list[LocalRun]:
+    """The runs that have logs on this machine, newest first. prune: those are taken away, and returned, that are over
+    and that `keep` (the newest), `days` (of age) and `max_size` (bytes of all together) let go."""
+    from fleet.ops.runs import local
+
+    found = local.local_runs(Path(runs_dir))
+    if not prune:
+        return found
+    old = local.prunable(found, keep, days, max_size)
+    for run in old:
+        local.prune(run)
+    return old

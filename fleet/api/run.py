@@ -1,0 +1,140 @@
+"""Work in a thread of its own, and a run to iterate over."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from fleet.events import Event, Output
+from fleet.fanout import TURN_SECONDS
+from fleet.model import Report
+from fleet.ops.plans import Plan
+from fleet.runtime import Runtime
+
+if TYPE_CHECKING:
+    from fleet.api.fleet import Fleet
+
+T = TypeVar("T")
+UNREAD_BYTES = 64 << 20  # of ranks' output that nobody iterates over; what is more is in the log files alone
+
+
+class Task(Generic[T]):
+    """Work in a thread of its own, so that Ctrl-C in the one that waits for it can let it clean up."""
+
+    def __init__(
+        self, work: Callable[[Runtime], T], runtime: Runtime, at_end: Callable[[], None] = lambda: None
+    ) -> None:
+        self._cancel, self.over = runtime.cancel, threading.Event()
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+
+        def do() -> None:
+            try:
+                self._value.append(work(runtime))
+            except BaseException as error:
+                self._error = error
+            finally:
+                try:
+                    at_end()
+                finally:
+                    self.over.set()
+
+        threading.Thread(target=do, name="fleet", daemon=True).start()
+
+    def wait(self) -> None:
+        while not self.over.wait(TURN_SECONDS):
+            pass
+
+    def result(self) -> T:
+        try:
+            self.wait()
+        except BaseException:  # Ctrl-C, or whatever else a signal handler of the caller's raises
+            self._cancel.set()
+            self.wait()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+
+class Run:
+    """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager:
+    leaving it stops a run that is not over. The program's end leaves the ranks to their lease."""
+
+    def __init__(self, fleet: Fleet, plan: Plan, work: Callable[[Runtime], Report]) -> None:
+        self.plan = plan
+        self._unread = 0
+        self._lock = threading.Lock()
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._entered = fleet.runtime(self._put)
+        runtime = self._entered.__enter__()
+        self._cancel, self._detach = runtime.cancel, runtime.detach
+        self._task = Task(work, runtime, self._end)
+
+    @property
+    def id(self) -> str:
+        """The run's id; its logs are in RUNS_DIR/ID on this machine."""
+        return str(self.plan.describe()["run"])
+
+    def _put(self, event: Event) -> None:
+        if isinstance(event, Output):
+            with self._lock:
+                if self._unread > UNREAD_BYTES:
+                    return
+                self._unread += len(event.data)
+        self._events.put(event)
+
+    def _end(self) -> None:
+        try:
+            self._entered.__exit__(None, None, None)
+        finally:
+            self._events.put(None)
+
+    def _next(self) -> Event | None:
+        while True:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=TURN_SECONDS)
+
+    def __iter__(self) -> Iterator[Event]:
+        """What happens, until the run is over; then raises what kept it from starting. Each event is seen once."""
+        try:
+            while (event := self._next()) is not None:
+                if isinstance(event, Output):
+                    with self._lock:
+                        self._unread -= len(event.data)
+                yield event
+        except KeyboardInterrupt:
+            self.stop()
+            self.wait()
+            raise
+        self._events.put(None)  # for whoever looks again
+        self.wait()
+
+    def wait(self) -> Report:
+        """The report, when the run is over. FleetError: it was refused, nothing was started anywhere."""
+        return self._task.result()
+
+    @property
+    def report(self) -> Report:
+        """The same."""
+        return self.wait()
+
+    def stop(self) -> None:
+        """Stop all ranks, by SIGTERM and after `grace` SIGKILL; called again, at once."""
+        self._cancel.set()
+
+    def leave(self) -> Report:
+        """Let the run go on without this program, as the key d does; `attach` follows it again."""
+        self._detach.set()
+        return self.wait()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not self._task.over.is_set():
+            self.stop()
+            self._task.wait()
