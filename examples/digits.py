@@ -15,6 +15,7 @@ would have, on as many ranks, without any interruption: equal digests say so.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import os
 import sys
@@ -161,6 +162,7 @@ def main() -> None:
         net, right, total = learned(args, device, rank, world)
     finally:
         if distributed:
+            gc.collect()  # DDP refers to itself, and one that is freed behind its process group can hang or abort
             dist.destroy_process_group()
     if rank == 0:
         print(f"test accuracy: {right / total:.4f} ({right} of {total} images; world size {world})", flush=True)

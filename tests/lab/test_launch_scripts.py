@@ -11,7 +11,7 @@ from tests.lab.test_launch_engines import put, two
 from tests.lab.virtual_lab import VirtualLab
 
 SNAPSHOT = """
-import argparse, os
+import argparse, gc, os
 import torch
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
@@ -49,6 +49,7 @@ trainer = Trainer("snapshot.pt")
 trainer.train(parser.parse_args().epochs)
 # a model that outlives its process group can hang as it is freed: torch joins gloo's threads and holds the GIL
 del trainer
+gc.collect()  # it refers to itself
 destroy_process_group()
 """
 CHECKPOINTING = """

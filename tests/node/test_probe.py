@@ -143,7 +143,7 @@ def test_an_activate_line_that_fails_is_a_fact(home: Path, line: str, problem: s
 
 SMI = r"""
 case "$*" in
-*compute-apps*) echo "4711, GPU-aa, 1024"; echo "garbage"; echo "4712, GPU-bb, [N/A]" ;;
+*compute-apps*) echo "5000001, GPU-aa, 1024"; echo "garbage"; echo "5000002, GPU-bb, [N/A]" ;;
 *) echo "0, NVIDIA A100-SXM4-80GB, 81920, GPU-aa, 535.129.03, 0"
    echo "1, NVIDIA A100-SXM4-80GB, [N/A], GPU-bb, 535.129.03, [N/A]"; echo "not, a, gpu" ;;
 esac"""
@@ -155,8 +155,8 @@ def test_gpus_as_nvidia_smi_tells(home: Path, tmp_path: Path) -> None:
     assert [(g["index"], g["memory"], g["ecc_errors"]) for g in facts["gpus"]] == [(0, 80 << 30, 0), (1, None, None)]
     assert facts["gpus"][0]["driver"] == "535.129.03" and facts["gpu_error"] is None
     assert facts["gpu_processes"] == [
-        {"pid": 4711, "gpu": "GPU-aa", "memory": 1 << 30, "command": None, "run_id": None},
-        {"pid": 4712, "gpu": "GPU-bb", "memory": None, "command": None, "run_id": None},
+        {"pid": 5000001, "gpu": "GPU-aa", "memory": 1 << 30, "command": None, "run_id": None},
+        {"pid": 5000002, "gpu": "GPU-bb", "memory": None, "command": None, "run_id": None},
     ]
 
 
