@@ -110,14 +110,14 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         said: tuple[list[str], list[str]] = ([], [])
         decoders = [codecs.getincrementaldecoder(self.encoding)("replace") for _ in STREAMS]
         with Command(self.context.session, self._words(command), f"exec-{uuid.uuid4().hex}", GRACE_SECONDS) as running:
-            undo = runtime.cancel.on_set(lambda: threading.Thread(target=running.end, daemon=True).start())
+            self.ended_by_cancel(runtime, running.end)
             try:
                 for number, data in running.output(
                     silence=SILENCE_SECONDS, timeout=timeout, patience=GRACE_SECONDS + END_SECONDS
                 ):
                     self._take(number, decoders[number].decode(data), said)
             finally:
-                undo()
+                self._undo()
         for number, decoder in enumerate(decoders):
             self._take(number, decoder.decode(b"", True), said)
         if running.left is not None and runtime.cancel.is_set():

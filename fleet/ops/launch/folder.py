@@ -155,7 +155,7 @@ class RunFolder:
 
     def set_aside(self, host: str, attempt: int) -> None:
         """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
-        aside = self.path / f"{ATTEMPT}{attempt}" / host
+        aside = self.aside(attempt) / host
         try:
             aside.parent.mkdir(0o700, exist_ok=True)
             (self.path / host).rename(aside)
@@ -189,7 +189,7 @@ class RunFolder:
         """What has a folder for each host, of that attempt, None: the last one; UsageError where there is none."""
         if attempt is None or attempt == self._attempt():
             return self.path
-        aside = self.path / f"{ATTEMPT}{attempt}"
+        aside = self.aside(attempt)
         if not aside.is_dir():
             known = f"its last attempt is {self._attempt()}, its first one 0"
             raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
