@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check matrix chaos bench clean root venv-demo venv-test venv-bench
+.PHONY: help demo test coverage check matrix chaos bench clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -18,7 +18,7 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 
 # Tests mostly wait for hosts, so more of them run at once than there are cores; a file's tests share their labs. The
 # files that take minutes go first, or the last worker would be alone with them.
-FILES := -n 3 --dist loadfile --no-loadscope-reorder
+FILES := -n 4 --dist loadfile --no-loadscope-reorder
 test: check  ## check, then all tests; the slow ones first (root)
 	$(BIN)/pytest $(FILES) tests/lab tests/wheel tests/node tests/tools tests/unit tests/golden
 
@@ -34,8 +34,7 @@ check: venv-test  ## lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-matrix:  ## the fast suites under each Python at hand, with the lowest and the newest dependencies (ARGS=--ends)
-	@tools/provision system $(DEBIAN_TEST)
+matrix: packages  ## the fast suites under each Python at hand, with the lowest and the newest dependencies (ARGS=--ends)
 	tools/matrix $(ARGS)
 
 chaos: root venv-test  ## faults of every kind in a lab, as a table of what was expected and seen (root; ONLY=name)
@@ -56,8 +55,10 @@ venv-demo:
 	@tools/provision system $(DEBIAN)
 	@tools/provision python demo
 
-venv-test:
+packages:
 	@tools/provision system $(DEBIAN_TEST)
+
+venv-test: packages
 	@tools/provision python test
 
 venv-bench:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 EXIT_OK = 0
@@ -155,10 +155,14 @@ class ProtocolError(ConnectError):
 
 
 class PreflightError(FleetError):
-    """Parity or preflight refused (exit 123)."""
+    """Parity or preflight refused (exit 123).
+
+    findings: of a launch, what refuses it: each {"id", "severity", "hosts", "message", "remedy"}.
+    """
 
     exit_code = EXIT_PREFLIGHT
     kind = "preflight"
+    findings: Sequence[Mapping[str, Any]] = ()
 
 
 class DeadlineError(FleetError):

@@ -1,14 +1,17 @@
-"""The nouns: frozen dataclasses and nothing else. The order of Inventory.hosts is the node-rank order."""
+"""The nouns: frozen dataclasses, and little else. The order of Inventory.hosts is the node-rank order."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
 from fleet.spool import Spooled, pieces
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -209,3 +212,11 @@ def exit_code_of(results: tuple[Result, ...]) -> int:
         return min(errors, key=lambda code: (code < EXIT_HOST_FAILED + 100, code))
     statuses = [r.exit_status or EXIT_HOST_FAILED for r in results if not r.ok]
     return max(statuses, default=EXIT_OK)
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Key -> its values, both in order of first appearance."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -1,14 +1,23 @@
-"""For all suites: hypothesis takes the time that a busy machine needs; `make coverage` measures."""
+"""For all suites: hypothesis takes the time that a busy machine needs; signals are heard; `make coverage` measures."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("fleet", deadline=None)
+settings.register_profile("fleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fleet")
+
+# What a shell starts behind an `&` ignores SIGINT, and so would all that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# nohup has SIGHUP ignored: the tests go on without their terminal, but what they start is to hear it. A handler, even
+# one that does nothing, is not inherited.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 if FOLDER := os.environ.get("FLEET_COVERAGE"):
     from tests.measure import measure_head, measure_nodes

@@ -23,7 +23,7 @@ from tests.lab.virtual_lab import VirtualLab, labs
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SLOTS = (1, 2, 1, 2)
 RANKS = sum(SLOTS)
-SOON = 60.0  # seconds from the failure to the end of the launch, on a machine that others use, too
+SOON = 250.0  # seconds from the failure to the end of the launch, on a machine that others use, too: ranks sleep 600
 
 # one rank of it ends on its own: what the others still write is there before
 LAST = """
@@ -46,13 +46,18 @@ for step in range(3):
     loss.backward()
     optimizer.step()
 print("rank", dist.get_rank(), "of", dist.get_world_size(), sys.argv[1:], flush=True)
+dist.barrier()
 {LAST}"""
 ZERO = f"""
 import os, time
 import deepspeed.ops
 # spares a minute of C++ compiler for a reduction over shared memory
 deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))
+import torch.distributed
 import zero1
+end = deepspeed.comm.destroy_process_group
+# all have said theirs before one leaves
+deepspeed.comm.destroy_process_group = lambda: (torch.distributed.barrier(), time.sleep(1), end())
 zero1.main()
 {LAST}"""
 # without a launcher: meets the others at the master's address by itself

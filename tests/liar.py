@@ -6,6 +6,7 @@ say it again, the host `whom` with changes in what one program says.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -22,9 +23,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from fleet.model import Host
+from fleet.ops.launch.janitor import STOP
+from fleet.ops.launch.start import ASK, START
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport import program
 from fleet.transport.base import Cancel
+from fleet.transport.command import command_line
 from fleet.transport.frames import Decoder
 from fleet.transport.local import LocalTransport
 from tests.changed import programs
@@ -37,7 +41,7 @@ steady = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-SECONDS = 60.0  # for one command line, on a machine that does much else
+SECONDS = 200.0  # for one command line, on a machine that does much else
 Part = tuple[str, int, Any]  # kind, stream; of J and X the value, of O the bytes
 
 TEXTS = [
@@ -255,31 +259,48 @@ def json_copy(parts: Sequence[Any]) -> list[Any]:
 
 # -- transports ---------------------------------------------------------------------------------------------
 @cache
-def beginnings() -> dict[bytes, str]:
-    """The programs' last names, by what each begins with."""
-    return {program.shipped(name): name.rpartition(".")[2] for name in programs()}
+def beginnings() -> dict[bytes, list[str]]:
+    """The last names of programs, some in a row, by what each begins with."""
+    rows = [*programs(), START, ASK, STOP]
+    return {program.shipped(row): [name.rpartition(".")[2] for name in row.split()] for row in rows}
 
 
-def named(sent: bytes) -> str:
-    """The program that a channel was sent; kill_port's operations are two."""
-    for text, name in beginnings().items():
+def named(sent: bytes) -> list[str]:
+    """The programs that a channel was sent, one to begin after the other; kill_port's operations are two."""
+    for text, names in beginnings().items():
         if sent.startswith(text):
-            spec = json.loads(sent[len(text) :].partition(b"\n")[0])
-            return f"kill_port {spec['op']}" if name == "kill_port" else name
+            if names == ["kill_port"]:
+                return [f"kill_port {json.loads(sent[len(text) :])['op']}"]
+            return names
     raise AssertionError(sent[:80])
 
 
-class Channel:
-    """found: what is said, by the first that was sent; what is sent later changes nothing."""
+def begins_another(sent: bytes) -> bool:
+    """Whether it is the spec of the next program, and no control line."""
+    with contextlib.suppress(ValueError):
+        line = json.loads(sent)
+        return isinstance(line, dict) and "op" not in line
+    return False
 
-    def __init__(self, found: Callable[[bytes], Said]) -> None:
+
+class Channel:
+    """found: what is said, by the first that was sent and how many programs began after it."""
+
+    def __init__(self, found: Callable[[bytes, int], Said]) -> None:
         self._found, self._said = found, Said([])
-        self._sent = False
+        self._sent, self._later = b"", 0
 
     def send(self, data: bytes) -> None:
-        if not self._sent:
-            self._sent = True
-            self._said = self._found(data)
+        if not self._sent and data in beginnings():
+            self._sent, self._later = data, -1  # its spec comes later
+        elif not self._sent:
+            self._sent, self._said = data, self._found(data, 0)
+        elif self._sent.startswith(b"fleet ") and begins_another(data):
+            self._later += 1
+            rest, self._said = self._said.chunks, self._found(self._sent, self._later)
+            if self._later and self._said.chunks[:1] == [PREAMBLE]:
+                del self._said.chunks[0]  # the process told what it is when it began
+            self._said.chunks[:0] = rest
 
     def send_eof(self) -> None: ...
 
@@ -327,14 +348,14 @@ class Liar(LocalTransport):
             def __init__(self) -> None:
                 self.host = host
 
-            def start(self, command: str, *, with_stderr: bool = False) -> Channel:
-                return Channel(lambda sent: liar.answer(host, sent))
+            def start(self, command: str) -> Channel:
+                return Channel(lambda sent, later: liar.answer(host, sent, later))
 
             def close(self) -> None: ...
 
         return Session()
 
-    def answer(self, host: Host, sent: bytes) -> Said:
+    def answer(self, host: Host, sent: bytes, nth: int) -> Said:
         if not sent.startswith(b"fleet "):
             return Said([b"?"], 0)
         if found := re.search(rb"^fleet begins .*?key=(\w+) ", sent):
@@ -345,7 +366,7 @@ class Liar(LocalTransport):
                 said.stderr.replace(b"KEY", found[1]),
                 said.silent,
             )
-        name = named(sent)
+        name = named(sent)[nth]
         self._counts[host.name, name] += 1
         later = f"{name} {self._counts[host.name, name]}"
         name = later if later in self.honest else name
@@ -382,18 +403,21 @@ class Recorder(LocalTransport):
         session = super().connect(host, cancel)
         start, keep = session.start, self.said
 
-        def started(command: str, *, with_stderr: bool = False) -> Any:
-            channel = start(command, with_stderr=with_stderr)
-            if with_stderr:  # no program's
+        def started(command: str) -> Any:
+            channel = start(command)
+            if command == command_line():  # no program's
                 return channel
             send, recv, decoder = channel.send, channel.recv, Decoder(host.name)
+            names: list[str] = []
             sent: list[str] = []
 
             def sending(data: bytes) -> None:
-                if not sent:
-                    name = named(data)
+                if not sent and not names:
+                    names.extend(named(data))
+                if names and data not in beginnings() and (not sent or begins_another(data)):
+                    name = names.pop(0)
                     count = sum(known.partition(" ")[0] == name for known in keep) + 1
-                    sent.append(f"{name} {count}" if count > 1 else name)
+                    sent[:] = [f"{name} {count}" if count > 1 else name]
                     keep[sent[0]] = []
                 send(data)
 

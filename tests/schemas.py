@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import string
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ KNOWN: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+@functools.cache
 def fitting(kind: Any) -> st.SearchStrategy[Any]:
     """JSON values that `decode` takes as a `kind`."""
     origin, args = get_origin(kind), get_args(kind)

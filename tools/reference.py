@@ -20,7 +20,7 @@ from fleet.cli.verbs import VERB_GROUPS
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
 from fleet.ops.launch import kinds
 from fleet.protocol import files
-from fleet.rules.table import RULES
+from fleet.rules.judge import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"(?s)(<!-- from the code: ([a-z ]+) -->\n).*?(<!-- end -->)")

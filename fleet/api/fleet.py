@@ -52,11 +52,12 @@ class Fleet(Verbs[Report, "Checked", "Run"]):
         """The same verbs, of which each gives its plan and does nothing yet: `gpus.plan.sync().describe()`."""
         return Plans(self)
 
-    def select(self, hosts: str | None = None, exclude: str | None = None) -> Fleet:
-        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError for one that is not there."""
+    def select(self, hosts: str | None = None, exclude: str | None = None, *, option: str = "-w") -> Fleet:
+        """Those of -w and -x: node sets, groups, addresses, devices. InventoryError, with the first as
+        `option`, for one that is not there."""
         from fleet.inventory.select import select
 
-        return replace(self, inventory=select(self.inventory, hosts, exclude))
+        return replace(self, inventory=select(self.inventory, hosts, exclude, option))
 
     @contextmanager
     def runtime(
@@ -125,7 +126,8 @@ class Plans(Verbs[Planned, Planned, Planned]):
     def _fleet(self) -> Fleet:
         return self.of
 
-    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
+    def do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
+        """A plan of your own, and what does it."""
         return Planned(self.of, plan, lambda runtime: run(plan, runtime))
 
-    _begin = _do
+    _do = _begin = do

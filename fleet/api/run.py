@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from fleet.errors import FleetError, PreflightError
 from fleet.events import Event, Output
 from fleet.fanout import TURN_SECONDS
 from fleet.model import Report
 from fleet.ops.plans import Plan
+from fleet.rules.causes import by_cause
 from fleet.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -55,9 +57,18 @@ class Task(Generic[T]):
             self._cancel.set()
             self.wait()
             raise
+        if isinstance(self._error, PreflightError) and self._error.findings:
+            raise in_full(self._error)
         if self._error is not None:
             raise self._error
         return self._value[0]
+
+
+def in_full(error: PreflightError) -> FleetError:
+    """The refusal with what it is for, of which the command line has told before it."""
+    causes = by_cause((each, each["message"], each["remedy"]) for each in error.findings)
+    found = [f"  {cause.message}\n    hint: {cause.hint}" for cause in causes]
+    return error.but(message="\n".join([error.message, *found]), hint="preflight=False starts in spite of them")
 
 
 class Run:

@@ -1,16 +1,18 @@
 """What stands below a run's lines on a terminal: how the run stands, and a line for each node of what does not scroll.
-Pure, but for the terminal's colours."""
+And what `fleet logs` shows: the lines of ranks, while a run is followed on a terminal above that board."""
 
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from fleet.cli import terminal
-from fleet.cli.lines import Lines, label
-from fleet.cli.output import without_colours
+from fleet.cli.lines import Lines, label, last_state, write_line
+from fleet.cli.output import clean, talk, without_colours
 from fleet.cli.values import Scrolling
-from fleet.events import Notice, Output
+from fleet.events import Event, Notice, Output
 
 QUIET_SECONDS = 5.0  # of silence that is worth a word
 SHARE = 3  # of a terminal's rows, one in so many is for nodes
@@ -18,7 +20,7 @@ KEYS = "  (d leaves it to itself)"
 
 
 class Board:
-    """names: of the hosts, in node-rank order. scrolls: whose lines do."""
+    """Pure, but for the terminal's colours. names: of the hosts, in node-rank order. scrolls: whose lines do."""
 
     def __init__(self, names: Sequence[str], scrolls: Scrolling = Scrolling()) -> None:
         self._node_ranks = {name: node_rank for node_rank, name in enumerate(names)}
@@ -136,3 +138,42 @@ def clock(seconds: float) -> str:
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
     return f"{days} d {h:02}:{m:02}:{s:02}" if days else f"{h}:{m:02}:{s:02}" if h else f"{m}:{s:02}"
+
+
+class Shown(terminal.Ticking):
+    """An Emit: whole lines, behind `[host:rank]` where more than one rank is shown. live: with a board below them,
+    where that can be. A context manager; leaving it shows what no line end has come for. names: of the hosts."""
+
+    def __init__(
+        self, names: Sequence[str] = (), *, bare: bool = False, live: bool = False, quiet: bool = False
+    ) -> None:
+        super().__init__(live and terminal.live(sys.stderr) and terminal.interactive(sys.stdout))
+        self._board, self._bare, self._quiet = Board(names), bare, quiet
+        self._lock = threading.Lock()
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        for host, rank, stream, lines in self._board.scrolling():
+            if lines.rest:
+                self._write(host, rank, stream, [last_state(lines.rest)])
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, Output):
+                self._write(event.host, event.rank, event.stream, self._board.output(event))
+            elif isinstance(event, Notice):
+                self._board.notice(event)
+                if event.level == "error" or event.level == "warning" and not self._quiet:
+                    talk(f"{event.level}: {clean(event.message)}", event.hint)
+
+    def _write(self, host: str, rank: int | None, stream: str, lines: Sequence[bytes]) -> None:
+        who = "" if self._bare else host if rank is None else f"{host}:{rank}"
+        if lines:
+            with terminal.aside():
+                for line in lines:
+                    write_line(who, line, sys.stdout, self._board.tint(host))
+
+    def tick(self) -> None:
+        with self._lock:
+            lines = self._board.lines(time.time(), *terminal.size(sys.stderr))
+        terminal.draw(lines)

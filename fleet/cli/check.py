@@ -12,10 +12,10 @@ from fleet.cli import terminal
 from fleet.cli.command import Verb
 from fleet.cli.context import perform
 from fleet.cli.hints import as_typed
-from fleet.cli.layout import GAP, wrap
+from fleet.cli.layout import GAP, beside, wrap
 from fleet.cli.options import Named, Seconds, common_options, settings_of
 from fleet.cli.output import clean, clean_lines, echo, fold
-from fleet.cli.terminal import cells, pad
+from fleet.cli.terminal import cells
 from fleet.engines import DEFAULT, ENGINES
 from fleet.model import Report
 from fleet.rules.matrix import Cell, Matrix, matrix
@@ -122,22 +122,19 @@ def draw(table: Matrix, width: int | None) -> list[str]:
     sizes = _sizes([titles, *differing], room)
     lines = []
     if sizes:
-        head = _row(
-            FACT,
-            label_size,
-            [
-                [click.style(part, bold=True) for part in wrap(title, size, 0)]
-                for title, size in zip(titles, sizes, strict=True)
-            ],
-            sizes,
-        )
+        bold = [
+            [click.style(part, bold=True) for part in wrap(title, size, 0)]
+            for title, size in zip([FACT, *titles], [label_size, *sizes], strict=True)
+        ]
         used = label_size + sum(len(GAP) + size for size in sizes)
-        lines = [*head, "\u2500" * used]
+        lines = [*beside(bold, [label_size, *sizes]), "\u2500" * used]
     for label, row in table.rows:
+        fact = [click.style(label, bold=True)]
         if _alike(row):
-            lines += _row(label, label_size, [wrap(clean_lines(row[0].text), room, 0)], [0])
+            lines += beside([fact, wrap(clean_lines(row[0].text), room, 0)], [label_size, 0])
         elif sizes:
-            lines += _row(label, label_size, [_shown(cell, size) for cell, size in zip(row, sizes, strict=True)], sizes)
+            shown = [_shown(cell, size) for cell, size in zip(row, sizes, strict=True)]
+            lines += beside([fact, *shown], [label_size, *sizes])
         else:
             parts = [
                 line
@@ -145,7 +142,7 @@ def draw(table: Matrix, width: int | None) -> list[str]:
                 if cell.text
                 for line in _shown(Cell(f"{title}: {cell.text}", cell.deviates), room)
             ]
-            lines += _row(label, label_size, [parts], [0])
+            lines += beside([fact, parts], [label_size, 0])
     return lines
 
 
@@ -175,13 +172,3 @@ def _sizes(rows: Sequence[Sequence[str]], room: int | None) -> list[int] | None:
             return None
         sizes[max(wide, key=lambda i: sizes[i])] -= 1
     return sizes
-
-
-def _row(label: str, label_size: int, parts: Sequence[Sequence[str]], sizes: Sequence[int]) -> list[str]:
-    """A row's lines, as many as its tallest cell has."""
-    lines = []
-    for n in range(max(map(len, parts))):
-        first = click.style(label, bold=True) if n == 0 else ""
-        shown = [part[n] if n < len(part) else "" for part in parts]
-        lines.append(GAP.join([pad(first, label_size), *map(pad, shown, sizes)]).rstrip())
-    return lines

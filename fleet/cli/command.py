@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+F = TypeVar("F", bound=Callable[..., Any])  # what a decorator is given
 COMMON = "Common options"
+ONLY_LOOKS = "no run is stopped"  # what an interrupt does to a verb that shows runs
 # what a number may be; who leaves it is told
 _RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
 _DEFAULT = re.compile(r"\.  \[default: ([^\]]+?)(?:\.0)?\]$")
@@ -51,18 +53,21 @@ class CommonOption(click.Option):
 
 
 class Verb(click.Command):
-    """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options"."""
+    """sections: heading -> names of the parameters below it; others of the verb's own stand under "Options".
+    interrupted: what Ctrl-C does to it, in words; None: it is stopped, in an orderly way."""
 
     def __init__(
         self,
         *args: Any,
         examples: Sequence[str] = (),
         sections: Mapping[str, Sequence[str]] | None = None,
+        interrupted: str | None = None,
         **attrs: Any,
     ) -> None:
         super().__init__(*args, **attrs)
         self.examples = tuple(examples)
         self.sections = dict(sections or {})
+        self.interrupted = interrupted
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)

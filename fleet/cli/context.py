@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,7 +66,7 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
     """The Emit, and what -v has to say."""
     if not settings_of().verbose or settings_of().json:
         return emit
-    from fleet.cli.verbose import telling
+    from fleet.cli.progress import telling
 
     return telling(emit, inventory, transport, say)
 
@@ -139,12 +139,13 @@ def ask(question: str) -> bool | None:
 @contextmanager
 def interrupts(cancel: Cancel) -> Iterator[None]:
     """First SIGINT/SIGTERM: cancel, and everything winds down. Second: exit now."""
+    says = getattr(click.get_current_context().command, "interrupted", None) or "stopping"
 
     def handler(signum: int, frame: Any) -> None:
         if cancel.is_set():
             os._exit(EXIT_INTERRUPTED)
         cancel.set()
-        terminal.note("interrupted: stopping; once more to leave at once")
+        terminal.note(f"interrupted: {says}; once more to leave at once")
         threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()
 
     with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handler)):
@@ -170,14 +171,15 @@ def perform(
     asked_for: bool = False,
     line: ProgressLine | None = None,
 ) -> int:
-    """What most verbs do: --dry-run tells their plan, else it is done behind `line` and ends in `finish`."""
+    """What most verbs do: --dry-run tells their plan, else it is done behind `line` and ends in `finish`. The report is
+    that of the command, whatever verb the plan is of."""
     from fleet.cli.progress import ProgressLine
 
     with line or ProgressLine(quiet=settings_of().silent) as emit:
         planned = plan(the_fleet(emit))
         if settings_of().dry_run:
             return plans.tell(planned)
-        report = planned.run()
+        report = replace(planned.run(), verb=str(click.get_current_context().command.name))
     return finish(report, show, asked_for=asked_for)
 
 

@@ -1,15 +1,21 @@
-"""What `fleet sync` shows of data and of wheels."""
+"""What `fleet sync` shows of data and of wheels; and `fleet get`, which brings data back."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
+
+import click
 
 from fleet.cli import terminal
+from fleet.cli.command import Verb, completed
+from fleet.cli.context import perform
+from fleet.cli.options import common_options, settings_of
 from fleet.cli.output import clean, fold, talk, warn_of_source, write_grouped
 from fleet.cli.progress import ProgressLine
-from fleet.model import Report, Result
+from fleet.model import Report, Result, grouped
 from fleet.rules.units import counted, size_text
 
 FEW = 6
@@ -66,12 +72,9 @@ class DataLine(ProgressLine):
         ]
 
     def _states(self, shares: Mapping[str, float]) -> list[str]:
-        groups: dict[str, list[str]] = {}
-        for name in shares:
-            groups.setdefault(self._last[name].what, []).append(name)
         parts = [
             f"{len(names)} {state}" + (f" ({fold(names)})" if state == "away" else "")
-            for state, names in groups.items()
+            for state, names in grouped((self._last[name].what, name) for name in shares).items()
         ]
         last = min(shares, key=lambda name: shares[name])
         if shares[last] < sum(shares.values()) / len(shares) - 0.05:
@@ -117,3 +120,38 @@ def show_wheels(report: Report) -> None:
 
 def _short(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
+
+
+# -- and back again
+@click.command("get", cls=Verb, examples=("fleet get checkpoints/last.pt", "fleet get latest --to results"))
+@click.argument("what", metavar="RUN|PATH")
+@click.option(
+    "--from", "sources", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only."
+)
+@click.option(
+    "--to", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR", help="Where to [here]."
+)
+@common_options
+def get(what: str, sources: str | None, to: Path) -> int:
+    """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
+    began. A word without a '/' is a run if there is one.
+
+    Where one host has it, it comes as it is; else each host has a folder of its own. All is verified by digest; an
+    interrupted get goes on where it ended.
+    """
+    line = DataLine("receiving", quiet=settings_of().silent)
+    return perform(
+        lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(what, to=to),
+        show_got,
+        line=line,
+    )
+
+
+def show_got(report: Report) -> None:
+    def told(result: Result) -> str:
+        if not result.data["to"]:
+            return "has none of it"
+        size = f"{counted(result.data['files'], 'file')}, {size_text(result.data['bytes'])}"
+        return f"{size}, in {clean(result.data['to'])}"
+
+    write_grouped((result for result in report.results if result.ok), told)

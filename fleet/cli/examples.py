@@ -37,8 +37,9 @@ def find(name: str, *folders: str) -> str | None:
 
 
 def about(path: Path) -> str:
-    """What its first line says."""
-    line = path.read_text("utf-8").partition("\n")[0].strip('#"{ ').removeprefix("TEMPLATE. ")
+    """What its first line says, or the one behind what starts it."""
+    first, *others = path.read_text("utf-8").split("\n")
+    line = (others[0] if first.startswith("#!") else first).strip('#"{ ').removeprefix("TEMPLATE. ")
     return re.split(r"[.;:,]( |$)", line)[0]
 
 

@@ -14,6 +14,7 @@ from fleet.api import refuse_command
 from fleet.cli import plans, terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import finish, the_fleet
+from fleet.cli.lines import on
 from fleet.cli.options import Seconds, common_options, settings_of
 from fleet.cli.output import hint_line, talk, write_folded
 from fleet.cli.progress import ProgressLine
@@ -53,7 +54,7 @@ class PrefixedLines(ProgressLine):
     def _write(key: tuple[str, str], line: bytes) -> None:
         out = sys.stdout if key[1] == "stdout" else sys.stderr
         with terminal.aside():
-            out.buffer.write(f"{key[0]}: ".encode() + line + b"\n")
+            out.buffer.write(f"{key[0]}: ".encode() + on(out, line) + b"\n")
             out.buffer.flush()
 
 

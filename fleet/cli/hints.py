@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from fleet.cli.options import Settings
 from fleet.cli.verbs import VERBS
+from fleet.errors import InventoryError
 
 _VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
-_COMMAND = re.compile(rf"(?<![\w./-])fleet (?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*)")
+_FLEET = r"(?<![\w./-])fleet "
+_COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*?)(?={_FLEET}|[;`\n]|\Z)")
 
 _line = Settings()
 
@@ -63,3 +66,16 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
         return f"fleet {''.join(given)}{match['rest']}"
 
     return _COMMAND.sub(repeat, hint)
+
+
+def in_document(value: Any, key: str = "", *, selection: bool = True) -> Any:
+    """What goes out as JSON, with its hints and next commands as they are printed."""
+    if isinstance(value, Mapping):
+        # of an inventory's error, -w or -x may be the cause
+        own = value.get("kind") != InventoryError.kind
+        return {name: in_document(each, name, selection=own) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [in_document(each, key, selection=selection) for each in value]
+    return (
+        as_typed(value, selection=selection) if key in ("hint", "remedy", "next") and isinstance(value, str) else value
+    )

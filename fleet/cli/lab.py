@@ -14,6 +14,7 @@ from fleet.cli.command import VerbGroup, completed
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, echo, fold, talk, write_json, write_table
 from fleet.errors import EXIT_OK
+from fleet.model import Report, Result
 
 if TYPE_CHECKING:
     from fleet.lab.lab import Lab
@@ -64,8 +65,7 @@ def lab() -> None:
 def ended(hosts: Sequence[str], text: str) -> int:
     """The end of what was done to the lab: with --json its document, else what is said of it."""
     if settings_of().json:
-        all_well = {name: {"ok": True, "error": None} for name in hosts}
-        write_json({"verb": "lab", "ok": True, "exit_code": EXIT_OK, "hosts": all_well})
+        write_json(Report("lab", tuple(Result(name, ok=True) for name in hosts), EXIT_OK).as_json())
     elif not settings_of().quiet:
         talk(text)
     return EXIT_OK
@@ -129,7 +129,8 @@ def status() -> int:
         for name, how in the.conditions(state).items():
             machine = state.hosts[name]
             pid = "-" if how == "off" else str(machine.pid)
-            rows.append((name, machine.address, pid, machine.link or state.link or "", how))
+            link = machine.link or state.link or "none"
+            rows.append((name, machine.address, pid, "" if link == "none" else link, how))
         write_table(("host", "address", "pid", "link", "state"), rows, right=("pid",))
     return EXIT_OK
 

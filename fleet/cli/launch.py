@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from fleet.api import Fleet, Planned
-from fleet.cli import plans, terminal
-from fleet.cli.again import again_options, changed, earlier, script_or_run
+from fleet.cli import plans
 from fleet.cli.command import completed
-from fleet.cli.context import detailed, handling, load_inventory, the_fleet
-from fleet.cli.engine_options import OWN, Launch, engine_options, sections, take
-from fleet.cli.launch_summary import show_summary
-from fleet.cli.launch_view import LaunchView
+from fleet.cli.context import load_inventory, the_fleet
+from fleet.cli.follow import follow
+from fleet.cli.launch_options import (
+    OWN,
+    Launch,
+    again_options,
+    changed,
+    earlier,
+    engine_options,
+    script_or_run,
+    sections,
+    take,
+)
 from fleet.cli.launchers import spelled, theirs, translate
 from fleet.cli.options import Named, Seconds, common_options, runs_dir_option, settings_of
-from fleet.cli.output import clean, fold, talk, write_json
+from fleet.cli.output import clean, fold, talk
 from fleet.cli.slips import with_options
-from fleet.cli.values import Scrolling, ranks_option
+from fleet.cli.values import ranks_option
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import UsageError
-from fleet.events import Notice
 from fleet.model import Host
-
-if TYPE_CHECKING:
-    from fleet.transport.base import Cancel
 
 
 @click.command(
@@ -175,7 +175,7 @@ def launch(script: str | None, args: tuple[str, ...], again: str | None, from_: 
     ranks = given.pop("ranks")
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
-    if not (settings.dry_run or settings.silent):
+    if hosts and not (settings.dry_run or settings.silent):
         # before anything is asked, or even imported, that takes its time
         once_more = f", as run {run.run}" if run else _suited(script, given)
         talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
@@ -230,51 +230,3 @@ def _suited(script: str, given: dict[str, Any]) -> str:
         return ""
     words = {**options, **{name: given[name] for name in options if given[name]}}
     return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in words.items())}"
-
-
-def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
-    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
-    from fleet.ops.launch.origin import first_event
-
-    settings = settings_of()
-    level = -1 if settings.quiet else settings.verbose
-    view = LaunchView([host.name for host in plan.hosts], json=settings.json, level=level, scrolls=scrolls)
-
-    if settings.json:
-        write_json({"event": "version", "time": round(time.time(), 3), **first_event()})
-
-    def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
-        view(Notice("info", text))
-
-    with Fleet.runtime(plan.fleet, view) as runtime:
-        runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
-        keys = terminal.pressed({b"d": runtime.detach.set})
-        with keys, _signals(runtime.detach if leave else runtime.cancel, leave), view:
-            report = plan.work(runtime)
-    if settings.json:
-        write_json({"event": "summary", **report.as_json()})
-    else:
-        show_summary(report, view)
-    return report.exit_code
-
-
-@contextmanager
-def _signals(cancel: Cancel, leave: bool) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease.
-    leave: `cancel` lets the run go on."""
-
-    def stop(signum: int, frame: Any) -> None:
-        cancel.set()
-        says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
-        what = f"interrupted: {says.get(cancel.count, 'leaving')}"
-        terminal.note("leaving the run to itself; 'fleet stop' ends it" if leave else what)
-
-    def hang_up(signum: int, frame: Any) -> None:
-        # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
-        os._exit(128 + signum)
-
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
-        handlers[signal.SIGHUP] = hang_up
-    with handling(handlers):
-        yield

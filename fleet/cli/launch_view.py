@@ -29,8 +29,10 @@ from fleet.rules.causes import together
 BUFFER_BYTES = 32 << 20
 SCREEN_BYTES = 1 << 20  # nobody reads more at once: a terminal shows what is new rather than all of a flood
 PIPE_PROGRESS_SECONDS = 10.0
-LIVE_SECONDS = 0.1
+LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; while nothing but the time moves
+STUCK_SECONDS = 10.0  # without a line that its reader takes, at the end
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
+BEGIN = ("plan", "attached")  # from then on ranks may run
 RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
 STEPS = ("step", "running", "attempt", "attached", "resumed", "unblocked", "room", "back")
@@ -65,8 +67,10 @@ class LaunchView:
         self._queue: deque[Event] = deque()
         self._bytes = 0
         self._dropped = 0
+        self._written = 0  # lines and events
         self._wake = threading.Condition()
         self._closing = False
+        self.begun = False  # whether ranks may run
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
         self._thread = threading.Thread(target=self._work, name="view", daemon=True)
@@ -79,12 +83,17 @@ class LaunchView:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join(10.0)
+        before = -1
+        while self._thread.is_alive() and before != self._written:  # a slow reader, or machine, has what it takes
+            before = self._written
+            self._thread.join(STUCK_SECONDS)
         if self._thread.is_alive():
             terminal.give_up()
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
+        if isinstance(event, Notice) and isinstance(event.data, Mapping) and event.data.get("event") in BEGIN:
+            self.begun = True
         with self._wake:
             limit = SCREEN_BYTES if self._live else BUFFER_BYTES
             if isinstance(event, Output) and (self._json or self._bytes + size > limit):
@@ -100,7 +109,7 @@ class LaunchView:
             while True:
                 with self._wake:
                     if not self._queue and not self._closing:
-                        self._wake.wait(LIVE_SECONDS if self._live else 1.0)
+                        self._wake.wait(self._pause())
                     events, self._queue = self._queue, deque()
                     self._bytes = 0
                     dropped, self._dropped = self._dropped, 0
@@ -110,6 +119,7 @@ class LaunchView:
                     with terminal.aside():
                         for event in events if self._json or self._level > 0 else folded(events):
                             self._show(event)
+                            self._written += 1
                         self._show_held(closing)
                         if dropped:
                             talk(f"({dropped} bytes of output not shown here; the log files have them)")
@@ -118,13 +128,19 @@ class LaunchView:
                             return
                 self._progress()
                 sys.stdout.flush()
-                if self._live:
+                if self._live and events:
                     with self._wake:
                         calm = min(MAX_CALM_SECONDS, max(CALM_SECONDS, time.monotonic() - began))
                         self._wake.wait_for(lambda: self._closing, calm)
         except (OSError, ValueError):
             # whoever read our output has gone, or its disk is full: the run goes on, its files are written
             return
+
+    def _pause(self) -> float:
+        """How long nothing need be done where nothing happens."""
+        if not self._live:
+            return 1.0
+        return IDLE_SECONDS if self._board.spoke and not self.tracebacks.waits() else LIVE_SECONDS
 
     def _show(self, event: Event) -> None:
         if isinstance(event, Output):
@@ -185,6 +201,7 @@ class LaunchView:
     def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
         out = sys.stdout if stream == "stdout" else sys.stderr
         write_line(host if rank is None else f"{host}:{rank}", line, out, self._board.tint(host))
+        self._written += 1
 
     def _flush(self) -> None:
         for host, rank, stream, lines in self._board.scrolling():

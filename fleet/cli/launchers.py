@@ -3,16 +3,14 @@ or says why not, and what its own word is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from fleet.cli.command import one_spelling
+from fleet.cli.command import F, one_spelling
 from fleet.errors import UsageError
 from fleet.model import Host
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # theirs -> fleet's, without dashes: a word of the same meaning and the same values
 SAME = {

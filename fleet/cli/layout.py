@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
 
 import click
 
@@ -83,17 +84,18 @@ def table(
             for row in zip(*(said for _, said in columns), strict=True)
             for line in _paragraph([title for title, _ in columns], row, keys, width)
         ] + below
-    lines = []
-    for row in zip(*([title, *said] for title, said in columns), strict=True):
-        parts = [cell.split("\n") for cell in row]
-        for n in range(max(map(len, parts))):
-            lines.append(
-                GAP.join(
-                    pad(part[n] if n < len(part) else "", size, right=title in right)
-                    for part, size, (title, _) in zip(parts, sizes, columns, strict=True)
-                ).rstrip()
-            )
-    return lines + below
+    ends = [title in right for title, _ in columns]
+    rows_of_cells = zip(*([title, *said] for title, said in columns), strict=True)
+    return [line for row in rows_of_cells for line in beside([c.split("\n") for c in row], sizes, ends)] + below
+
+
+def beside(row: Sequence[Sequence[str]], sizes: Sequence[int], ends: Sequence[bool] | None = None) -> list[str]:
+    """A row of cells, each of several lines, in columns of these sizes. ends: those that are flush right."""
+    ends = ends or [False] * len(sizes)
+    return [
+        GAP.join(pad(cell, size, right=end) for cell, size, end in zip(line, sizes, ends, strict=True)).rstrip()
+        for line in zip_longest(*row, fillvalue="")
+    ]
 
 
 def _paragraph(titles: Sequence[str], row: Sequence[str], keys: int, width: int) -> list[str]:

@@ -57,12 +57,17 @@ def label(who: str, tint: int, out: TextIO) -> str:
     return click.style(text, fg=COLOURS[tint % len(COLOURS)]) if terminal.colored(out) else text
 
 
+def on(out: TextIO, text: bytes) -> bytes:
+    """What a node says, as `out` is to have it: byte for byte where that is no terminal."""
+    if not terminal.interactive(out):
+        return text
+    return clean_output(text.decode("utf-8", "replace"), terminal.colored(out)).encode()
+
+
 def write_line(who: str, line: bytes, out: TextIO, tint: int = 0) -> None:
     """A line of a rank, byte for byte where `out` is no terminal. who: what stands before it. tint: its colour's
     number."""
-    if terminal.interactive(out):
-        line = clean_output(line.decode("utf-8", "replace"), terminal.colored(out)).encode()
-    out.buffer.write((f"{label(who, tint, out)} ".encode() if who else b"") + line + b"\n")
+    out.buffer.write((f"{label(who, tint, out)} ".encode() if who else b"") + on(out, line) + b"\n")
     out.buffer.flush()
 
 

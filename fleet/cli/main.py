@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import io
 import os
@@ -19,11 +20,12 @@ import click
 from fleet import __version__
 from fleet.cli import hints
 from fleet.cli.command import SETTINGS, VerbGroup
-from fleet.cli.options import TYPED, common_options, settings_of
+from fleet.cli.options import NONE_LIVE, TYPED, common_options, settings_of
 from fleet.cli.verbs import VERB_GROUPS, VERBS
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, InventoryError, UsageError
 
 REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
+PLAIN = "fleet.plain"
 
 
 class LazyGroup(VerbGroup):
@@ -111,10 +113,11 @@ def give_way() -> None:
 def remind(ctx: click.Context) -> None:
     """Of runs of this folder that wait for a head: their terminal was closed, or fleet was killed."""
     settings = settings_of(ctx)
-    if settings.json or settings.quiet or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
+    heard = settings.json or settings.quiet or NONE_LIVE in ctx.meta
+    if heard or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
     from fleet.cli.output import clean, talk
-    from fleet.ops.runs.left import left_alone
+    from fleet.ops.runs.local import left_alone
 
     for notice in left_alone(Path("runs")):
         talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
@@ -179,6 +182,13 @@ class Talk(io.FileIO):
             return memoryview(data).nbytes
 
 
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that stdout's encoding (a Latin-1 terminal, C) does not have."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].replace("\u2500", "-")  # the line in a table
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
 def open_standard_streams() -> None:
     """Where a standard stream is closed (`>&-`), put /dev/null, so that no socket gets its number."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
@@ -187,13 +197,18 @@ def open_standard_streams() -> None:
             if null != fd:
                 os.dup2(null, fd)
                 os.close(null)
-            setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", errors="replace"))  # noqa: SIM115
+            mode = "w" if fd else "r"
+            # closefd: what takes this object's place must not close the number with it
+            setattr(sys, name, open(fd, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(Talk(2, "w", closefd=False)),
         encoding=sys.stderr.encoding,
         errors="backslashreplace",
         line_buffering=True,
     )
+    codecs.register_error(PLAIN, plain)
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors=PLAIN)
 
 
 def main() -> None:

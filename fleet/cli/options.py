@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from fleet.cli.command import CommonOption, completed
+from fleet.cli.command import CommonOption, F, completed
 from fleet.errors import UsageError
 from fleet.registry import Registry
 from fleet.transport import DEFAULT, TRANSPORTS
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
@@ -82,7 +80,8 @@ def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-_KEY, TYPED = "fleet.settings", "fleet.typed"  # in the root context's `meta`; the latter: the words of the command line
+# in the root context's `meta`. TYPED: the words of the command line. NONE_LIVE: all hosts were asked, and said so
+_KEY, TYPED, NONE_LIVE = "fleet.settings", "fleet.typed", "fleet.none-live"
 
 
 def settings_of(ctx: click.Context | None = None) -> Settings:

@@ -13,11 +13,11 @@ import click
 
 from fleet.cli import terminal
 from fleet.cli.differ import Hunk, compare
-from fleet.cli.hints import as_typed
+from fleet.cli.hints import as_typed, in_document
 from fleet.cli.layout import table
 from fleet.cli.layout import wrap as wrapped
 from fleet.cli.options import settings_of
-from fleet.model import Report, Result, Text
+from fleet.model import Report, Result, Text, grouped
 from fleet.spool import Spooled, pieces
 
 # what drives a terminal, begins another line, or turns the direction of reading
@@ -107,7 +107,7 @@ def write_json(document: Mapping[str, Any]) -> None:
         large.append(value)
         return mark
 
-    first, *rest = json.dumps(document, ensure_ascii=True, default=other).split(mark)
+    first, *rest = json.dumps(in_document(document), ensure_ascii=True, default=other).split(mark)
     if not rest:
         echo(first, wrap=False)
         return
@@ -130,10 +130,7 @@ def fold(names: Iterable[str]) -> str:
 
 def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
     """{key(result): [host names]}, in order of first appearance."""
-    groups: dict[Any, list[str]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result.host)
-    return groups
+    return grouped((key(result), result.host) for result in results)
 
 
 def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> None:
@@ -202,9 +199,7 @@ def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> byte
     """Each place that is not the same everywhere, and what the hosts have there."""
     lines: list[bytes] = []
     for hunk in hunks:
-        said: dict[tuple[bytes, ...], list[str]] = {}
-        for number, text in hunk.said.items():
-            said.setdefault(text, []).extend(who[number])
+        said = grouped((text, name) for number, text in hunk.said.items() for name in who[number])
         named = {text: fold(names) for text, names in said.items()}
         size = min(24, max(map(terminal.cells, named.values())) + 1)
         lines.append(f"{hunk.where}:".encode())

@@ -3,6 +3,7 @@ where -v does not ask for all."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 from fleet.cli.options import settings_of
 from fleet.cli.output import clean, echo, fold, write_json
 from fleet.errors import EXIT_OK
-from fleet.model import Report, Result
+from fleet.model import Report, Result, grouped
 from fleet.ops.plans import Files, Line, PerHost, Plan
 from fleet.rules.units import size_text
 
@@ -27,6 +28,7 @@ def tell(plan: Plan, **more: Any) -> int:
 def write(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterable[Line]], **more: Any) -> int:
     """With --json the document of a verb that did nothing yet on the hosts `names`, and its plan; else the lines."""
     if settings_of().json:
+        deque(lines(), maxlen=0)  # what it cannot read here is refused in both forms
         report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
         write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
     else:
@@ -38,10 +40,8 @@ def write(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterab
 
 def _texts(line: Line) -> Iterator[str]:
     if isinstance(line, PerHost):
-        groups: dict[tuple[str, ...], list[str]] = {}
         brief = None if settings_of().verbose else line.brief
-        for name, lines in (brief or line.said).items():
-            groups.setdefault(tuple(lines), []).append(name)
+        groups = grouped((tuple(lines), name) for name, lines in (brief or line.said).items())
         for (first, *others), names in groups.items():
             yield f"{fold(names)}: {first}"
             yield from (f"  {other}" for other in others)

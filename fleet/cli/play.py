@@ -32,8 +32,6 @@ from fleet.tasks.named import NamedTasks
 # told once for the whole playbook, or per step by its own key ("on")
 _OF_YAML = ("var", "from")
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
-
-
 ENV_OPTIONS = ("--env", "--env-expand")
 
 
@@ -76,14 +74,15 @@ class CliVerbs:
         verb, *rest = argv
         try:
             parent = click.Context(cli, info_name="fleet", **SETTINGS)
-            ctx = command_of(verb).make_context(verb, rest, parent=parent)
+            with redirect_stdout(io.StringIO()):  # a step may ask for help
+                ctx = command_of(verb).make_context(verb, rest, parent=parent)
         except click.exceptions.Exit:
             raise UsageError("asks for help, it runs nothing") from None
         except click.ClickException as error:
             raise UsageError(" ".join(error.format_message().split())) from error
         hosts = self.inventory
         if (on := settings_of(ctx).hosts) is not None and hosts:
-            hosts = select(hosts, on, None)
+            hosts = select(hosts, on, None, "on:")
         if verb == "play":
             from fleet.cli.tasks import checked
 
@@ -229,17 +228,22 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
 
 
 def masked(argv: Sequence[str]) -> list[str]:
-    """A step's argv as it may be shown: values of variables are often secrets."""
-    return secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
+    """A step's argv as it may be shown: values of variables are often secrets, and so are a script's arguments."""
+    shown = secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
+    end = shown.index("--") if "--" in shown else len(shown)
+    ours = (secrets.masked_words([word])[0] if word[:1] != "-" else word for word in shown[:end])
+    return [*ours, *secrets.masked_words(shown[end:])]
 
 
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
     """--var words as they may be shown, to be copied: without values that a step hides and that seem secret."""
-    masks = [word for step in steps for word, seen in zip(step.argv, masked(step.argv), strict=True) if word != seen]
+    masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
     out = []
     for word in vars_:
         name, _, value = word.partition("=")
-        filled = [each for each in masks if value and value in each]
-        secret = any(secrets.SECRET.search(f"{name}={each.replace(value, '')}") for each in filled)
+        filled = [(each, seen) for each, seen in masks if value and value in each]
+        secret = any(
+            seen == "***" or secrets.SECRET.search(f"{name}={each.replace(value, '')}") for each, seen in filled
+        )
         out.append(f"{name}=***" if secret else word)
     return out

@@ -6,13 +6,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 
 from fleet.cli import terminal
-from fleet.cli.output import clean, fold, talk
-from fleet.events import Event, Finished, Notice, Progress, Round, Started
+from fleet.cli.output import clean, clean_lines, fold, talk
+from fleet.errors import FleetError
+from fleet.events import Emit, Event, Finished, Notice, Progress, Round, Started
+from fleet.model import Inventory
 from fleet.rules.units import size_text
+from fleet.transport.base import Transport
 
-TICK_SECONDS = 0.1
 FIRST_SECONDS = 0.4  # what is over by then needs no line
 NAMES_SECONDS = 1.0  # from then on the hosts that are not through are named
 PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to say once what it waits for
@@ -20,7 +25,7 @@ FEW, FOLD_SHARE = 64, 20  # naming more hosts than that costs time: at most a tw
 LEAST_NAME = 8  # where there is not even room for this much of the names, they are left out
 
 
-class ProgressLine:
+class ProgressLine(terminal.Ticking):
     """An Emit: sums Progress events over hosts, knows who is not through, says notices. quiet: nothing at all.
 
     Work may go over the hosts several times, to ask, to send, to install: each round has its own count. A context
@@ -29,8 +34,8 @@ class ProgressLine:
     info = ""  # what stands before a notice that is no warning
 
     def __init__(self, what: str = "", *, quiet: bool = False) -> None:
-        self._what = what
-        self._quiet = quiet
+        super().__init__(not quiet)
+        self._what, self._quiet = what, quiet
         self._lock = threading.Lock()
         self._last: dict[str, Progress] = {}
         self._hosts: tuple[str, ...] = ()
@@ -40,18 +45,6 @@ class ProgressLine:
         self._made = self._begun = time.monotonic()
         self._reminded = False
         self._named: tuple[float, frozenset[str], str] = (0.0, frozenset(), "")
-        self._over = threading.Event()
-        self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
-
-    def __enter__(self) -> ProgressLine:
-        if not self._quiet:
-            self._ticker.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        if not self._quiet:
-            self._ticker.join()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Notice) and not self._quiet:
@@ -76,15 +69,12 @@ class ProgressLine:
                 self._at_work.pop(event.host, None)
                 self._through.add(event.host)
 
-    def _tick(self) -> None:
-        live = terminal.live(sys.stderr)
-        while not self._over.wait(TICK_SECONDS):
-            now = time.monotonic()
-            if not live:
-                self.remind(now)
-            elif now - self._made >= FIRST_SECONDS:
-                terminal.draw(self.lines(now))
-        terminal.draw([])
+    def tick(self) -> None:
+        now = time.monotonic()
+        if not terminal.live(sys.stderr):
+            self.remind(now)
+        elif now - self._made >= FIRST_SECONDS:
+            terminal.draw(self.lines(now))
 
     def remind(self, now: float) -> None:
         """Where no line can be drawn over: say once what takes so long."""
@@ -148,3 +138,34 @@ class ProgressLine:
             ended = time.monotonic()
             self._named = (ended + FOLD_SHARE * (ended - begun), names, text)
         return text
+
+
+# -- what -v adds to every verb: where each host was reached, how long it took, and where a fault of fleet itself is
+def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
+    """An Emit that passes all on, and tells of each host that is through."""
+    begun: dict[str, tuple[float, str]] = {}
+
+    def told(event: Event) -> None:
+        emit(event)
+        if isinstance(event, Started):
+            since, _ = begun.get(event.host, (time.monotonic(), ""))
+            begun[event.host] = since, event.what
+        elif isinstance(event, Finished):
+            since, what = begun.pop(event.host, (time.monotonic(), ""))
+            error = event.result.error
+            how = "ok" if event.result.ok else error.kind if error else f"exit status {event.result.exit_status}"
+            what = what if what != "connecting" else ""  # how everything begins
+            took = f"{time.monotonic() - since:.2f} s"
+            words = [place(event.host, inventory, transport), what, took, how]
+            say(clean(f"{event.host}: {', '.join(word for word in words if word)}"))
+            if error is not None and error.__traceback__ is not None and error.kind == "internal":
+                say(clean_lines("".join(traceback.format_exception(error)).rstrip("\n")))
+
+    return told
+
+
+def place(name: str, inventory: Inventory, transport: Transport) -> str:
+    """ "root@10.0.0.1:22": the inventory over ~/.ssh/config over defaults, as far as this transport knows of such."""
+    with suppress(FleetError, KeyError):
+        return str(transport.resolve(inventory.host(name)) or "")
+    return ""

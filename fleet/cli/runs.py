@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleet.cli import plans
-from fleet.cli.command import Verb, completed
+from fleet.cli.board import Shown
+from fleet.cli.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.context import ask, finish, load_everyone, perform, the_fleet, use_inventory
-from fleet.cli.launch import follow as follow_run
-from fleet.cli.options import Seconds, common_options, runs_dir_option, settings_of, without
+from fleet.cli.follow import follow as follow_run
+from fleet.cli.options import NONE_LIVE, Seconds, common_options, runs_dir_option, settings_of, without
 from fleet.cli.output import clean, echo, fold, talk, write_json, write_table
-from fleet.cli.shown import Shown
 from fleet.cli.values import Scrolling, ranks, ranks_option, size, when
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
 
 
-@click.command("ps", cls=Verb, examples=("fleet ps", "fleet ps --all"))
+@click.command("ps", cls=Verb, interrupted=ONLY_LOOKS, examples=("fleet ps", "fleet ps --all"))
 @click.option("-a", "--all", is_flag=True, help="Those that have ended, too, as long as their nodes keep them.")
 @common_options
 def ps(**given: bool) -> int:
@@ -40,9 +40,14 @@ def ps(**given: bool) -> int:
 
 def show_runs(report: Report, every: bool) -> None:
     rows = []
+    everywhere = report.ok and settings_of().hosts is None and settings_of().exclude is None
+    if everywhere and all(run["state"] in ("done", "failed", "stopped") for run in report.data["runs"]):
+        click.get_current_context().meta[NONE_LIVE] = True
     for run in report.data["runs"]:
-        total = run.get("world_size") or sum(len(node["ranks"]) for node in run["nodes"].values())
-        up = total - run["ranks_ended"] if run["state"] in ("running", "stopping") else 0
+        nodes = run["nodes"].values()
+        total = run.get("world_size") or sum(len(node["ranks"]) for node in nodes)
+        live = [node for node in nodes if node["alive"] and node["state"] in ("running", "stopping")]
+        up = sum(len(node["ranks"]) - node["ranks_ended"] for node in live)
         rows.append(
             (
                 run["run"],
@@ -101,7 +106,10 @@ def attach(run: str, ranks: Scrolling, runs_dir: Path) -> int:
 
 
 @click.command(
-    "logs", cls=Verb, examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err")
+    "logs",
+    cls=Verb,
+    interrupted=ONLY_LOOKS,
+    examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err"),
 )
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
@@ -212,7 +220,7 @@ def show_local(found: list[LocalRun], runs_dir: Path, *, old: bool) -> None:
             run.state,
             "" if run.exit_code is None else str(run.exit_code),
             seconds(max(0.0, time.time() - run.started)),
-            clean(run.engine or "?"),
+            clean(run.engine or ""),
             size_text(run.size),
         )
         for run in found

@@ -16,6 +16,7 @@ from fleet.cli.context import finish, interruptible, the_fleet
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, echo, fold, groups_by, talk
 from fleet.cli.progress import ProgressLine
+from fleet.errors import UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.rules.units import counted
@@ -157,12 +158,17 @@ def setup_ssh(
     from fleet.inventory.select import select
 
     settings = settings_of()
+    if undo and (tofu or replace_key or key_type or not mesh):
+        said = "--undo takes away what was added: it goes with neither --tofu, --replace-key, --key-type nor --no-mesh"
+        raise UsageError(said, hint="fleet setup-ssh --undo")
     hosts = the_fleet()
     plan = hosts.plan.setup_ssh(
         password_file=password_file,
         mesh=mesh,
         tofu=tofu,
-        replace_key=[name for nodeset in replace_key for name in select(hosts.inventory, nodeset, None).names],
+        replace_key=[
+            name for nodeset in replace_key for name in select(hosts.inventory, nodeset, None, "--replace-key").names
+        ],
         key_type=key_type,
         undo=undo,
         limit=settings.connect_timeout,

@@ -13,9 +13,18 @@ from fleet.cli.command import Verb, completed
 from fleet.cli.context import interruptible, load_everyone
 from fleet.cli.options import settings_of, without
 from fleet.cli.output import clean, talk
+from fleet.errors import UsageError
+from fleet.model import Inventory
 
 HOST = click.argument("host", shell_complete=completed("host"))
 ONE_HOST = without("hosts", "exclude", "transport", "fanout", "json")
+
+
+def _everyone(verb: str) -> Inventory:
+    """UsageError where a document is asked for of what goes on in this terminal."""
+    if settings_of().json and not settings_of().dry_run:
+        raise UsageError(f"{verb} takes no --json", hint="of a command: fleet exec --json -- hostname")
+    return load_everyone()
 
 
 @click.command(
@@ -35,7 +44,7 @@ def ssh(host: str, command: tuple[str, ...]) -> int:
     """
     from fleet.ops import shell
 
-    settings, everyone = settings_of(), load_everyone()
+    settings, everyone = settings_of(), _everyone("ssh")
     chosen = shell.one_host(everyone, host)
     if settings.dry_run:
         what = shlex.join(command) or "a shell"
@@ -55,7 +64,7 @@ def forward(host: str, port: str) -> int:
     """
     from fleet.ops import shell
 
-    settings, everyone = settings_of(), load_everyone()
+    settings, everyone = settings_of(), _everyone("forward")
     chosen, way = shell.one_host(everyone, host), shell.Forward.of(port)
     said = f"{shell.LOOPBACK}:{way.local} here is port {way.port} of {chosen.name}"
     if settings.dry_run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fleet.cli.command import Verb, completed
+from fleet.cli.command import ONLY_LOOKS, Verb, completed
 from fleet.cli.context import perform
 from fleet.cli.options import common_options
 from fleet.cli.output import clean, echo, talk
@@ -14,7 +14,12 @@ from fleet.ops.launch.stacks import told
 from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, ranks_text, remarks
 
 
-@click.command("stacks", cls=Verb, examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"))
+@click.command(
+    "stacks",
+    cls=Verb,
+    interrupted=ONLY_LOOKS,
+    examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"),
+)
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
 @click.option("--rank", type=ranks, metavar="LIST", help="Of these ranks only: 0,8-15.")
 @click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")

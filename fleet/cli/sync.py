@@ -145,7 +145,7 @@ def sync(
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
     from fleet.cli.data import DataLine, show_data, show_wheels
-    from fleet.ops.sync.section import Section, read_section
+    from fleet.ops.sync import Section, read_section
 
     inventory = load_inventory()
     theirs = src is None and to is None and not data and wheels is None and bool(inventory.sync)
@@ -155,6 +155,8 @@ def sync(
         section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
     if section == Section(None, (), None):
         raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
+    if refresh and section.wheels is None:
+        raise UsageError("--refresh has a meaning with --wheels only")
     of, quiet = the_fleet().plan, settings_of().silent
     parts: list[Part] = []
     if section.code is not None:
@@ -175,7 +177,7 @@ def sync(
 
 def _ask_for(inventory: Inventory, sources: Sequence[Path]) -> None:
     """UsageError unless the user lets the inventory send what lies outside its folder; asked once for the same."""
-    from fleet.ops.sync.agreed import agreed, outside, remember
+    from fleet.ops.sync import agreed, outside, remember
 
     paths = outside(inventory.source, sources)
     if not paths or agreed(Path.home(), inventory.source, paths):

@@ -11,10 +11,14 @@ import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 POLL_SECONDS = 0.2
+TICK_SECONDS = 0.1
 
 
 def interactive(stream: Any) -> bool:
@@ -162,6 +166,33 @@ def give_up() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
+class Ticking:
+    """Something live: `tick` is called every TICK_SECONDS by a thread of its own, as long as it lasts, and the live
+    lines are gone behind it."""
+
+    def __init__(self, on: bool = True) -> None:
+        self._over = threading.Event()
+        self._ticker = threading.Thread(target=self._run, name="live", daemon=True) if on else None
+
+    def __enter__(self) -> Self:
+        if self._ticker is not None:
+            self._ticker.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
+
+    def tick(self) -> None:
+        """Draw what is to be seen now."""
+
+    def _run(self) -> None:
+        while not self._over.wait(TICK_SECONDS):
+            self.tick()
+        draw([])
+
+
 # -- single keys while something runs ------------------------------------------------------------------------
 def _in_foreground(fd: int) -> bool:
     """Whether we may touch the terminal: who does so in the background is stopped."""
@@ -180,18 +211,17 @@ def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(fd)
-    over = threading.Event()
+    over, ending = os.pipe()
 
     def read() -> None:
-        while not over.is_set():
-            try:
-                ready = select.select([fd], [], [], POLL_SECONDS)[0] and _in_foreground(fd)
-                key = os.read(fd, 1) if ready and not over.is_set() else None
-            except OSError:
-                return
-            if key == b"":
-                return
-            handlers.get(key or b"", lambda: None)()
+        with contextlib.suppress(OSError):
+            while over not in select.select([fd, over], [], [])[0]:
+                if not _in_foreground(fd):
+                    select.select([over], [], [], POLL_SECONDS)
+                elif key := os.read(fd, 1):
+                    handlers.get(key, lambda: None)()
+                else:
+                    return
 
     tty.setcbreak(fd, termios.TCSADRAIN)
     reader = threading.Thread(target=read, name="keys", daemon=True)
@@ -199,7 +229,9 @@ def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        os.close(ending)
         reader.join(2 * POLL_SECONDS)
+        if not reader.is_alive():  # else it still looks there, and the number may soon be another file's
+            os.close(over)
         if _in_foreground(fd):
             termios.tcsetattr(fd, termios.TCSADRAIN, before)

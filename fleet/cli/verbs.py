@@ -51,7 +51,7 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
             "fleet.cli.stacks:stacks", "Where a run's ranks stand, and which one elsewhere.", ("stacks",), step=False
         ),
         "stop": Verb("fleet.cli.runs:stop", "End a run on all its nodes.", ("stop",)),
-        "get": Verb("fleet.cli.get:get", "Checkpoints and results back to this machine.", ("get",)),
+        "get": Verb("fleet.cli.data:get", "Checkpoints and results back to this machine.", ("get",)),
         "play": Verb("fleet.cli.play:play", "Run a playbook of these verbs.", step=False),
     },
     "When it fails, and more": {

@@ -9,6 +9,7 @@ from typing import Any
 from pathspec import GitIgnoreSpec
 
 from fleet.errors import UsageError
+from fleet.protocol.state import OF_THE_HEAD
 
 IGNORE_FILES = (".gitignore", ".fleetignore")
 
@@ -25,6 +26,13 @@ class Ignore:
         if not patterns:
             return self
         return Ignore(((prefix, GitIgnoreSpec(patterns)), *self._levels))
+
+    def is_fleets(self, folder: str) -> bool:
+        """Whether it holds what fleet itself keeps on this machine."""
+        try:
+            return Path(folder, IGNORE_FILES[0]).read_text("utf-8", "replace") == OF_THE_HEAD
+        except OSError:
+            return False
 
     def drops(self, path: str, folder: bool) -> bool:
         if path.rpartition("/")[2] == ".git":

@@ -8,24 +8,27 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.delivery import rsync
+from fleet import fanout
 from fleet.delivery.conversation import Conversation, Delivery
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.other_sources import KIND, question, refusal
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.tree import Tree, hard_links, scan, with_payload
-from fleet.each import on_each, with_shared
+from fleet.each import over, with_shared
 from fleet.errors import HostFailed, ProtocolError
-from fleet.events import Notice, Progress, Round
+from fleet.events import Notice, Progress, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.code import Done, Hello, Lacks, Need, Other, Shared, Source, Spec, Wanted
 from fleet.runtime import Runtime
+from fleet.transport import rsh
 from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
+COMPARING = "comparing files"
 SMALL_BYTES = 1 << 20
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta. The node gives
@@ -46,15 +49,63 @@ class Mirror:
     hint: str = "--force replaces it"
 
 
+class Ahead:
+    """Hosts are connected, and their programs loaded, while the source is still being read; as many as may be at
+    once."""
+
+    def __init__(self, hosts: Sequence[Host], runtime: Runtime) -> None:
+        self._transport, self._cancel = runtime.transport, Cancel()
+        self._forget = runtime.cancel.on_set(self._cancel.set)
+        self._pool = ThreadPoolExecutor(max(1, runtime.fanout), thread_name_prefix="ahead")
+        self._begun = {host.name: self._pool.submit(self._begin, host) for host in hosts[: runtime.fanout]}
+
+    def _begin(self, host: Host) -> tuple[Session, Program]:
+        session = self._transport.connect(host, self._cancel)
+        try:
+            return session, Program(session, "delivery.code_sync", None)
+        except BaseException:
+            session.close()
+            raise
+
+    def take(self, host: Host) -> tuple[Session, Program]:
+        """Raises what connect() does."""
+        begun = self._begun.pop(host.name, None)
+        return begun.result() if begun else self._begin(host)
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """What nobody took ends."""
+        self._forget()
+        self._cancel.set()
+        for begun in self._begun.values():
+            begun.add_done_callback(_leave)
+        self._pool.shutdown(wait=False)
+
+
+def _leave(begun: Future[tuple[Session, Program]]) -> None:
+    if begun.exception() is None:
+        session, program = begun.result()
+        program.close()
+        session.close()
+
+
 def run(plan: Mirror, runtime: Runtime) -> Report:
     """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
     What another folder delivered is lost only with `plan.force`, or when the user says yes to it.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
-    tree = scan(plan.source, whole=plan.whole)
+    fanout.check_limits(len(plan.hosts), runtime.fanout)
+    with Ahead(plan.hosts, runtime) as ahead:
+        tree = scan(plan.source, whole=plan.whole)
+        return _run(plan, tree, ahead, runtime)
+
+
+def _run(plan: Mirror, tree: Tree, ahead: Ahead, runtime: Runtime) -> Report:
     here: Source = {"host": socket.gethostname(), "path": str(tree.root)}
-    results = _mirror(plan.hosts, plan, tree, here, plan.force, runtime)
+    results = _mirror(plan.hosts, plan, tree, here, plan.force, ahead, runtime)
     others = [r for r in results if r.error is not None and r.error.kind == KIND]
     if others and runtime.ask(question(others, here)):
         names = {r.host for r in others}
@@ -64,7 +115,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             if names & {r.host, str(r.data.get("shared_with"))}
         ]
         agreed = list({tuple(r.data["source"].items()): r.data["source"] for r in others}.values())
-        again = {r.host: r for r in _mirror(hosts, plan, tree, here, agreed, runtime)}
+        again = {r.host: r for r in _mirror(hosts, plan, tree, here, agreed, ahead, runtime)}
         results = tuple(again.get(r.host, r) for r in results)
     results = with_shared(results)
     data = {
@@ -82,6 +133,7 @@ def _mirror(
     tree: Tree,
     here: Source,
     replaces: bool | Sequence[Source],
+    ahead: Ahead,
     runtime: Runtime,
 ) -> tuple[Result, ...]:
     """Once over the hosts. replaces: the other folders of which what they delivered may be lost, True: any."""
@@ -95,7 +147,17 @@ def _mirror(
             runs.add(run)
             runtime.emit(Notice("warning", f"waiting until run {run} has begun, which uses the same folder"))
 
-    def task(session: Session, host: Host) -> Result:
+    def one(host: Host) -> Result:
+        runtime.emit(Started(host.name, "connecting"))
+        session, program = ahead.take(host)
+        runtime.emit(Started(host.name, COMPARING))
+        try:
+            with program:
+                return told(host, session, program)
+        finally:
+            session.close()
+
+    def told(host: Host, session: Session, program: Program) -> Result:
         name = host.name
         spec: Spec = {
             **claimed,
@@ -106,45 +168,45 @@ def _mirror(
             "replaces": True if replaces is True else list(replaces or []),
         }
         turns.begin(name)
-        with Program(session, "delivery.code_sync", spec) as program:
-            talk = Conversation(program, runtime, waiting)
-            hello = talk.answer(Hello | Shared)
-            turns.locked(name)
-            if hello["event"] == "shared":
-                return Result(name, True, 0, data={"to": spec["dest"], "shared_with": hello["with"]})
-            packed = b"" if hello["known"] == tree.digest else tree.packed  # unless the node has this very one
-            program.send_bytes(with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated))
-            paths: list[str] = []
-            while (need := talk.answer(Lacks | Other | Need))["event"] == "lacks":
-                _take(tree, need["files"], paths, name)
-            if need["event"] == "other":
-                return refusal(need, name, plan.hint)
+        program.go_on(spec)
+        talk = Conversation(program, runtime, waiting)
+        hello = talk.answer(Hello | Shared)
+        turns.locked(name)
+        if hello["event"] == "shared":
+            return Result(name, True, 0, data={"to": spec["dest"], "shared_with": hello["with"]})
+        packed = b"" if hello["known"] == tree.digest else tree.packed  # unless the node has this very one
+        program.send_bytes(with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated))
+        paths: list[str] = []
+        while (need := talk.answer(Lacks | Other | Need))["event"] == "lacks":
             _take(tree, need["files"], paths, name)
-            can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
-            large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
-            sent, total = 0, sum(tree.by_path[path][3] for path in paths)
+        if need["event"] == "other":
+            return refusal(need, name, plan.hint)
+        _take(tree, need["files"], paths, name)
+        can_rsync = hello["rsync"] is not None and shutil.which("rsync") is not None
+        large = [path for path in paths if can_rsync and tree.by_path[path][3] > SMALL_BYTES]
+        sent, total = 0, sum(tree.by_path[path][3] for path in paths)
 
-            def moved(count: int) -> None:
-                nonlocal sent
-                sent = min(sent + count, total)
-                runtime.emit(Progress(name, "sending", sent, total))
+        def moved(count: int) -> None:
+            nonlocal sent
+            sent = min(sent + count, total)
+            runtime.emit(Progress(name, "sending", sent, total))
 
-            def deliver(cancel: Cancel) -> None:
-                if large:
-                    _rsync(session, tree, large, need["stage"], need["basis"], cancel, moved)
-                digests = parcels.digests(large)
-                for message, count in parcels.of(sorted(set(paths).difference(large))):
-                    if cancel.is_set():
-                        return
-                    program.send_bytes(message)
-                    moved(count)
-                program.send({"op": "switch", "digests": digests})
+        def deliver(cancel: Cancel) -> None:
+            if large:
+                _rsync(session, tree, large, need["stage"], need["basis"], cancel, moved)
+            digests = parcels.digests(large)
+            for message, count in parcels.of(sorted(set(paths).difference(large))):
+                if cancel.is_set():
+                    return
+                program.send_bytes(message)
+                moved(count)
+            program.send({"op": "switch", "digests": digests})
 
-            with Delivery(program, deliver, runtime.cancel):
-                done = talk.answer(Done)
+        with Delivery(program, deliver, runtime.cancel):
+            done = talk.answer(Done)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: v for k, v in done.items() if k != "event"}})
 
-    return on_each(hosts, replace(runtime, emit=turns.watch(runtime.emit)), task, what="comparing files")
+    return over(hosts, replace(runtime, emit=turns.watch(runtime.emit)), one, COMPARING)
 
 
 def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:
@@ -164,9 +226,9 @@ def _rsync(
     cancel: Cancel,
     moved: Callable[[int], None],
 ) -> None:
-    options = [*RSYNC, "--compare-dest=" + rsync.local(basis)]
+    options = [*RSYNC, "--compare-dest=" + rsh.local(basis)]
     try:
-        rsync.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=moved)
+        rsh.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=moved)
     except HostFailed:
         for path in paths:
             if not tree.local(path).is_file():

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from fleet.delivery.ignore import Ignore, outer_rules
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.node.base.errors import Refused
+from fleet.node.delivery.journal import by_column
 from fleet.node.delivery.tree import Walk
 from fleet.protocol.messages.chain import Entry
 
@@ -40,14 +41,18 @@ class Tree:
     linked: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
     @cached_property
+    def _manifest(self) -> bytes:
+        return by_column(self.entries)
+
+    @cached_property
     def digest(self) -> str:
         """sha256 of the manifest: equal digests mean nothing is to be sent."""
-        return hashlib.sha256(json.dumps(self.entries).encode()).hexdigest()
+        return hashlib.sha256(self._manifest).hexdigest()
 
     @cached_property
     def packed(self) -> bytes:
         """The manifest as it goes to nodes."""
-        return zlib.compress(json.dumps(self.entries).encode(), 1)
+        return zlib.compress(self._manifest, 1)
 
     @cached_property
     def by_path(self) -> dict[str, Entry]:

@@ -184,7 +184,8 @@ def python_command(job: Job, python: str) -> tuple[str, ...]:
     if job.kind == "module":
         return (python, "-u", "-m", job.script, *job.args)
     refuse(job)
-    return (python, "-u", job.script, *job.args)
+    script = f"./{job.script}" if job.script.startswith("-") else job.script  # Python would take it for an option
+    return (python, "-u", script, *job.args)
 
 
 def _whose(name: str) -> str | None:

@@ -159,13 +159,29 @@ def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
         "ansible_user": host.user,
         "ansible_port": host.port,
         "ansible_ssh_private_key_file": host.identity_file,
-        "ansible_ssh_common_args": f"-o ProxyJump={host.proxy_jump}" if host.proxy_jump else None,
+        "ansible_ssh_common_args": f"-o ProxyJump={_jumps(host, inventory)}" if host.proxy_jump else None,
     }
     if "{{" in (host.identity_file or "") or "{%" in (host.identity_file or ""):
         raise InventoryError(
             "identity_file: Ansible would run '{{' and '{%' as a template", host=host.name, where=inventory.source
         )
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _jumps(host: Host, inventory: Inventory) -> str:
+    """Its jump hosts, outermost first, for an ssh that knows nothing of the inventory. One with a key of its own keeps
+    its name: only an ssh config, fleet's own or one of --format ssh-config, can say that."""
+    known = {each.name: each for each in (*inventory.hosts, *inventory.unselected)}
+
+    def spelled(hop: str) -> str:
+        at = known.get(hop)
+        if at is None or at.identity_file:
+            return hop
+        address = f"[{at.address}]" if ":" in at.address else at.address
+        login = f"{at.user}@{address}" if at.user else address
+        return (f"{_jumps(at, inventory)}," if at.proxy_jump else "") + (f"{login}:{at.port}" if at.port else login)
+
+    return ",".join(map(spelled, (host.proxy_jump or "").split(",")))
 
 
 FORMATS: dict[str, Callable[[Inventory], str]] = {

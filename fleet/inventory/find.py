@@ -9,6 +9,7 @@ from pathlib import Path
 from fleet.errors import InventoryError
 from fleet.inventory.fields import shown
 from fleet.inventory.hostfile import is_hostfile, parse_hostfile
+from fleet.inventory.section import read_section
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Inventory
 
@@ -70,7 +71,9 @@ def read(path: Path, source: str) -> bytes:
 def parse(raw: bytes, source: str) -> Inventory:
     """An inventory from a file's bytes; `source` is its name, for messages and for its ending."""
     text = decode(raw, source)
-    return parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)
+    inventory = parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)
+    read_section(inventory)  # what makes no sense there is said now, whatever the verb
+    return inventory
 
 
 def is_yaml(text: str, source: str) -> bool:

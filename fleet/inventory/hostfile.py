@@ -14,13 +14,16 @@ and env=NAME=VALUE may be repeated. '#' at the start of a word starts a comment.
 
 from __future__ import annotations
 
+import getopt
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fleet.inventory.build import Builder
 from fleet.inventory.fields import (
     HOST_KEYS,
+    NAME,
     FieldError,
     env_item,
     host_name,
@@ -30,8 +33,7 @@ from fleet.inventory.fields import (
     slots,
     unknown_key,
 )
-from fleet.inventory.logins import read_login
-from fleet.inventory.slips import is_like_a_port
+from fleet.inventory.slips import LOGIN, is_like_a_port
 from fleet.model import Inventory
 
 _WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'])+))""", re.DOTALL)
@@ -77,7 +79,7 @@ def read_lines(text: str, builder: Builder) -> list[Line]:
             if not words:
                 continue
             login = read_login([_unquoted(word) for word in words])
-            name, values = (login.host, login.values()) if login else _name(words[0])
+            name, values = _name(words[0]) if login is None else (login.host, login.values)
             rest = words[len(words) - len(login.rest) :] if login else words[1:]
             lines.append(Line(number, name, _values(rest, values), login is not None, login.left if login else ()))
         except FieldError as error:
@@ -111,10 +113,11 @@ def _name(word: str) -> tuple[str, dict[str, Any]]:
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
     if match["slots"].isdecimal() and is_like_a_port(int(match["slots"][:6])):
+        host = match["v6"] or match["name"]
+        host = host if NAME.match(host) else f"NAME address={host}"  # ::1 is an address, no name
         raise FieldError(
             f"behind ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
-            f"{match['v6'] or match['name']} port={match['slots'][:6]}; if these are slots: "
-            f"{match['v6'] or match['name']} slots={match['slots'][:6]}",
+            f"{host} port={match['slots'][:6]}; if these are slots: {host} slots={match['slots'][:6]}",
         )
     try:
         return match["v6"] or match["name"], {"slots": slots(match["slots"])}
@@ -139,7 +142,9 @@ def _values(words: list[str], values: dict[str, Any]) -> dict[str, Any]:
             except FieldError as error:
                 raise FieldError(f"{key}: {error.message}") from None
         elif key == "env":
-            name, _, value = text.partition("=")
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise FieldError(f"env: {shown(name)} has no value", f"write env={name}=VALUE")
             if name in env:
                 raise FieldError(f"env: {shown(name)} is here twice")
             checked, env[name] = env_item(name, value)
@@ -174,3 +179,73 @@ def quote(text: str) -> str:
     if re.fullmatch(r"[^\s\"'\\#]+", text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+# -- log-ins as people have them at hand, "root@1.2.3.4:33021" and "ssh root@1.2.3.4 -p 33021"
+# ssh's own, as its getopt has them
+_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
+_FIELDS = {
+    "-p": "port",
+    "-l": "user",
+    "-i": "identity_file",
+    "-J": "proxy_jump",
+    "port": "port",
+    "user": "user",
+    "identityfile": "identity_file",
+    "proxyjump": "proxy_jump",
+    "hostname": "address",
+}
+_HINT = "ssh root@10.0.0.1 -p 2222"
+
+
+class Login(NamedTuple):
+    """host: as it was written, a name, a node set or an address. values: field of a Host -> parsed value. left: options
+    of ssh that say nothing about the host. rest: words behind all that."""
+
+    host: str
+    values: dict[str, Any]
+    left: tuple[str, ...]
+    rest: Sequence[str]
+
+
+def read_login(words: Sequence[str]) -> Login | None:
+    """What a line's words say; None where they are no log-in. FieldError: ssh would not understand them either."""
+    if len(words) > 1 and words[0] == "ssh" and not re.match(r"\w[\w-]*=", words[1]):  # else a host of that name
+        return _ssh(words[1:])
+    return _login(words[0], words[1:]) if "@" in words[0] or words[0].startswith("ssh://") else None
+
+
+def _login(word: str, rest: Sequence[str]) -> Login | None:
+    match = LOGIN.fullmatch(word)
+    if not match:
+        return None
+    values = {key: parse_field(key, match[key]) for key in ("user", "port") if match[key]}
+    return Login(match["v6"] or match["host"], values, (), rest)
+
+
+def _bracketed(word: str) -> str:
+    """ssh takes root@fd00::1 as it is: what stands behind a ':' there is no port."""
+    user, at, host = word.rpartition("@")
+    return f"{user}{at}[{host}]" if is_ipv6(host) else word
+
+
+def _ssh(words: Sequence[str]) -> Login:
+    """Options, the host, options."""
+    try:
+        before, words = getopt.getopt(list(words), _OPTIONS)
+        behind, rest = getopt.getopt(words[1:], _OPTIONS)
+    except getopt.GetoptError as error:
+        raise FieldError(f"ssh does not understand it: {error.msg}", _HINT) from None
+    login = _login(_bracketed(words[0]), rest) if words else None
+    if login is None:
+        raise FieldError(f"behind ssh no host stands: {shown(' '.join(words))}", _HINT)
+    left = list[str]()
+    for option, value in [*before, *behind]:
+        if option == "-o":  # Key=value, Key value
+            option, value = (re.split(r"\s*[\s=]\s*", value.strip(), maxsplit=1) + [""])[:2]
+        key = _FIELDS.get(option.lower() if len(option) > 2 else option)
+        if key is None:
+            left.append(f"{option} {value}".strip() if option.startswith("-") else f"-o {option}={value}")
+        elif login.values.setdefault(key, found := parse_field(key, value)) != found:
+            raise FieldError(f"{key} is here twice")
+    return login._replace(left=tuple(left))

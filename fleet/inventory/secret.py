@@ -6,14 +6,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 SECRET = re.compile(
-    "token(?!iz)|secret|passw|passphrase|(?<!by)pass(?![a-z])|pwd|credential|key|auth(?!or)|cookie", re.IGNORECASE
+    "token(?!iz)|secret|passw|passphrase|(?<!by)pass(?![a-z])|pwd|(?<![a-z])pw(?![a-z])|credential|creds?(?![a-z])|key|"
+    "auth(?!or(?!iz))|cookie|login",
+    re.IGNORECASE,
 )
+# a value of several parts, one of which has such a name: JSON, options, a header of HTTP
+_S = SECRET.pattern
+_NAMED = re.compile(rf"({_S})[\w-]*[\"']*\s*[=:]|-[\w-]*({_S})[\w-]*\s|\bbearer\s", re.IGNORECASE)
 # of libraries' settings; what of these is a secret has a name that says so
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"
 )
 # a login in an address, and how well-known keys begin
 _GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)")
+# of words that may be anything, a script's name among them: what is as long as a key, too
+_KEY = re.compile(r"://[^/\s]*@|\b(hf_|sk-([a-z]+-)*|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9]{12}")
+_COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # what has a number is no secret: --max-tokens 512
 _WORD = re.compile("[A-Za-z0-9]+")
 MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a word of both letters and digits may be a password
 Keep = Callable[[str, str], "str | None"]
@@ -22,7 +30,9 @@ OPTIONS = ("--env", "--env-expand", "--var")
 
 def kept(name: str, value: str) -> str | None:
     """The value, where it is a setting, a number, a path or plain words; None for all that may be a secret."""
-    if SECRET.search(name) or _GIVEN_AWAY.search(value) or not value.isprintable() or len(value) > MAX_VALUE:
+    if any(found.search(value) for found in (_GIVEN_AWAY, _NAMED)) or SECRET.search(name):
+        return None
+    if not value.isprintable() or len(value) > MAX_VALUE:
         return None
     if _SETTINGS.match(name) or _is_number(value):
         return value
@@ -53,6 +63,28 @@ def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = k
             out.append(hidden(word))
         else:
             out.append(f"{option}={hidden(pair)}" if option in options and equals else word)
+    return out
+
+
+def masked_words(argv: Sequence[str]) -> list[str]:
+    """A script's command line as it may be told to others: of --token=X, --api-key X and PASSWORD=X, and of what looks
+    like a key, the value is ***."""
+
+    def is_secret(name: str, value: str) -> bool:
+        found = SECRET.search(name)
+        return found is not None and not (_COUNTED.match(found[0]) and _is_number(value))
+
+    out: list[str] = []
+    for before, word in zip(("", *argv), argv, strict=False):
+        name, equals, value = word.partition("=")
+        if equals and (is_secret(name, value) or _KEY.search(value)):
+            out.append(f"{name}=***")
+        elif (
+            _KEY.search(word) or before[:1] == "-" and "=" not in before and word[:1] != "-" and is_secret(before, word)
+        ):
+            out.append("***")
+        else:
+            out.append(word)
     return out
 
 

@@ -36,20 +36,21 @@ MAX_DEPTH = 64
 _Choice = Mapping[str, frozenset[int] | None]
 
 
-def select(inventory: Inventory, hosts: str | None, exclude: str | None) -> Inventory:
-    """The inventory narrowed to -w's hosts without -x's, in its own order; None means no such option.
+def select(inventory: Inventory, hosts: str | None, exclude: str | None, option: str = "-w") -> Inventory:
+    """The inventory narrowed to -w's hosts without -x's, in its own order; None means no such option. option: what -w
+    is called where these are another one's.
 
     Picked devices become Host.devices, and slots their number. Groups keep the members that are left, and
     `unselected` the other hosts. InventoryError: an unknown host, group or device, an expression that is not
     understood, nothing left.
     """
     kept = list(inventory.hosts)
-    for option, text in (("-w", hosts), ("-x", exclude)):
-        if text is not None:
-            choice = _choose(inventory, text, option)
-            kept = [left for host in kept for left in _narrowed(host, choice, keep=option == "-w")]
+    given = [(name, text) for name, text in ((option, hosts), ("-x", exclude)) if text is not None]
+    for name, text in given:
+        choice = _choose(inventory, text, name)
+        kept = [left for host in kept for left in _narrowed(host, choice, keep=name != "-x")]
     if not kept:
-        said = " ".join(f"{option} {shown(text)}" for option, text in (("-w", hosts), ("-x", exclude)) if text)
+        said = " ".join(f"{name} {shown(text)}" for name, text in given)
         raise InventoryError(f"{said} leaves no host", where=inventory.source)
     names = {host.name for host in kept}
     groups = {group: tuple(m for m in members if m in names) for group, members in inventory.groups.items()}

@@ -45,9 +45,9 @@ def selection(option: str, text: str, known: Container[str]) -> str | None:
     if files and files[0] and files[0] not in known:
         return f"-i {shlex.quote(files[0])} takes the hosts of a file"
     out = [part.strip()[1:] for part in parts if part.strip().startswith("-") and len(part.strip()) > 1]
-    if out and option == "-w":
+    if out and option != "-x":
         rest = ",".join(part for part in parts if not part.strip().startswith("-"))
-        return f"{f'-w {shlex.quote(rest)} ' if rest else ''}-x {shlex.quote(','.join(out))} leaves hosts out"
+        return f"{f'{option} {shlex.quote(rest)} ' if rest else ''}-x {shlex.quote(','.join(out))} leaves hosts out"
     if out:
         return f"-x {shlex.quote(text.replace('-', '', 1))}"
     if re.fullmatch(r"\S+(\s+\S+)+", text.strip()) and not re.search(r"[,!&^@]", text):

@@ -1,4 +1,4 @@
-"""The program that becomes the lab's switch and hosts; launch.py starts it. Stdlib only.
+"""The program that becomes the lab's switch and hosts; processes.py starts it. Stdlib only.
 
 It forks one child per machine; each enters namespaces of its own and stays. One process forks them all, so 64
 hosts share the interpreter's memory. stdin: a line of JSON, what is to be made; then a byte for each machine, when

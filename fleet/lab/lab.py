@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -12,10 +13,8 @@ from typing import Any
 
 from fleet.errors import LabError, UsageError
 from fleet.lab import names, processes, switch
-from fleet.lab.accounts import make_host_keys
-from fleet.lab.launch import Launch
-from fleet.lab.require import require, which
-from fleet.lab.state import Folder, Machine, State, select
+from fleet.lab.processes import Launch, require, which
+from fleet.lab.state import Folder, Machine, State, make_host_keys, select
 from fleet.node.base.processes import start_time, state_of
 
 DEFAULT_HOSTS = 4
@@ -23,8 +22,6 @@ DEFAULT_HOSTS = 4
 SECRETS = (".ssh", ".fleet", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".config/gh")
 # What the head's user starts in every shell is the head's business: pyenv in it costs each login 100 ms.
 SHELL_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zshenv", ".zprofile", ".cshrc")
-
-
 # when who logged in on this machine
 LOGINS = tuple(f"/var/log/{name}" for name in ("lastlog", "wtmp", "btmp", "faillog"))
 
@@ -144,9 +141,15 @@ class Lab:
             if not state.up:
                 raise LabError(f"the lab {self.folder.instance!r} is not up", hint="fleet lab up 4")
             chosen = select(state, hosts)
+            off: list[LabError] = []
             for name in chosen:
-                do(state, name)
+                try:
+                    do(state, name)
+                except LabError as error:
+                    off.append(error)
                 self.folder.save(state)
+            if off:
+                raise off[0]
             return chosen
 
     def _cable(self, state: State, name: str, up: bool) -> None:
@@ -155,14 +158,13 @@ class Lab:
 
     def _link(self, state: State, name: str) -> None:
         machine = state.hosts[name]
-        rate = machine.link or state.link
-        rate = None if rate == "none" else rate
+        rate = machine.link or state.link or "none"
         switch.shape(switch.in_switch(state.switch_pid), switch.port(machine.number), rate)
         switch.shape(switch.in_switch(pid_of(state, name)), "eth0", rate)
 
     def _link_all(self, state: State) -> None:
-        switch.shape([], self.folder.tag, state.link)
-        switch.shape(switch.in_switch(state.switch_pid), "head", state.link)
+        switch.shape([], self.folder.tag, state.link or "none")
+        switch.shape(switch.in_switch(state.switch_pid), "head", state.link or "none")
         for name, machine in state.hosts.items():
             if machine.up:
                 machine.link = None
@@ -191,18 +193,21 @@ class Lab:
         if not start and state.up:
             return []
         make_host_keys(self.folder.host_keys, start)
-        with names.machine_lock():  # until the head has its address, the network is not ours
-            fresh = not state.up
-            if fresh:
-                state.network = str(switch.choose_network(switch.taken_networks(), state.network, self.folder.tag))
-            network = ipaddress.IPv4Network(state.network)
-            head = switch.head_address(network)
-            for name in new:
-                number = wanted.index(name) + 1
-                state.hosts[name] = Machine(number, switch.host_address(network, number))
-            addresses = {name: machine.address for name, machine in state.hosts.items()}
-            spec = self._spec(state, start, head, names.hosts_text(head, addresses, self.folder.path))
-            with Launch({**spec, "switch": fresh}, self.folder.path, within=60 + 2.0 * len(start)) as launch:
+        with contextlib.ExitStack() as launched:
+            with names.machine_lock():  # until the head has its address, the network is not ours
+                fresh = not state.up
+                if fresh:
+                    state.network = str(switch.choose_network(switch.taken_networks(), state.network, self.folder.tag))
+                network = ipaddress.IPv4Network(state.network)
+                head = switch.head_address(network)
+                for name in new:
+                    number = wanted.index(name) + 1
+                    state.hosts[name] = Machine(number, switch.host_address(network, number))
+                addresses = {name: machine.address for name, machine in state.hosts.items()}
+                spec = self._spec(state, start, head, names.hosts_text(head, addresses))
+                launch = launched.enter_context(
+                    Launch({**spec, "switch": fresh}, self.folder.path, within=60 + 2.0 * len(start))
+                )
                 pids = launch.pids()
                 if fresh:
                     state.switch_pid = pids.pop("switch")
@@ -214,17 +219,12 @@ class Lab:
                     state.hosts[name].link = None
                 self.folder.save(state)
                 switch.connect_hosts(state.switch_pid, {pids[name]: state.hosts[name] for name in start})
-                self._tell_names(state, start, head, addresses)
-                launch.go()
+                names.update(names.HOSTS_FILE, self.folder.path, addresses)
+                for name, machine in state.hosts.items() if new else ():
+                    if name not in start and machine.up:
+                        names.tell(pid_of(state, name), {each: addresses[each] for each in new})
+            launch.go()  # what takes longest, and needs no other lab to wait
         return start
-
-    def _tell_names(self, state: State, start: list[str], head: str, addresses: dict[str, str]) -> None:
-        """Write all names into this machine's /etc/hosts and into those of the hosts that run already."""
-        names.update(names.HOSTS_FILE, self.folder.path, addresses)
-        known = names.inside(head, addresses)
-        for name, machine in state.hosts.items():
-            if name not in start and machine.up:
-                names.update_inside(pid_of(state, name), self.folder.path, known)
 
     def _spec(self, state: State, start: list[str], head: str, etc_hosts: str) -> dict[str, Any]:
         hidden = {str(home / name) for home in (Path.home(), Path("/root")) for name in SECRETS + SHELL_FILES}

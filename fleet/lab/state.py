@@ -20,8 +20,10 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from fleet.errors import InventoryError, LabError, UsageError
 from fleet.lab.processes import is_alive
+from fleet.node.base.files import replace_file
 
 VERSION = 1
+HEAD = "# `fleet -i lab ...` reads it; what you change stays until `fleet lab up` makes a new lab or more hosts.\n"
 
 
 @dataclass
@@ -120,16 +122,22 @@ class Folder:
             ) from e
 
     def save(self, state: State) -> None:
+        """And the inventory of a new lab, or of one that has more hosts; a user's changes stay until then."""
+        known = self.load().hosts if self.inventory.exists() else {}
+        if known.keys() != state.hosts.keys():
+            self._write_inventory(state)
         write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
+
+    def _write_inventory(self, state: State) -> None:
         hosts = {name: {"address": machine.address} for name, machine in state.hosts.items()}
         defaults = {"user": "root", "python": sys.executable, "workdir": "~/work", "slots": 1}
         text = yaml.safe_dump({"defaults": defaults, "hosts": hosts}, sort_keys=False, default_flow_style=None)
-        write_file(self.inventory, "# Written by `fleet lab up`: `fleet -i lab ...` reads it.\n" + text)
+        write_file(self.inventory, HEAD + text)
 
     def reset(self, state: State) -> None:
         """No lab is up. Host keys and the network stay on file: known_hosts of an earlier lab stays true."""
         # and what a command that was killed had begun to write
-        for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob(".*.tmp")):
+        for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob("*.new")):
             path.unlink(missing_ok=True)
         write_file(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 
@@ -138,6 +146,23 @@ class Folder:
         if not self.password_file.exists():
             write_file(self.password_file, secrets.token_urlsafe(16) + "\n")
         return self.password_file.read_text(encoding="utf-8").strip()
+
+
+def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
+    """An ed25519 host key for each host that has none; kept over down and up."""
+    # who only reads the lab's inventory does not wait for these
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    for host in hosts:
+        private, public = (folder / host / f"ssh_host_ed25519_key{ending}" for ending in ("", ".pub"))
+        if public.exists():
+            continue
+        key = Ed25519PrivateKey.generate()
+        line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        private.parent.mkdir(mode=0o700, exist_ok=True)
+        write_file(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode())
+        write_file(public, f"{line} root@{host}\n")
 
 
 def select(state: State, hosts: Sequence[str]) -> list[str]:
@@ -155,13 +180,7 @@ def select(state: State, hosts: Sequence[str]) -> list[str]:
 
 def write_file(path: Path, text: str) -> None:
     """Replace a private file at once: readers see the old or the new one, who is killed leaves one of them."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.touch(0o600)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(os.fsencode(path), text.encode(), 0o600)
 
 
 @contextlib.contextmanager

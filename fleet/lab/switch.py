@@ -144,10 +144,10 @@ def set_cable(switch: int, number: int, up: bool) -> None:
     run([*in_switch(switch), "ip", "link", "set", "dev", port(number), "up" if up else "down"])
 
 
-def shape(where: list[str], device: str, rate: str | None) -> None:
-    """Limit what `device` sends to `rate`, None: no limit. where: the words that enter its namespace, or []."""
+def shape(where: list[str], device: str, rate: str) -> None:
+    """Limit what `device` sends to `rate`, "none": no limit. where: the words that enter its namespace, or []."""
     words = ["noqueue"]
-    if rate is not None:  # a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue
+    if rate != "none":  # a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue
         bits = parse_rate(rate)
         words = ["tbf", "rate", f"{bits}bit", "burst", str(max(bits // 800, 65536)), "latency", "50ms"]
     run([*where, "tc", "qdisc", "replace", "dev", device, "root", *words])

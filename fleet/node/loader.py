@@ -4,24 +4,28 @@ transport/program.py sends this text with a line behind it that calls run(), the
 `fleet` that is installed on the node is never looked into.
 """
 
+import marshal
 import sys
 from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER
 from posix import _exit
+from zlib import decompress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.abc import Loader
-    from types import ModuleType
+    from types import CodeType, ModuleType
     from typing import BinaryIO
 else:
     Loader = object
 
 
 class Importer(Loader):
-    """Loads modules from their texts, {name: bytes}; one without any is a package. Tracebacks show their lines."""
+    """Loads modules from their texts, {name: bytes}; one without any is a package. Tracebacks show their lines. codes:
+    what the texts come to, where that is known."""
 
-    def __init__(self, texts: "dict[str, bytes]") -> None:
-        self.texts = texts
+    def __init__(self, texts: "dict[str, bytes]", codes: "dict[str, CodeType]") -> None:
+        self.texts, self.codes = texts, codes
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if name in self.texts:
@@ -35,20 +39,25 @@ class Importer(Loader):
 
     def exec_module(self, module: "ModuleType") -> None:
         name = module.__name__
-        exec(compile(self.texts[name], name.replace(".", "/") + ".py", "exec", 0, True), module.__dict__)
+        code = self.codes.get(name) or compile(self.texts[name], name.replace(".", "/") + ".py", "exec", 0, True)
+        exec(code, module.__dict__)
 
     def get_source(self, name: str) -> str:
         return self.texts[name].decode()
 
 
-def run(stream: "BinaryIO", program: str, sizes: "list[tuple[str, int]]") -> None:
-    """Take in the modules, [(name, bytes of its text)], and run the main() of one. It ends this process: a reader that
-    is blocked on stdin must not hold that up."""
+def run(stream: "BinaryIO", programs: "list[str]", size: int) -> None:
+    """Take in the modules, of so many bytes, and run the main() of some, one after the other. Their code comes with
+    them, for a python of the head's kind: to compile is half of what a short program takes. It ends this process: a
+    reader that is blocked on stdin must not hold that up."""
     status = 1
     try:
-        sys.meta_path.insert(0, Importer({name: stream.read(size) for name, size in sizes}))
-        __import__(program)
-        sys.modules[program].main()
+        texts, kind, codes = marshal.loads(decompress(stream.read(size)))
+        alike = kind == (sys.implementation.cache_tag, MAGIC_NUMBER)
+        sys.meta_path.insert(0, Importer(texts, marshal.loads(codes) if alike else {}))
+        for program in programs:
+            __import__(program)
+            sys.modules[program].main()
         status = 0
     except BaseException:
         import traceback

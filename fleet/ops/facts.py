@@ -39,10 +39,9 @@ def ask(
     with Program(session, "facts.probe", spec) as program, ExitStack() as at_end:
         if hurry:
             at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
+        asked = time.time()  # until python has started there, so the first answer is the least certain one
         if clock:
             program.send({"op": "clock"})
-        # the first answer tells when python had started there, nothing about the clock
-        asked: float | None = None
         for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
             message = frame.decode(Probed) if frame.kind == MESSAGE else {}
             facts = message.get("facts") or facts
@@ -59,12 +58,10 @@ def ask(
     return facts
 
 
-def better(
-    best: tuple[float, float] | None, asked: float | None, theirs: float, now: float
-) -> tuple[float, float] | None:
+def better(best: tuple[float, float] | None, asked: float, theirs: float, now: float) -> tuple[float, float] | None:
     """(offset, uncertainty) in seconds, the node's clock less ours, of the fastest round trip so far: it was read at
     the middle of the trip, give or take half of it."""
-    if asked is None or now < asked:
+    if now < asked:
         return best
     sample = (theirs - (asked + now) / 2, (now - asked) / 2)
     return sample if best is None or sample[1] < best[1] else best

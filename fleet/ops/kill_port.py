@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, HostFailed, Reason
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.plans import Line
 from fleet.protocol.messages import ports as said
 from fleet.runtime import Runtime
@@ -122,9 +122,7 @@ def why_left(facts: said.Listener, force: bool) -> str | None:
 
 def run(plan: KillPlan, runtime: Runtime) -> Report:
     """End the plan's targets. A host is ok when nothing of what was found listens there any more."""
-    by_host: dict[str, list[Listener]] = {}
-    for listener in plan.targets:
-        by_host.setdefault(listener.host, []).append(listener)
+    by_host = grouped((listener.host, listener) for listener in plan.targets)
 
     def task(session: Session, host: Host) -> Result:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fleet.model import Host
+from fleet.model import Host, Inventory
 from fleet.rules.units import counted, size_text
 
 
@@ -44,6 +44,17 @@ class Plan(Protocol):
 
     def lines(self) -> Iterable[Line]:
         """For people."""
+
+
+@dataclass(frozen=True)
+class OnHosts:
+    """What the plans of verbs that work on all hosts of an inventory begin with."""
+
+    inventory: Inventory
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.inventory.hosts
 
 
 def around(spec: Mapping[str, Any]) -> list[str]:

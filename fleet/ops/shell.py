@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 def one_host(everyone: Inventory, word: str) -> Host:
     """UsageError, InventoryError: it is no host, or several."""
-    hosts = select(everyone, word, None).hosts
+    hosts = select(everyone, word, None, "HOST").hosts
     if len(hosts) != 1:
         raise UsageError(f"{word} is {len(hosts)} hosts", hint=f"name one: fleet ssh {hosts[0].name}")
     return hosts[0]

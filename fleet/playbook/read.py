@@ -73,6 +73,8 @@ class _Reader:
             raise self.fail(root.line if root else 1, "a playbook is a list of steps", "- exec: [hostname]")
         for item in root.items:
             self.step(item)
+        if not self.found:
+            raise self.fail(root.line, "the playbook has no steps", "- exec: [hostname]")
         for name in self.overrides:
             if name not in self.vars:
                 raise self.fail(root.line, f"--var {name}: the playbook has no such variable", _near(name, self.vars))

@@ -62,7 +62,7 @@ OF_A_RUN = (
     (STOP, "JSON: that the run is to stop, with its grace"),
     (f"{ATTEMPT}<K>/", "of a run that was started again: what attempt K left, of these"),
     (OVER, "empty: every rank on every node has ended well, as the head has heard"),
-    (NEXT, "JSON: the process here by which a head waits with another attempt, while it lives"),
+    (NEXT, "JSON: the process here by which a head waits with another attempt, or begins it, while it lives"),
 )
 OF_DELIVERIES = (
     (LOCK, "held by a sync; JSON: which, and whose"),

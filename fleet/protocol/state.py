@@ -10,7 +10,8 @@ RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "whee
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
-RESTARTING = "restarting"  # what such a run is while its head waits with the next attempt
+# what such a run is while its head waits with the next attempt, and while that one begins
+RESTARTING, STARTING = "restarting", "starting"
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
 LEASE, STOP, OVER, NEXT = "lease", "stop", "over", "next"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
@@ -21,6 +22,8 @@ LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 # what remembers a delivery: in its destination, or beside it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
 STATE_FOLDERS = (CODE_STATE, DATA_STATE)
+# .gitignore of runs/ and builds/ on the head
+OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"
 LOCK = "lock"
 INSTALL_LOCK = ".fleet-install.lock"  # beside the packages of an interpreter
 

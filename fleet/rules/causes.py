@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from fleet.errors import Reason, fill
 from fleet.inventory.nodeset import fold
+from fleet.model import grouped
 
 Whose = TypeVar("Whose")
 FOLDED_LENGTH = 60
@@ -28,9 +29,7 @@ class Cause(Generic[Whose]):
 
 def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose]]:
     """(host, message, hint) of many hosts, those of one cause together, in order of first appearance."""
-    groups: dict[tuple[str, str | None], list[tuple[Whose, str, str | None]]] = {}
-    for one in found:
-        groups.setdefault((_template(one[1]), one[2] and _template(one[2])), []).append(one)
+    groups = grouped(((_template(one[1]), one[2] and _template(one[2])), one) for one in found)
     return [
         Cause(
             [whose for whose, _, _ in group],

@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fleet.rules import checkpoints
 from fleet.rules.tracebacks import last_of
-from fleet.rules.worked_out import GONE, batch_sizes, gpu_memory, lament, not_joined
+from fleet.rules.worked_out import GONE, NO_CHECKPOINT, batch_sizes, gpu_memory, lament, no_checkpoint, not_joined
 
 TAIL_BYTES = 64 * 1024
 
@@ -148,7 +147,7 @@ HINTS = (
         r"(?:FileNotFoundError|No such file or directory|Expected a string path).*(ds_?config[\w./-]*)",
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
-    Hint(checkpoints.MISSING, "a checkpoint is not on that node", worked_out=checkpoints.missing),
+    Hint(NO_CHECKPOINT, "a checkpoint is not on that node", worked_out=no_checkpoint),
     Hint(
         r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
         "the script got no DeepSpeed configuration: add --deepspeed_config FILE behind the script",

@@ -1,4 +1,7 @@
-"""The rules applied to the views of all hosts: findings, the worst first. Pure."""
+"""All rules, and how they are applied to the views of all hosts: findings, the worst first. Pure.
+
+To add one: an entry in the file that it fits in, and a case in tests/golden/rules.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,21 @@ from typing import Any, TypeVar
 
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
+from fleet.model import grouped
+from fleet.rules import devices, interpreter, launch, neighbours, steps, system
 from fleet.rules.causes import Cause, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
-from fleet.rules.table import RULES
 from fleet.rules.units import amount, shown
 
+# in the order in which equally bad findings are told
+RULES: tuple[Rule, ...] = (
+    *launch.RULES,
+    *neighbours.RULES,
+    *interpreter.RULES,
+    *devices.RULES,
+    *system.RULES,
+    *steps.RULES,
+)
 LISTED = 6
 Values = Mapping[str, Any]
 Whose = TypeVar("Whose")
@@ -42,9 +55,7 @@ def told(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
 
 def groups(values: Mapping[Whose, Any]) -> list[tuple[Any, list[Whose]]]:
     """[(value, its hosts)], most hosts first, ties in order of appearance."""
-    by_value: dict[Any, list[Whose]] = {}
-    for name, value in values.items():
-        by_value.setdefault(value, []).append(name)
+    by_value = grouped((value, name) for name, value in values.items())
     return sorted(by_value.items(), key=lambda item: -len(item[1]))
 
 

@@ -10,16 +10,11 @@ from typing import Any
 
 from fleet.errors import Reason
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
-from fleet.rules.steps import OF_A_RUN
+from fleet.rules.steps import OF_A_RUN, stuck
 
 MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
+PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
-
-
-def stuck(step: str, view: View) -> Said | None:
-    late = "no answer in time" if step in (view.get("timed_out") or ()) else None
-    why = (view.get("failed") or {}).get(step, late)
-    return Said(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
 
 
 # -- locks of builds -------------------------------------------------------------------------------------------
@@ -105,9 +100,13 @@ def script(view: View) -> Said | None:
     if not script.get("exists") and part.kind == "module":
         return Said(Reason("python -m finds no such module: {path}", path=script.get("path")), MODULE)
     if not script.get("exists"):
+        if folder := view.get("script_folder"):
+            return Said(Reason("the script {path} is a folder", path=folder), "name a file in it")
         return Said(Reason("the script {path} does not exist", path=script.get("path")))
     if part.kind == "program" and not script.get("executable"):
-        return Said(Reason("{path} is not executable", path=script.get("path")), "chmod +x")
+        python = str(script.get("path")).endswith(".py")
+        wrong = "{path} has no '#!' line that says what starts it" if python else "{path} is not executable"
+        return Said(Reason(wrong, path=script.get("path")), PYTHON if python else "chmod +x")
     return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fleet.rules.rule import Rule, Severity, View
+from fleet.errors import Reason
+from fleet.rules.rule import Rule, Said, Severity, View
 
 LOOK = "look at dmesg there"
 NEEDED = ("activate", "python")
@@ -32,6 +33,13 @@ def broken(steps: Sequence[str], view: View) -> str:
     """Of these steps; of none: of all that no other rule is about."""
     found = (view.get("failed") or {}).items()
     return "; ".join(f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE)
+
+
+def stuck(step: str, view: View) -> Said | None:
+    """One that a launch needs."""
+    late = "no answer in time" if step in (view.get("timed_out") or ()) else None
+    why = (view.get("failed") or {}).get(step, late)
+    return Said(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
 
 
 RULES = (

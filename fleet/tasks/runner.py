@@ -75,6 +75,7 @@ class LocalRunner(_Shown, Local):
         runtime = ground().runtime
         if runtime is not None and not self.using_pty:
             self.ended_by_cancel(runtime, self._end)
+            ground().opened.append(lambda: self._leave(runtime))
         if not self.typed_into:
             self.close_proc_stdin()
 
@@ -84,6 +85,12 @@ class LocalRunner(_Shown, Local):
             self.process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
+
+    def _leave(self, runtime: Runtime) -> None:
+        """After a Ctrl-C a task is not waited for longer than this is: with fleet, the thread above would be gone."""
+        if runtime.cancel.is_set():
+            self.process.kill()
+            self.process.wait()
 
     def stop(self) -> None:
         super().stop()

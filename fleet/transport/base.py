@@ -12,19 +12,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from fleet.errors import ConnectError
 from fleet.model import Host
 
 T = TypeVar("T")
 HELD_UP_SECONDS = 3.0
 POLL_SECONDS = 0.5
 PING_SECONDS = 2.0
-# while a program there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
-SEND_PATIENCE = 120.0
-EARLY_BYTES = 64 << 20
-STDERR_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -111,6 +106,10 @@ class Silence:
     def word(self) -> None:
         self._heard = self._asked = time.monotonic()
 
+    def word_at(self, then: float) -> None:
+        """A word that came by itself, while nobody looked."""
+        self._heard = max(self._heard, then)
+
     def seconds(self) -> float:
         now = time.monotonic()
         if now - self._asked > HELD_UP_SECONDS:
@@ -156,16 +155,6 @@ class Once(Generic[T]):
         return [made.result() for made in self._made.copy().values() if made.done() and not made.exception()]
 
 
-def reads_nothing(host: Host) -> ConnectError:
-    """The error for a process that takes nothing of what it is sent."""
-    return ConnectError(
-        f"the process there reads nothing for {SEND_PATIENCE:g} s",
-        kind="lost",
-        host=host.name,
-        hint="the host hangs, or something else answers there",
-    )
-
-
 class Channel(Protocol):
     """One remote process. Closing it closes the process's stdin, which ends every fleet program."""
 
@@ -179,8 +168,8 @@ class Channel(Protocol):
         """Some bytes of stdout; b"" at end of file; None when nothing came within `timeout` seconds."""
 
     def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
-        """Some bytes of stdout and of stderr, of a channel started `with_stderr`; both empty at the end of both; None
-        when nothing came within `timeout` seconds."""
+        """Some bytes of stdout and of stderr; both empty at the end of both; None when nothing came within `timeout`
+        seconds."""
 
     def recv_stderr(self) -> bytes:
         """What has come on stderr so far and was not read yet (non-blocking, at most 64 KiB kept)."""
@@ -192,25 +181,16 @@ class Channel(Protocol):
         """Give the channel up; never raises."""
 
 
-class ByBoth:
-    """recv() and recv_stderr() of a channel that reads by recv_both()."""
+@runtime_checkable
+class Drowsy(Protocol):
+    """A channel that need not wake its reader for what tells of life only."""
 
-    _errors = b""
+    @property
+    def passed_at(self) -> float:
+        """When such a thing came last, by time.monotonic(); 0.0: never."""
 
-    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
-        raise NotImplementedError
-
-    def recv(self, timeout: float) -> bytes | None:
-        until = time.monotonic() + timeout
-        while (said := self.recv_both(max(0.0, until - time.monotonic()))) is not None:
-            self._errors = (self._errors + said[1])[-STDERR_BYTES:]
-            if said[0] or not said[1]:
-                return said[0]
-        return None
-
-    def recv_stderr(self) -> bytes:
-        said, self._errors = self._errors, b""
-        return said
+    def pass_over(self, beat: bytes) -> None:
+        """The next recv() does not end for these bytes, if they come by themselves; they are swallowed."""
 
 
 class Session(Protocol):
@@ -222,11 +202,9 @@ class Session(Protocol):
     host: Host
     address: str | None
 
-    def start(self, command: str, *, with_stderr: bool = False) -> Channel:
+    def start(self, command: str) -> Channel:
         """Start a command LINE as the node's login shell reads it. Callers pass constants, or text they
-        quoted with shlex.quote; everything else goes as JSON to a program of fleet/node.
-
-        with_stderr: what comes on stderr is kept whole and read with recv_both."""
+        quoted with shlex.quote; everything else goes as JSON to a program of fleet/node."""
 
     def close(self) -> None:
         """Close the connection and all its channels; never raises."""

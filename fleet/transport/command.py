@@ -24,6 +24,7 @@ from fleet.transport.frames import NOISE_LIMIT
 from fleet.transport.shell import Conversation, foreign
 
 NODE_SILENCE_SECONDS = 60
+STUCK_SECONDS = 2.0  # in which it is told how the command ended, where other processes of it would not
 # what bash (or dash) does not let anybody set, or not to any value
 _OF_BASH = (
     "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE "
@@ -122,11 +123,11 @@ class Command(Conversation):
 
     mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL.
 
-    When output() is through: `status` as a shell says it, 128+n for signal n; None where it was cut short. `left`: pid
-    and command line of each process that could not be ended then; None where it ended by itself."""
+    When output() is through: `status` as a shell says it, 128+n for signal n; None where it could not be ended. `left`:
+    pid and command line of each process that could not be ended then; None where it ended by itself."""
 
     def __init__(self, session: Session, words: Words, mark: str, grace: float) -> None:
-        super().__init__(session, session.start(command_line(), with_stderr=True))
+        super().__init__(session, session.start(command_line()))
         self.status: int | None = None
         self.left: list[tuple[int, str]] | None = None
         self._told = list[tuple[int, str]]()
@@ -166,15 +167,25 @@ class Command(Conversation):
                 continue
             if not any(said):
                 return self._ended()
-            for number, (stream, data) in enumerate(zip(self._streams, said, strict=True)):
-                for piece in stream.feed(data, self._hear) if data and not stream.ended else ():
-                    yield number, piece
-                if len(stream.rest) > NOISE_LIMIT:
-                    raise foreign(self.host.name, stream.rest)
+            yield from self._pieces(said)
             if self._streams[0].ended and self._streams[1].ended:
                 return
             if self._streams[0].started:  # before that it is nobody's word: a forced `cat` sends our own back
                 quiet.word()
+        # its status comes behind that it was ended; where some of it could not be, maybe never
+        until = time.monotonic() + (STUCK_SECONDS if self.left else patience)
+        while not (self._streams[0].ended and self._streams[1].ended) and time.monotonic() < until:
+            said = self._channel.recv_both(POLL_SECONDS)
+            if said is not None and not any(said):
+                return
+            yield from self._pieces(said or (b"", b""))
+
+    def _pieces(self, said: tuple[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
+        for number, (stream, data) in enumerate(zip(self._streams, said, strict=True)):
+            for piece in stream.feed(data, self._hear) if data and not stream.ended else ():
+                yield number, piece
+            if len(stream.rest) > NOISE_LIMIT:
+                raise foreign(self.host.name, stream.rest)
 
     def _hear(self, message: bytes) -> None:
         """What command.sh tells."""

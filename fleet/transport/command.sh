@@ -12,15 +12,15 @@ tell() { tries=0; until say "$*" || [ $tries = 300 ]; do sleep .1 || sleep 1; tr
 # Whoever is on the node names its processes as it likes, with line ends and all: so each stat is read as a file of its
 # own, and none says which process it is of.
 # known: pid:birth of what lives and is the command's, by its mark, its session or whoever started it. It is not
-# forgotten: what is known may get rid of all three.
+# forgotten: what is known may get rid of all three. No mark is seen of what is in the middle of exec: look twice.
 scan() {
 all=$({ grep -ls "FLEET_EXEC_ID=$fleet_mark" /proc/[0-9]*/environ; printf "%s\n" /proc/[0-9]*/stat; } |
-LC_ALL=C awk -v top=$$ -v self="$self" -v known="$known" '
+LC_ALL=C awk -v top=$$ -v self="$self" -v leader="$session" -v known="$known" '
 { split($0, part, "/"); pid = part[3] }
 /environ$/ { marked[pid] = 1; next }
 { row = ""; while ((getline line < $0) > 0) row = row line; close($0); sub(/.*[)] /, "", row);
 if (split(row, f, " ") < 20 || f[1] ~ /[ZX]/) next; parent[pid] = f[2]; session[pid] = f[4]; born[pid] = f[20] }
-END { for (p in parent) if ((p in marked) || (session[top] == top && session[p] == top)) kin[p] = 1;
+END { for (p in parent) if ((p in marked) || (leader == top && session[p] == top)) kin[p] = 1;
 n = split(known, each, " "); for (i = 1; i <= n; i++) { split(each[i], of, ":"); if (born[of[1]] == of[2]) kin[of[1]] = 1 }
 own[self] = 1; do { grew = 0; for (p in parent) { if (p in own) continue; if (parent[p] in own) grew = own[p] = 1 } } while (grew);
 own[top] = 1;
@@ -31,10 +31,10 @@ known= pids=; for one in $all; do known="$known $one" pids="$pids ${one%:*}"; do
 };
 # TERM, `grace` tenths of a second, KILL
 finish() {
-read -r self rest </proc/self/stat; known=;
+read -r self comm state parent group session rest </proc/self/stat; known=;
 n=0; [ $fleet_grace = 0 ] || { scan && kill -TERM $pids; };
 while [ $n -lt $fleet_grace ] && scan; do sleep .1 || sleep 1; n=$((n + 1)); done;
-n=0; while scan && [ $n -lt 50 ]; do kill -KILL $pids; sleep .1 || sleep 1; n=$((n + 1)); done;
+n=0; while { scan || scan; } && [ $n -lt 50 ]; do kill -KILL $pids; sleep .1 || sleep 1; n=$((n + 1)); done;
 trap - PIPE; for one in $pids; do tell "left $one $(tr "\000\n" "  " </proc/$one/cmdline | cut -c 1-300)"; done;
 tell ended;
 };
@@ -63,7 +63,9 @@ case $1 in */*) [ -e "$1" ] || [ -L "$1" ] ;; *) command -v -- "$1" ;; esac >/de
 { printf "fleet: %s: No such file or directory\n" "$1" >&2; exit 127; };
 exec "$@";
 };
-printf "\000FLEET1\n"; printf "\000FLEET1\n" >&3;
+printf "\000FLEET1\n";
+# where a startup file made both one, a second preamble would be output
+[ /proc/self/fd/1 -ef /proc/self/fd/3 ] 2>/dev/null || printf "\000FLEET1\n" >&3;
 # a signal for the whole process group must not stop us from telling how the command ended
 trap : HUP INT QUIT TERM;
 listen & fleet_listener=$! ; exec 4<&-;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HEADER = struct.Struct(frames.HEADER)
+BEAT = HEADER.pack(frames.HEARTBEAT, 0, 0)
 NOISE_LIMIT = 64 * 1024
 # JSON takes far more memory than its text
 ITEM_LIMIT = 500_000
@@ -80,6 +81,11 @@ class Decoder:
         return bytes(self._buffer)
 
     @property
+    def between_frames(self) -> bool:
+        """What comes next begins a frame."""
+        return self.started and not self._buffer
+
+    @property
     def noisy(self) -> bool:
         """More came than a chatty login shell says, and no program of fleet."""
         return not self.started and len(self._buffer) > NOISE_LIMIT
@@ -94,17 +100,26 @@ class Decoder:
                 return
             del buffer[: at + len(frames.PREAMBLE)]
             self.started = True
-        offset = 0
-        while len(buffer) - offset >= HEADER.size:
-            kind, stream, length = HEADER.unpack_from(buffer, offset)
+        while len(buffer) >= HEADER.size:
+            kind, stream, length = HEADER.unpack_from(buffer)
             if length > frames.LIMITS.get(kind, -1):
                 raise ProtocolError(f"a frame of kind {kind.decode('latin-1')!r} with {length} bytes", self._host)
-            end = offset + HEADER.size + length
+            end = HEADER.size + length
             if len(buffer) < end:
                 break
-            frame = Frame(kind, stream, bytes(buffer[offset + HEADER.size : end]), self._host)
-            offset = end
+            frame = Frame(kind, stream, bytes(buffer[HEADER.size : end]), self._host)
+            del buffer[:end]  # who stops here finds the rest with the next call
             if kind == frames.EXIT:
                 frame.decode(Exit)
             yield frame
-        del buffer[:offset]
+
+
+def behind_preamble(recv: Callable[[], bytes | None]) -> Iterator[bytes]:
+    """What a channel says, to its end, behind what a login shell's startup files print first."""
+    noise: bytes | None = b""
+    while (data := recv()) != b"":
+        if noise is not None:
+            _, begun, rest = (noise + (data or b"")).partition(frames.PREAMBLE)
+            data, noise = rest, None if begun else (noise + (data or b""))[-NOISE_LIMIT:]
+        if data:
+            yield data

@@ -28,11 +28,12 @@ from pathlib import Path
 
 from fleet.errors import ConnectError, ProtocolError, UsageError
 from fleet.model import Host
-from fleet.transport.base import ByBoth, Cancel, ConnectOptions
+from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.openssh.master import Folder, Master
 from fleet.transport.openssh.transport import OpensshChannel, OpensshSession, OpensshTransport
 from fleet.transport.program import python_line
 from fleet.transport.ssh.endpoint import Endpoint
+from fleet.transport.streams import STDERR_BYTES
 
 LINE_BYTES = 1 << 20
 _NO_PYTHON = b"fleet: no python3"
@@ -72,31 +73,33 @@ def _filter() -> str:
     return f"exec(base64.b64decode('{_base64((files('fleet') / 'node' / 'lines.py').read_bytes())}'));main()"
 
 
-class PdshChannel(ByBoth, OpensshChannel):
+class PdshChannel(OpensshChannel):
     """A command on a host: a pdsh, whose lines are taken apart here."""
 
     _begun = False
     _rest = b""
+    _own = b""  # what pdsh itself says
 
-    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+    def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
         until = time.monotonic() + timeout
         while True:
-            data = OpensshChannel.recv(self, max(0.0, until - time.monotonic()))
-            self._rest += data or b""
-            said = self._lines() if self._begun else self._instead() if data == b"" else self._noise()
-            if any(said) or data == b"":
+            raw = super()._read(max(0.0, until - time.monotonic()))
+            out, err = raw or (b"", b"")
+            self._rest, self._own = self._rest + out, (self._own + err)[-STDERR_BYTES:]
+            ended = raw == (b"", b"")
+            said = self._lines() if self._begun else self._instead() if ended else self._noise()
+            if any(said) or ended:
                 return said
-            if data is None:
+            if raw is None or time.monotonic() >= until:
                 return None
 
     def recv_stderr(self) -> bytes:
-        return super().recv_stderr() if self._begun else OpensshChannel.recv_stderr(self)
+        return super().recv_stderr() if self._begun else self._own
 
     def _instead(self) -> tuple[bytes, bytes]:
         """What was said where nothing begins any more."""
         out, self._rest = self._rest, b""
-        err = self.recv_stderr()
-        if _NO_PYTHON in err:
+        if _NO_PYTHON in self._own:
             raise ConnectError(
                 "no python3 on the node",
                 host=self._host.name,
@@ -104,7 +107,7 @@ class PdshChannel(ByBoth, OpensshChannel):
                 hint="pdsh carries lines of text, which python3 makes there: install it, or leave --transport out",
             )
         self._begun = True
-        return out, err
+        return out, self._own
 
     def _noise(self) -> tuple[bytes, bytes]:
         """What a login shell says first; not yet what the beginning may be part of."""
@@ -134,10 +137,10 @@ class PdshSession(OpensshSession):
         super().__init__(host, master, [pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")])
         self._env = env
 
-    def _channel(self, command: str, with_stderr: bool) -> PdshChannel:
+    def _channel(self, command: str) -> PdshChannel:
         wrapped = f"import base64,sys;sys.argv.append('{_base64(command.encode())}');{_filter()}"
         line = python_line(self.host, wrapped).replace("%", "%%")
-        return PdshChannel([*self._argv, line], self.host, self._master, False, self._env)
+        return PdshChannel([*self._argv, line], self.host, self._master, self._env)
 
 
 class PdshTransport(OpensshTransport):

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import _imp
 import json
+import marshal
 import re
 import shlex
+import sys
+import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
 from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Session, Silence
-from fleet.transport.frames import Decoder, Frame, decoded
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Drowsy, Session, Silence
+from fleet.transport.frames import BEAT, Decoder, Frame, decoded
 from fleet.transport.shell import EATEN, ENDING_SECONDS, Conversation, foreign
 
 if TYPE_CHECKING:
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_packing = threading.Lock()
+KIND = (sys.implementation.cache_tag, MAGIC_NUMBER)  # of python: code serves one of the same kind
 BOOT = (
     "import sys;f=sys.stdin.buffer;h=f.readline().split();"
     f"exec(f.read(int(h[1])))if len(h)==3 and h[0]==h[2]and h[1].isdigit()else sys.exit({EATEN})"
@@ -87,37 +98,70 @@ def closure(module: str) -> dict[str, bytes]:
     return found
 
 
-def pack(module: str, texts: Mapping[str, bytes]) -> bytes:
-    """What the bootstrap reads to run main() of a module: the length of node/loader.py between two equal words, so that
-    it sees whether the login shell has taken a part of it; that; the texts of the modules."""
-    ordered = sorted(texts.items())
-    sizes = [(name, len(text)) for name, text in ordered]
-    boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {module!r}, {sizes!r})\n".encode()
-    return b"fleet %d fleet\n" % len(boot) + boot + b"".join(text for _, text in ordered)
+def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType] | None = None) -> bytes:
+    """What the bootstrap reads to run main() of some modules: the length of node/loader.py between two equal words, so
+    that it sees whether the login shell has taken a part of it; that; the modules, and the code that some have."""
+    body = zlib.compress(marshal.dumps((dict(texts), KIND, marshal.dumps(dict(codes or {}), 2)), 2), 3)
+    boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {modules.split()!r}, {len(body)})\n".encode()
+    return b"fleet %d fleet\n" % len(boot) + boot + body
+
+
+@cache
+def compiled(module: str) -> CodeType:
+    """A module's code, as python keeps it beside its text; tracebacks name the file as they do on any node."""
+    name = module.replace(".", "/") + ".py"
+    code = SourceFileLoader(module, str(files("fleet") / name.partition("/")[2])).get_code(module)
+    assert code is not None
+    _imp._fix_co_filename(code, name)  # type: ignore[attr-defined]
+    return code
+
+
+@cache
+def read_all() -> None:
+    """Read the node half as it is now. Who follows a run for days sends that, whatever an upgrade of fleet has put in
+    its place meanwhile."""
+    root = Path(str(files("fleet")))
+    for path in (*root.glob("node/**/*.py"), *root.glob("protocol/**/*.py")):
+        module = ".".join(("fleet", *path.relative_to(root).with_suffix("").parts))
+        if text_of(module):
+            compiled(module)
 
 
 @cache
 def shipped(name: str) -> bytes:
-    """A program, named below fleet.node as "run.stop", as it goes over the wire; its spec comes behind it."""
-    module = f"fleet.node.{name}"
-    return pack(module, closure(module))
+    """A program, named below fleet.node as "run.stop", as it goes over the wire; its spec comes behind it. Those named
+    behind it are sent with it, and begin when their own spec comes: Program.go_on()."""
+    modules = [f"fleet.node.{each}" for each in name.split()]
+    texts = {module: text for each in modules for module, text in closure(each).items()}
+    return pack(" ".join(modules), texts, {name: compiled(name) for name, text in texts.items() if text})
 
 
-def packed(name: str, spec: Mapping[str, Any]) -> bytes:
-    """What a program is started with."""
-    return shipped(name) + json.dumps(spec).encode() + b"\n"
+def packed(name: str, spec: Mapping[str, Any] | None) -> bytes:
+    """What a program is started with; spec: None where it comes later."""
+    with _packing:  # once: the threads of all hosts come here at the same time
+        modules = shipped(name)
+    return modules if spec is None else modules + json.dumps(spec).encode() + b"\n"
 
 
 class Program(Conversation):
-    """A running program, named as shipped() has it."""
+    """A running program, named as shipped() has it, or several that begin one after the other in one process. spec:
+    None where it comes with go_on(), and python starts meanwhile."""
 
-    def __init__(self, session: Session, name: str, spec: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, name: str, spec: Mapping[str, Any] | None) -> None:
         super().__init__(session, session.start(bootstrap(session.host)))
-        self.name = name
+        self._names = name.split()
+        self.name = self._names.pop(0) if spec is not None else ""
+        self._decoder = Decoder(self.host.name)
         self._send(packed(name, spec))
 
+    def go_on(self, spec: Mapping[str, Any]) -> None:
+        """Begin the next one, once frames() of the last has come to its end."""
+        self.name = self._names.pop(0)
+        self.send(spec)
+
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one control line, a JSON object with "op". From any thread, as send_bytes: each goes out whole."""
+        """Send one line, a JSON object: of control, with "op", or a spec. From any thread, as send_bytes: each goes out
+        whole."""
         self._send(json.dumps(message).encode() + b"\n")
 
     def send_bytes(self, data: bytes) -> None:
@@ -129,7 +173,12 @@ class Program(Conversation):
         self._send(b'{"op": "ping"}\n', wait=False)
 
     def send_eof(self) -> None:
-        self._channel.send_eof()
+        """End it, from any thread; frames() looks up at once. Not while something is being sent."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self._channel.send_eof()
+            finally:
+                self._sending.release()
 
     def frames(
         self,
@@ -139,17 +188,33 @@ class Program(Conversation):
         cancel: Cancel | None = None,
         poll: float = POLL_SECONDS,
         ping: float = PING_SECONDS,
+        first: float | None = None,
     ) -> Iterator[Frame]:
         """Frames as they come, up to and including X; heartbeats are swallowed.
 
-        silence: seconds without any byte after which the host counts as lost. deadline: a time.monotonic()
+        silence: seconds without any byte after which the host counts as lost. first: the same of its first byte, before
+        which a busy node starts python; None: no other. deadline: a time.monotonic()
         value. poll: seconds in which all this is looked at once. ping: every so many seconds the program hears that we
         live. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
         """
-        decoder = Decoder(self.host.name)
+        decoder = self._decoder
         quiet = Silence()
         pinged = time.monotonic()
+        drowsy = self._channel if isinstance(self._channel, Drowsy) else None
+        came = b""
         while True:
+            for frame in decoder.feed(came):
+                if frame.kind != HEARTBEAT:
+                    yield frame
+                if frame.kind == EXIT:
+                    return
+            if decoder.noisy:
+                raise foreign(self.host.name, decoder.rest)
+            if came and decoder.started:  # before that it is nobody's word: a forced `cat` sends our own back
+                quiet.word()
+            came = b""
+            if drowsy is not None and decoder.between_frames:
+                drowsy.pass_over(BEAT)
             data = self._channel.recv(poll)
             now = time.monotonic()
             if cancel is not None and cancel.is_set():
@@ -160,20 +225,14 @@ class Program(Conversation):
                 pinged = now
                 self.ping()
             if data is None:
-                if silence is not None and quiet.seconds() >= silence:
-                    raise self._silent(silence, decoder.started, decoder.rest) or self._ended(decoder)
+                quiet.word_at(drowsy.passed_at if drowsy is not None else 0.0)
+                limit = silence if decoder.started else first or silence
+                if limit is not None and quiet.seconds() >= limit:
+                    raise self._silent(limit, decoder.started, decoder.rest) or self._ended(decoder)
                 continue
             if data == b"":
                 raise self._ended(decoder)
-            for frame in decoder.feed(data):
-                if frame.kind != HEARTBEAT:
-                    yield frame
-                if frame.kind == EXIT:
-                    return
-            if decoder.started:  # before that it is nobody's word: a forced `cat` sends our own back
-                quiet.word()
-            elif decoder.noisy:
-                raise foreign(self.host.name, decoder.rest)
+            came = data
 
     def _ended(self, decoder: Decoder) -> FleetError:
         """Why the stream ended before its X frame."""
@@ -194,6 +253,32 @@ class Program(Conversation):
         )
 
 
+def first_word(
+    program: Program, answer: TypeForm[T], *, timeout: float, silence: float = 15.0, cancel: Cancel | None = None
+) -> T:
+    """The first message of one that goes on after it. ProtocolError when that is no `answer`."""
+    frames = program.frames(silence=silence, deadline=time.monotonic() + timeout, cancel=cancel)
+    said = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
+    return decoded(answer, said, program.host.name)
+
+
+def last_word(
+    program: Program,
+    answer: TypeForm[T],
+    *,
+    timeout: float | None = None,
+    silence: float | None = 15.0,
+    cancel: Cancel | None = None,
+) -> T:
+    """The last message of one that ends, or that another one is behind. ProtocolError when that is no `answer`."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    last: dict[str, Any] = {}
+    for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):
+        if frame.kind == MESSAGE:
+            last = frame.json()
+    return decoded(answer, last, program.host.name)
+
+
 def call(
     session: Session,
     name: str,
@@ -205,10 +290,5 @@ def call(
     cancel: Cancel | None = None,
 ) -> T:
     """Run a remote program to its end, return its last message. ProtocolError when that is no `answer`."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    last: dict[str, Any] = {}
     with Program(session, name, spec) as program:
-        for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):
-            if frame.kind == MESSAGE:
-                last = frame.json()
-    return decoded(answer, last, session.host.name)
+        return last_word(program, answer, timeout=timeout, silence=silence, cancel=cancel)

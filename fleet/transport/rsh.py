@@ -1,8 +1,8 @@
 """rsync's remote shell, over a session that is open already: no second login, no second key exchange.
 
-rsync is started with `-e "PYTHON -I -S rsh_client.py FD"`; that tiny client hands the argv rsync wants to run on the
-node, then its bytes, to this side, which starts it as a channel of the session and pumps. FD is inherited: there is no
-socket that anybody else could find, or that a killed sync could leave behind.
+rsync is started with `-e "PYTHON -I -S rsh_client.py FD"`; that tiny client hands the argv that rsync wants to run on
+the node, and its own stdin and stdout, to this side, which starts it as a channel of the session and pumps. FD is
+inherited: there is no socket that anybody else could find, or that a killed sync could leave behind.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import IO
 
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, ProtocolError
-from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Cancel, Channel, Session, Silence
-from fleet.transport.frames import NOISE_LIMIT
+from fleet.transport.frames import behind_preamble
+from fleet.transport.shell import silent
 
+OPTIONS = ("--times", "--from0", "--files-from=-", "--no-implied-dirs", "--partial", "--timeout=60")
 SAID_BYTES = 64 * 1024
+ARGV_BYTES = 1 << 16
 # what a login shell's startup files print comes before the mark, and is no part of rsync's conversation
 _QUIETLY = """'printf "\\\\000FLEET1\\\\n"; exec "$@"'"""
 
@@ -43,51 +47,42 @@ class _Bridge(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._serve(self._client)
+            self._serve()
         except FleetError as error:
             self.error = error
         except OSError:
-            pass  # rsync ended before it connected, or went away: its own exit status tells
+            pass  # rsync went away: its own exit status tells
         finally:
             self.close()
 
-    def _serve(self, client: socket.socket) -> None:
-        length = int.from_bytes(_exactly(client, 4), "big")
-        argv = json.loads(_exactly(client, length))
-        self._channel = channel = self._session.start(f"exec sh -c {_QUIETLY} fleet {shlex.join(argv)}")
-        up = threading.Thread(target=self._upload, args=(client, channel), daemon=True)
-        up.start()
-        chatter: bytes | None = b""
-        while True:
-            data = channel.recv(0.5)
-            if data and chatter is not None:
-                chatter += data
-                begun = PREAMBLE in chatter
-                data = chatter.partition(PREAMBLE)[2] or None
-                chatter = None if begun else chatter[-NOISE_LIMIT:]
-            if data:
+    def _serve(self) -> None:
+        argv, fds, *_ = socket.recv_fds(self._client, ARGV_BYTES, 2)
+        if not fds:  # rsync ended before it came to that
+            return
+        for fd in fds:
+            os.set_blocking(fd, True)  # as rsync hands them to its remote shell, they are not
+        with open(fds[0], "rb", 0) as said, open(fds[1], "wb") as told:
+            line = f"exec sh -c {_QUIETLY} fleet {shlex.join(json.loads(argv))}"
+            self._channel = channel = self._session.start(line)
+            threading.Thread(target=self._upload, args=(said, channel), daemon=True).start()
+            for data in behind_preamble(partial(channel.recv, 0.5)):
                 self.silent.word()
-                client.sendall(data)
-            elif data == b"":
-                break
-        status = channel.wait(5.0)
-        self.remote_stderr = channel.recv_stderr()
-        client.shutdown(socket.SHUT_WR)
-        if status:
-            text = self.remote_stderr.decode("utf-8", "replace").strip().splitlines()
-            self.error = HostFailed(f"rsync on the node ended with {status}: {text[-1] if text else ''}")
-        elif status is None:
+                told.write(data)
+                told.flush()
+            status = channel.wait(5.0)
+            self.remote_stderr = channel.recv_stderr()
+        if status is None:
             self.error = ConnectError("the connection was lost", kind="lost")
+        elif status > 128:  # what rsync here says of that is "Broken pipe"
+            self.error = HostFailed(f"rsync failed there: exit status {status}", kind="rsync")
 
-    def _upload(self, client: socket.socket, channel: Channel) -> None:
-        try:
-            while data := client.recv(1 << 17):
+    def _upload(self, said: IO[bytes], channel: Channel) -> None:
+        with contextlib.suppress(OSError, ValueError, FleetError):  # closed, by the other half
+            while data := said.read(1 << 17):
                 channel.send(data)
                 self.silent.word()
                 self._moved(len(data))
             channel.send_eof()
-        except (OSError, FleetError):
-            pass
 
     def close(self) -> None:
         if self._channel is not None:
@@ -97,46 +92,43 @@ class _Bridge(threading.Thread):
         self._client.close()
 
 
-def _exactly(client: socket.socket, n: int) -> bytes:
-    data = client.recv(n, socket.MSG_WAITALL)
-    if len(data) < n:
-        raise OSError("rsync's end closed early")
-    return data
+def local(path: str) -> str:
+    """A path as it travels, for this machine's system calls."""
+    return os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
-def rsync(
+def stage(
     session: Session,
     options: Sequence[str],
-    source: Path,
-    target: str,
-    names: bytes,
+    folder: Path,
+    there: str,
+    paths: Iterable[str],
     *,
     cancel: Cancel,
     moved: Callable[[int], None],
     silence: float = 30.0,
 ) -> None:
-    """Run `rsync OPTIONS SOURCE/ NODE:TARGET/` over the session; `moved` hears of bytes sent.
+    """Bring `paths`, relative to `folder`, to the folder `there` by rsync over the session; `moved` hears of every
+    count of bytes.
 
-    names: what --files-from=- reads, each ended by a NUL.
-
-    TARGET travels inside rsync's protocol (--secluded-args), so no shell ever reads it. A relative one would not stay a
-    path: "node::module" is a daemon that asks for a password. $RSYNC_* stays out. Raises HostFailed with what rsync
+    `there` travels inside rsync's protocol (--secluded-args), so no shell ever reads it. A relative one would not stay
+    a path: "node::module" is a daemon that asks for a password. $RSYNC_* stays out. Raises HostFailed with what rsync
     said, ConnectError(lost) after `silence` seconds without a byte, Interrupted.
     """
     name = session.host.name
-    if not target.startswith("/"):
-        raise ProtocolError(f"{target[:60]!r} where an absolute path belongs", name)
+    if not there.startswith("/"):
+        raise ProtocolError(f"{there[:60]!r} where an absolute path belongs", name)
     # to rsync a name that begins with # or ; is a comment
-    stdin = b"".join(b"./" + one + b"\0" for one in names.split(b"\0") if one)
-    ours, theirs = socket.socketpair()
+    names = b"".join(b"./" + path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     bridge = _Bridge(session, ours, moved)
     client = files("fleet") / "transport" / "rsh_client.py"
     shell = " ".join(map(_rsh_quote, [sys.executable, "-I", "-S", str(client), str(theirs.fileno())]))
     with theirs, tempfile.TemporaryFile() as listed:
-        listed.write(stdin)
+        listed.write(names)
         listed.seek(0)
         process = subprocess.Popen(
-            ["rsync", "--secluded-args", *options, "-e", shell, "--", f"{source}/", f"node:{target}/"],
+            ["rsync", "--secluded-args", *OPTIONS, *options, "-e", shell, "--", f"{folder}/", f"node:{local(there)}/"],
             stdin=listed,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -154,7 +146,7 @@ def rsync(
         bridge.close()
     bridge.join(5.0)
     if process.returncode != 0:
-        if isinstance(bridge.error, ConnectError):
+        if bridge.error is not None:
             bridge.error.host = name
             raise bridge.error
         text = (said + b"\n" + bridge.remote_stderr).decode("utf-8", "replace").strip().splitlines()
@@ -186,12 +178,7 @@ def _communicate(process: subprocess.Popen[bytes], bridge: _Bridge, cancel: Canc
             if cancel.is_set():
                 raise Interrupted("interrupted", host=name) from None
             if bridge.silent.seconds() > silence:
-                raise ConnectError(
-                    f"silent for {round(silence, 1):g} s",
-                    host=name,
-                    kind="lost",
-                    hint="the host hangs, or the link to it is cut",
-                ) from None
+                raise silent(name, silence) from None
     listener.join(2.0)
     return b"".join(said)
 

@@ -65,7 +65,9 @@ _ASK = (
     '*zsh) o=-f; set -- /etc/zsh/zshenv "$HOME/.zshenv" ;; '
     "*) exit 0 ;; esac; "
     'for f in "$@"; do [ -r "$f" ] || continue; echo fleet | timeout 3 "$SHELL" $o -c '
-    """'. "$0" >/dev/null 2>&1; read -r x; [ "$x" = fleet ]' "$f" && continue; echo "FLEET-GUILTY $f"; exit 0; done"""
+    """'. "$0" >/dev/null 2>&1; read -r x; [ "$x" = fleet ]' "$f"; """
+    # 124: not through in time
+    'case $? in 0 | 124) ;; *) echo "FLEET-GUILTY $f"; exit 0 ;; esac; done'
 )
 
 
@@ -113,8 +115,8 @@ class Conversation:
     """What fleet started on a node, and tells over stdin what to do. A context manager; leaving it ends that."""
 
     def __init__(self, session: Session, channel: Channel) -> None:
-        self.host = session.host
-        self._session, self._channel, self._deaf = session, channel, False
+        self.host, self.session = session.host, session
+        self._channel, self._deaf = channel, False
         self._sending = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -157,7 +159,7 @@ class Conversation:
             raise lost(self.host.name)
         if not started:
             eaten = status == EATEN
-            raise stdin_eaten(self._session) if eaten else foreign(self.host.name, said or b"exit status %d" % status)
+            raise stdin_eaten(self.session) if eaten else foreign(self.host.name, said or b"exit status %d" % status)
         return status
 
 

@@ -97,6 +97,7 @@ def main() -> int:
     return 1 if odd else 0
 
 
-with contextlib.suppress(KeyboardInterrupt):
-    sys.exit(main())
-sys.exit(130)
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(130)

@@ -1,7 +1,7 @@
 """`fleet hosts` on the inventories of tests/golden/hosts: a case is a file, adding one adds a test.
 
 A file holds the inventory, then "$ fleet hosts ARGS" lines, each followed by what the command prints: stdout, then
-stderr, then "exit N" where N is not 0. FLEET_GOLDEN_UPDATE=1 writes what is printed now; read the diff.
+stderr, then "exit N" where N is not 0. FLEET_GOLDEN=write writes what is printed now; read the diff.
 """
 
 from __future__ import annotations
@@ -34,6 +34,6 @@ def test_golden(case, tmp_path, monkeypatch, capsys):
         status = f"exit {code}\n" if code else ""
         output = "".join(f"{row.rstrip()}\n" for row in (printed.out + printed.err).splitlines())
         now += f"\n{PROMPT}{line}\n{output}{status}"
-    if os.environ.get("FLEET_GOLDEN_UPDATE"):
+    if os.environ.get("FLEET_GOLDEN") == "write":
         case.write_text(now)
     assert now == case.read_text()

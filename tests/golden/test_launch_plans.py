@@ -1,7 +1,7 @@
 """Plans of `fleet launch`: one file a case in tests/golden/launch. Adding a case is adding a file.
 
 A case is JSON: {"inventory": {...}, "job": {...}, "options": {...}, "facts": {...}, "plan": ... | "error": ...}.
-FLEET_GOLDEN_WRITE=1 writes what comes out today; read the diff before you commit it.
+FLEET_GOLDEN=write writes what comes out today; read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def plan_of(case: dict[str, Any]) -> dict[str, Any]:
 def test_the_plan_is_as_recorded(path: Path) -> None:
     case = json.loads(path.read_text())
     got = plan_of(case)
-    if os.environ.get("FLEET_GOLDEN_WRITE"):
+    if os.environ.get("FLEET_GOLDEN") == "write":
         given = {k: case[k] for k in ("inventory", "job", "options", "facts") if k in case}
         path.write_text(json.dumps({**given, **got}, indent=1) + "\n")
     else:

@@ -1,5 +1,5 @@
 """What people see, at 80, 120 and 200 columns and in a pipe: a file a case in tests/golden/screens, made from fixed
-reports and events by the verbs' own renderers. FLEET_GOLDEN_UPDATE=1 writes what is shown now; look at it.
+reports and events by the verbs' own renderers. FLEET_GOLDEN=write writes what is shown now; look at it.
 
 A live line stands below "~ live" and the moment it is seen at.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import click
 import pytest
 
-from fleet.cli import data, kill_port, launch_summary, setup_ssh, sync, terminal
+from fleet.cli import data, follow, kill_port, setup_ssh, sync, terminal
 from fleet.cli import exec as exec_verb
 from fleet.cli.board import KEYS
 from fleet.cli.context import finish
@@ -286,7 +286,7 @@ def launch_from_its_first_words() -> None:
         seconds=9.0,
     )
     why = "ValueError: learning rate is negative, and this is a message that goes on for longer than a line of eighty"
-    launch_summary.show_summary(
+    follow.show_summary(
         Report(
             "launch",
             (Result("gpu03", False, 1, data={"left": []}),),
@@ -328,7 +328,7 @@ def launch_says_who_and_why() -> None:
     for failure in FAILURES:
         click.echo(f"~ {failure.__name__}")
         shutil.rmtree("runs", ignore_errors=True)
-        launch_summary.show_summary(failure(), LaunchView(GPUS[:4]))
+        follow.show_summary(failure(), LaunchView(GPUS[:4]))
 
 
 def launch_while_it_runs() -> None:
@@ -396,7 +396,7 @@ def test_screens(case: Callable[[], None], shown: Callable[..., str]) -> None:
         alike.setdefault(text, []).append(name)
     now = "\n".join(f"======== {', '.join(names)}\n{text}" for text, names in alike.items())
     path = FOLDER / f"{case.__name__}.txt"
-    if os.environ.get("FLEET_GOLDEN_UPDATE"):
+    if os.environ.get("FLEET_GOLDEN") == "write":
         path.write_text(now)
     assert now == path.read_text()
 

@@ -16,13 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fleet.model import Host
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    with socket.socket() as sock:
-        sock.bind((address, 0))
-        port: int = sock.getsockname()[1]
-        return port
+from tests.free_port import free_port
 
 
 def make_key(file: Path, kind: str = "ed25519") -> None:
@@ -73,11 +67,12 @@ class Sshd:
         binary = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
         assert binary, "these tests need an sshd (Debian: openssh-server)"
         with (self.folder / "log").open("ab") as log:
+            before = self.log().count("Server listening")
             self.process = subprocess.Popen(
                 [binary, "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + 60
-        while "Server listening" not in self.log():
+        deadline = time.monotonic() + 300
+        while self.log().count("Server listening") < before + len(self.addresses):
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.02)
@@ -107,7 +102,7 @@ class Sshd:
             for pid in [*self.children(), self.process.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(300)
 
     def host(self, name: str = "node", address: str | None = None, **fields: object) -> Host:
         return Host(name, address or self.addresses[0], port=self.port, **fields)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class Head:
     def ssh(self) -> Path:
         return self.home / ".ssh"
 
-    def fleet(self, *args: str, timeout: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
+    def fleet(self, *args: str, timeout: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
         env = {"HOME": str(self.home), **options.pop("env", {})}
         # a session of its own: no terminal to ask on, whoever runs the tests
         return subprocess.run(
@@ -73,7 +73,7 @@ class Head:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=300,
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def swap_host_key(lab: VirtualLab, host: str) -> None:
 
 
 def on_terminal(
-    argv: Sequence[str], env: dict[str, str], cwd: Path, dialogue: Sequence[tuple[str, str]], timeout: float = 60
+    argv: Sequence[str], env: dict[str, str], cwd: Path, dialogue: Sequence[tuple[str, str]], timeout: float = 300
 ) -> tuple[int, str]:
     """Run argv on a terminal of its own; for each (text to wait for, answer) type the answer. (status, screen)."""
     pid, fd = pty.fork()

@@ -1,10 +1,8 @@
-"""Builds over real sshd: a real compiler on one host, the wheel on all. FLEET_TEST_DEEPSPEED=1 builds deepspeed
-as users do, for four hosts; without it the compiler is told not to optimize, which halves the time, and two must do."""
+"""Builds over real sshd: a real compiler on one host, the wheel on all. (deepspeed: test_playbooks.py)"""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import sysconfig
 import time
@@ -25,21 +23,12 @@ static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fleetext", "", -1, methods};
 PyMODINIT_FUNC PyInit_fleetext(void) { return PyModule_Create(&module); }
 """
-STEP = """import importlib, torch
-from deepspeed.ops.adam import DeepSpeedCPUAdam
-p = torch.nn.Parameter(torch.ones(1000))
-optimizer = DeepSpeedCPUAdam([p], lr=0.1)
-p.grad = torch.ones_like(p)
-optimizer.step()
-assert importlib.import_module("deepspeed.ops.adam.cpu_adam_op").__file__.startswith("/opt/train/")
-print("stepped to %.3f" % float(p[0]))
-"""
 
 
 @pytest.fixture(scope="module")
 def forge(lab_factory: LabFactory) -> VirtualLab:
     """Hosts with a training environment of their own, and an inventory that names it in ~/own.yaml."""
-    lab = lab_factory(4 if os.environ.get("FLEET_TEST_DEEPSPEED") else 2).enrol()
+    lab = lab_factory(2).enrol()
     site = sysconfig.get_path("purelib")
     for name in lab.names:
         lab.sh(
@@ -72,7 +61,7 @@ def test_a_c_extension_is_built_on_one_host_and_works_on_all(forge: VirtualLab, 
         forge.names[1],
         "--builds-dir",
         str(tmp_path / "builds"),
-        timeout=280,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
@@ -87,7 +76,7 @@ def test_a_c_extension_is_built_on_one_host_and_works_on_all(forge: VirtualLab, 
 
 def test_a_compilers_error_is_the_summary(forge: VirtualLab, tree: Path, tmp_path: Path) -> None:
     (tree / "fleetext.c").write_text(CODE)
-    done = forge.fleet("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"), timeout=280)
+    done = forge.fleet("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"), timeout=300)
     assert done.returncode == 1
     assert "error: 'ANSWER' undeclared" in done.stderr.replace("‘", "'").replace("’", "'").split("error: host")[1]
     assert "the log:" in done.stderr and len(list((tmp_path / "b").glob("*/build.log"))) == 1
@@ -157,7 +146,7 @@ def test_the_gpus_of_the_whole_fleet_decide(forge: VirtualLab, tree: Path, tmp_p
             "--no-install",
             "--builds-dir",
             str(tmp_path / "c"),
-            timeout=280,
+            timeout=300,
         )
         assert built.returncode == 0, built.stdout + built.stderr
         document = json.loads(built.stdout)
@@ -177,50 +166,14 @@ def test_ctrl_c_ends_the_build_with_its_tree(forge: VirtualLab, tree: Path, tmp_
     (tree / "setup.py").write_text("import subprocess; subprocess.run(['sleep', '4711'])\n" + SETUP)
     first = forge.names[0]
     process = forge.popen("-i", "own.yaml", "build", str(tree), "--builds-dir", str(tmp_path / "b"))
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not forge.sh(first, "pgrep -f 'slee[p] 4711'", check=False):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
     process.send_signal(2)
-    _out, err = process.communicate(timeout=60)
+    _out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while forge.sh(first, "pgrep -f 'slee[p] 4711'", check=False) or forge.sh(first, "ls -A ~/.fleet/builds"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-@pytest.mark.timeout(1800)
-def test_the_real_deepspeed_with_its_cpu_adam(forge: VirtualLab, tmp_path: Path) -> None:
-    quick: list[str] = []
-    if not os.environ.get("FLEET_TEST_DEEPSPEED"):
-        forge.inside(
-            forge.names[0],
-            "sh",
-            "-c",
-            "cat > /opt/quick-g++; chmod +x /opt/quick-g++",
-            stdin=b'#!/bin/sh\nexec g++ "$@" -O0 -g0\n',
-        )
-        quick = ["--env", "CXX=/opt/quick-g++"]
-    done = forge.fleet(
-        "-i",
-        "own.yaml",
-        "--json",
-        "build",
-        "deepspeed",
-        "--ops",
-        "cpu_adam",
-        *quick,
-        "--builds-dir",
-        str(tmp_path / "b"),
-        timeout=1700,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (tmp_path / "step").mkdir()
-    (tmp_path / "step" / "step.py").write_text(STEP)
-    forge.fleet("-i", "own.yaml", "sync", str(tmp_path / "step"), "--to", "~/step", check=True)
-    steps = forge.fleet(
-        "-i", "own.yaml", "exec", "--", "env", "DS_ACCELERATOR=cpu", PYTHON, "/root/step/step.py", timeout=280
-    )
-    assert steps.returncode == 0, steps.stderr
-    assert "stepped to 0.900" in steps.stdout

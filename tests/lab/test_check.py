@@ -40,7 +40,7 @@ def test_facts_are_each_hosts_own(ready_lab: VirtualLab) -> None:
         toward = next(i for i in facts["interfaces"] if i["name"] == facts["head_interface"])
         assert ready_lab.address(name) in [address.split("/")[0] for address in toward["addresses"]]
         assert abs(facts["clock"]["offset"]) <= facts["clock"]["uncertainty"] + 0.001, "all hosts have this clock"
-        assert facts["clock"]["uncertainty"] < 1
+        assert facts["clock"]["uncertainty"] < 30
 
 
 @pytest.fixture

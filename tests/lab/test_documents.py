@@ -72,7 +72,7 @@ def test_the_document_is_as_shown(command: str, own_lab: VirtualLab, folder: Pat
     if "init" in words:  # the lab's inventory is its own
         inventory = ("-i", str(folder / "new.yaml"))
         pasted = "".join(f"ssh root@{own_lab.address(name)}\n" for name in own_lab.names)
-    done = own_lab.fleet(*inventory, *words, cwd=folder, stdin=pasted, timeout=250)
+    done = own_lab.fleet(*inventory, *words, cwd=folder, stdin=pasted, timeout=300)
     shown = json.loads(SHOWN[command])
     assert done.returncode == shown.get("exit_code", 0), done.stderr
     *events, document = map(json.loads, done.stdout.splitlines())

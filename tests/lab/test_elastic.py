@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.lab.test_launch import until
+from tests.lab.test_launch import text, until
 from tests.lab.virtual_lab import VirtualLab
 
 SCRIPT = """
@@ -33,15 +33,15 @@ def test_a_node_that_comes_late_is_taken_in(lab: VirtualLab, tmp_path: Path) -> 
     lab.stop_sshd(late)
     try:
         process = lab.popen(*words, cwd=tmp_path)
-        until(lambda: list(tmp_path.glob(f"runs/late-*/{there}/rank*.out")), 120)
+        until(lambda: list(tmp_path.glob(f"runs/late-*/{there}/rank*.out")))
     finally:
         lab.start_sshd(late)
     try:
-        until(lambda: any("of 2" in path.read_text() for path in tmp_path.glob(f"runs/late-*/{late}/rank*.out")), 240)
+        until(lambda: any("of 2" in text(path) for path in tmp_path.glob(f"runs/late-*/{late}/rank*.out")))
     finally:
         lab.sh(there, "touch /root/elastic-over")
         lab.sh(late, "touch /root/elastic-over")
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=300)
     events = [json.loads(line) for line in out.splitlines()]
     assert process.returncode == 0, err
     assert [event["host"] for event in events if event["event"] in ("away", "back")] == [late, late]
@@ -60,15 +60,15 @@ def test_a_node_that_went_is_taken_back(lab: VirtualLab, tmp_path: Path) -> None
 
     def worlds(attempt: str) -> int:
         """How often ranks of the second node have met in a world of two."""
-        return sum("of 2" in path.read_text() for path in tmp_path.glob(f"runs/elastic-*/{attempt}{second}/rank*.out"))
+        return sum("of 2" in text(path) for path in tmp_path.glob(f"runs/elastic-*/{attempt}{second}/rank*.out"))
 
     try:
-        until(lambda: worlds("") == 1, 120)
+        until(lambda: worlds("") == 1)
         lab.sh(second, "pkill -9 fleet-supervise")
-        until(lambda: worlds("attempt0/") == 1 and worlds("") == 1, 180)
+        until(lambda: worlds("attempt0/") == 1 and worlds("") == 1)
     finally:
         lab.sh(first, "touch /root/elastic-over")
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     events = [json.loads(line) for line in out.splitlines()]
     assert process.returncode == 0, err
     told = [(event["event"], event["host"]) for event in events if event["event"] in ("away", "back", "stop")]

@@ -30,6 +30,14 @@ def there(lab: VirtualLab, host: str, folder: str) -> dict[str, str]:
     return {name.removeprefix("./"): digest for digest, name in (line.split("  ") for line in said.splitlines())}
 
 
+def size_of(path: Path) -> int:
+    """0 while it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def get(lab: VirtualLab, *words: str) -> dict[str, Any]:
     return dict(json.loads(lab.fleet("-i", "lab", "--json", "get", *words, check=True).stdout))
 
@@ -56,15 +64,17 @@ def test_a_folder_of_each_host_or_one_tree(lab: VirtualLab, tmp_path: Path) -> N
 def test_an_interrupted_get_goes_on_and_holes_are_not_sent(lab: VirtualLab, tmp_path: Path) -> None:
     lab.enrol()
     host, folder = lab.names[0], tmp_path / "to"
-    lab.sh(host, "rm -rf ~/big && mkdir ~/big && cd ~/big && truncate -s 2G holes && echo end >> holes")
+    lab.sh(host, "rm -rf ~/big && mkdir ~/big && cd ~/big && truncate -s 300M holes && echo end >> holes")
     lab.sh(host, "cd ~/big && head -c 120000000 /dev/urandom > last")
     words = ("-i", "lab", "-w", host, "get", "~/big", "--to", str(folder))
+    lab.fleet("lab", "link", host, "200mbit", check=True)
     staged = folder / ".fleet-get" / host / "tree/last"
     for size in (1_000_000, 40_000_000):
         process = lab.popen(*words)
-        until(lambda size=size: staged.exists() and staged.stat().st_size > size, 300.0)  # type: ignore[misc]
+        until(lambda size=size, process=process: process.poll() is not None or size_of(staged) > size)  # type: ignore[misc]
         process.kill()
         process.communicate()
+    lab.fleet("lab", "link", host, "none", check=True)
     lab.fleet(*words, check=True)
     assert digests(folder / "big") == there(lab, host, "~/big")
     assert (folder / "big/holes").stat().st_blocks * 512 < 1 << 20, "holes stay holes"
@@ -75,10 +85,12 @@ def test_what_a_run_wrote(lab: VirtualLab, tmp_path: Path) -> None:
     lab.enrol()
     for host in lab.names:
         lab.sh(host, "mkdir -p ~/wrote && cd ~/wrote && echo old > old && touch -d '2 days ago' old")
-    line = "test $RANK != 0 || echo weights > best.pt"
+        lab.sh(host, "cd ~/wrote && ln -s old former && touch -h -d '2 days ago' former")
+    line = "test $RANK != 0 || { echo weights > best.pt; ln -s best.pt last.pt; }"
     launched = ("launch", "--engine", "command", "--workdir", "~/wrote", "--name", "wrote", "sh", "-c", line)
     lab.fleet("-i", "lab", *launched, cwd=tmp_path, check=True)
     time.sleep(0.1)
     get(lab, "wrote", "--from", lab.names[0], "--to", str(tmp_path / "back"))
     assert (tmp_path / "back/wrote/best.pt").read_text() == "weights\n"
-    assert [path.name for path in (tmp_path / "back/wrote").iterdir()] == ["best.pt"]
+    assert sorted(path.name for path in (tmp_path / "back/wrote").iterdir()) == ["best.pt", "last.pt"]
+    assert (tmp_path / "back/wrote/last.pt").readlink() == Path("best.pt")

@@ -22,7 +22,7 @@ LISTEN = (
 def listen(lab: VirtualLab, host: str, address: str = "0.0.0.0", how: str = "", before: str = "") -> str:
     """Start a listener in a host; its pid there."""
     line = (
-        f'{before} setsid /usr/bin/python3 -c "$0" {address} {PORT} {how} >/run/up 2>&1 & '
+        f'rm -f /run/up; {before} setsid /usr/bin/python3 -c "$0" {address} {PORT} {how} >/run/up 2>&1 & '
         "until grep -q up /run/up; do sleep 0.02; done"
     )
     lab.inside(host, "sh", "-c", line, LISTEN)

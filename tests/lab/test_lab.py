@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.test_launch import until
 from tests.lab.virtual_lab import LabFactory, VirtualLab, head_env
 
 MARK = "FLEET_LAB_STATE="
@@ -43,11 +44,11 @@ def scratch(tmp_path: Path) -> Iterator[VirtualLab]:
     lab.fleet("lab", "down", check=True)
 
 
-def ssh(lab: VirtualLab, host: str, line: str, timeout: int = 10) -> subprocess.CompletedProcess[str]:
+def ssh(lab: VirtualLab, host: str, line: str, timeout: int = 300) -> subprocess.CompletedProcess[str]:
     """OpenSSH's client with the lab's password, as a witness that is not fleet."""
     if shutil.which("sshpass") is None:
         pytest.fail("sshpass is needed: apt install sshpass")
-    options = ["StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={lab.home}/known_hosts", "ConnectTimeout=3"]
+    options = ["StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={lab.home}/known_hosts", "ConnectTimeout=60"]
     argv = ["sshpass", "-f", str(lab.password_file), "ssh", *(f"-o{o}" for o in [*options, "PubkeyAuthentication=no"])]
     argv += [f"root@{host}", line]
     return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
@@ -220,10 +221,10 @@ def test_cut_is_silent_and_heals(own: VirtualLab) -> None:
         ]
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             try:
-                peer = socket.create_connection((own.address(host), 7007), timeout=5)
+                peer = socket.create_connection((own.address(host), 7007), timeout=300)
                 break
             except ConnectionRefusedError:
                 assert time.monotonic() < deadline
@@ -236,7 +237,7 @@ def test_cut_is_silent_and_heals(own: VirtualLab) -> None:
             with pytest.raises(TimeoutError):
                 peer.recv(9)
             own.fleet("lab", "heal", host, check=True)
-            peer.settimeout(20)
+            peer.settimeout(300)
             assert peer.recv(9) == b"over"
     finally:
         talk.kill()
@@ -244,15 +245,19 @@ def test_cut_is_silent_and_heals(own: VirtualLab) -> None:
 
 
 def test_frozen_accepts_and_says_nothing(own: VirtualLab) -> None:
-    host = own.names[0]
+    host, off = own.names[:2]
     own.fleet("lab", "freeze", host, check=True)
     assert "frozen" in own.fleet("lab", "status").stdout
-    with socket.create_connection((own.address(host), 22), timeout=5) as peer:
+    with socket.create_connection((own.address(host), 22), timeout=300) as peer:
         peer.settimeout(1)
         with pytest.raises(TimeoutError):
             peer.recv(1)
-        own.fleet("lab", "heal", host, check=True)
-        peer.settimeout(20)
+        own.fleet("lab", "kill", off, check=True)
+        healed = own.fleet("lab", "heal", off, host)  # the one that cannot be keeps the other from nothing
+        own.fleet("lab", "up", "2", check=True)
+        own.refresh()
+        assert healed.returncode == 1 and f"host {off}: it is off" in healed.stderr, healed.stderr
+        peer.settimeout(300)
         assert peer.recv(4) == b"SSH-"
 
 
@@ -260,7 +265,7 @@ def test_kill_says_no_goodbye_and_up_brings_the_same_host_back(own: VirtualLab) 
     host, other = own.names[:2]
     key = own.sh(host, "cat /etc/ssh/ssh_host_ed25519_key.pub")
     own.sh(host, "echo old > /root/marker")
-    with socket.create_connection((own.address(host), 22), timeout=5) as peer:
+    with socket.create_connection((own.address(host), 22), timeout=300) as peer:
         assert peer.recv(4) == b"SSH-"
         own.fleet("lab", "kill", host, check=True)
         peer.settimeout(1)
@@ -287,11 +292,11 @@ def test_a_host_outlives_its_sshd(own: VirtualLab) -> None:
     pid = own.hosts[host]["pid"]
     own.stop_sshd(host)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((own.address(host), 22), timeout=5)
+        socket.create_connection((own.address(host), 22), timeout=300)
     own.start_sshd(host)
     assert ssh(own, host, "hostname").stdout.strip() == host
     own.sh(host, "(sleep 0.1 &) ; sleep 0.4")
-    assert own.sh(host, "cat /proc/[0-9]*/stat | awk '$3 == \"Z\"' | wc -l") == "0"  # orphans are collected
+    until(lambda: own.sh(host, "cat /proc/[0-9]*/stat | awk '$3 == \"Z\"' | wc -l") == "0")  # orphans are collected
     own.refresh()
     assert own.hosts[host] == {"address": own.address(host), "pid": pid, "up": True}
     own.swap_host_key(host)
@@ -310,22 +315,23 @@ def test_links_have_their_rate(own: VirtualLab) -> None:
     with subprocess.Popen(argv) as node:
         try:
             own.sh(host, "until grep -q :1B60 /proc/net/tcp; do sleep 0.05; done")
-            with socket.create_connection((own.address(host), 7008), timeout=30) as peer:
+            with socket.create_connection((own.address(host), 7008), timeout=300) as peer:
                 times = [time.monotonic()]
                 peer.sendall(b"x" * 1_250_000)
                 peer.shutdown(socket.SHUT_WR)
-                received = len(peer.recv(1))
-                times.append(time.monotonic())
+                received = 0
                 while chunk := peer.recv(65536):
                     received += len(chunk)
                 times.append(time.monotonic())
         finally:
             node.kill()
     assert received == 1_250_000
-    there, back = times[1] - times[0], times[2] - times[1]
-    assert there > 0.7, "the link to the host is not limited"
-    assert back > 0.7, "the link from the host is not limited"
-    own.fleet("lab", "link", host, "none", check=True)
+    # together: who is held up hears the first byte late
+    assert times[1] - times[0] > 1.5, "the links to and from the host are not limited"
+    done = json.loads(own.fleet("lab", "link", host, "none", "--json", check=True).stdout)
+    nothing = {"exit_status": None, "stdout": "", "stderr": "", "error": None}
+    assert done == {"verb": "lab", "ok": True, "exit_code": 0, "hosts": {host: {"ok": True, **nothing}}}
+    assert own.fleet("lab", "status", check=True).stdout.split("\n")[0].split() == ["host", "address", "pid", "state"]
     assert "tbf" not in own.sh(host, "tc qdisc show dev eth0")
 
 
@@ -369,12 +375,24 @@ def test_down_leaves_nothing_and_twice_is_fine(scratch: VirtualLab) -> None:
     assert len(worlds) >= 16
     before_down = ticks()
     scratch.fleet("lab", "down", check=True)
-    outside.wait(timeout=60)
+    outside.wait(300)
     assert_nothing_left(scratch)
     assert not worlds & all_namespaces(before_down)
     assert not any(name.startswith(cable) for name in interfaces())
     scratch.fleet("lab", "down", check=True)
     assert "not up" in scratch.fleet("lab", "status").stdout
+
+
+def test_labs_are_built_side_by_side(scratch: VirtualLab) -> None:
+    """On a busy machine hosts take a minute to come up: no other lab has to wait for that."""
+    beside = (
+        "import sys; from fleet.lab import names, processes; go = processes.Launch.go\n"
+        "def beside(launch):\n with names.machine_lock(): go(launch)\n"
+        "processes.Launch.go = beside; sys.argv[0] = 'fleet'; from fleet.cli.main import main; main()"
+    )
+    argv = [sys.executable, "-c", beside, "lab", "up", "1"]
+    done = subprocess.run(argv, env=scratch.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_earlier_labs_known_hosts_stays_true(scratch: VirtualLab) -> None:
@@ -389,7 +407,7 @@ def test_an_earlier_labs_known_hosts_stays_true(scratch: VirtualLab) -> None:
 
 def test_a_file_that_a_killed_command_was_writing_is_taken_away(scratch: VirtualLab) -> None:
     scratch.fleet("lab", "up", "1", check=True)
-    (scratch.state_dir / ".state.json.4711.tmp").write_text("half a fi")
+    (scratch.state_dir / "state.json.new").write_text("half a fi")
     scratch.fleet("lab", "down", check=True)
     assert_nothing_left(scratch)
 
@@ -401,7 +419,7 @@ def test_up_killed_at_any_moment(scratch: VirtualLab, seed: int) -> None:
     up = scratch.popen("lab", "up", "8")
     time.sleep(moment)
     up.kill()
-    up.communicate(timeout=90)
+    up.communicate(timeout=300)
     if seed % 2:
         again = scratch.fleet("lab", "up", "3", "--json", check=True)
         hosts = json.loads(again.stdout)["hosts"]
@@ -414,7 +432,7 @@ def test_up_killed_at_any_moment(scratch: VirtualLab, seed: int) -> None:
 
 def test_ctrl_c_clears_up(scratch: VirtualLab) -> None:
     up = scratch.popen("lab", "up", "200")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         up.send_signal(signal.SIGSTOP)  # looking takes longer than bringing up, where there are many processes
         if len(processes_of(scratch)) >= 3:
@@ -423,7 +441,7 @@ def test_ctrl_c_clears_up(scratch: VirtualLab) -> None:
         time.sleep(0.05)
     up.send_signal(signal.SIGINT)
     up.send_signal(signal.SIGCONT)
-    _, err = up.communicate(timeout=120)
+    _, err = up.communicate(timeout=300)
     assert up.returncode == 130, err
     assert b"Traceback" not in err
     assert_nothing_left(scratch)
@@ -464,7 +482,7 @@ def test_sixty_four_hosts(scratch: VirtualLab) -> None:
     hosts = json.loads(scratch.fleet("lab", "up", "64", "--json", check=True).stdout)["hosts"]
     assert len({host["address"] for host in hosts.values()}) == 64
     for host in hosts.values():
-        with socket.create_connection((host["address"], 22), timeout=10) as peer:
+        with socket.create_connection((host["address"], 22), timeout=300) as peer:
             assert peer.recv(4) == b"SSH-"
     last = list(hosts)[-1]
     assert ssh(scratch, last, f"getent hosts {next(iter(hosts))}").returncode == 0

@@ -77,7 +77,9 @@ def background(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subp
     def run(*args: str, folder: Path = tmp_path, count: int = 8) -> subprocess.Popen[bytes]:
         process = ready.popen(*COMMON, *args, cwd=folder)
         started.append(process)
-        until(lambda: len([p for p in folder.glob("runs/*-*/*/rank*.out") if p.stat().st_size]) >= count)
+        outs = "runs/*-*/*/rank*.out"
+        until(lambda: len([p for p in folder.glob(outs) if p.stat().st_size]) >= count or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         return process
 
     yield run
@@ -87,16 +89,25 @@ def background(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subp
         process.communicate()
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
 
 
+def text(path: Path) -> str:
+    """What a log has; "" where another attempt sets it aside just now."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
 def summary(folder: Path) -> dict[str, Any]:
     (path,) = folder.glob("runs/*-*/summary.json")
-    return json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -136,7 +147,7 @@ def test_the_first_failure_ends_all_and_is_named(
     assert ("RuntimeError: boom 5" in (first["traceback"] or "")) == (how == "raise")
     assert done.stderr.count("RuntimeError: boom 5") == done.stderr.count("Traceback (most") == (how == "raise")
     (failed,) = [e for e in events(tmp_path, "rank") if e["rank"] == 5]
-    assert events(tmp_path, "summary")[0]["time"] - failed["time"] < 5
+    assert events(tmp_path, "summary")[0]["time"] - failed["time"] < 200, "they would go on for 600 s"
     assert left_on(ready, tmp_path) == {}
 
 
@@ -153,7 +164,7 @@ def test_another_run_on_the_same_nodes_goes_on(
     assert (tmp_path / "runs/latest").samefile(next((tmp_path / "runs").glob("*-*")))
     assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 4
     other.send_signal(signal.SIGINT)
-    assert other.wait(60) == 130
+    assert other.wait(300) == 130
     assert left_on(ready, tmp_path / "other") == {}
 
 
@@ -204,19 +215,23 @@ def test_every_byte_is_on_the_head(launch: Launch, tmp_path: Path) -> None:
 def test_a_dropped_connection_costs_no_line(
     transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--transport", transport, "./s.py", "ticks", "500")
+    process = background("--transport", transport, "./s.py", "ticks", "1500")
+
+    def dropped() -> bool:
+        drop = ready.inside(ready.names[1], "pkill", "-f", "^sshd: root@notty", check=False)
+        return drop.returncode == 0 or process.poll() is not None
+
     for _ in range(2):
-        # on a busy machine the connection after the first cut may take its time
-        drop = "for i in $(seq 100); do pkill -f '^sshd: root@notty' && exit; sleep 0.1; done; exit 1"
-        ready.sh(ready.names[1], drop)
-        time.sleep(1.0)
-    assert process.wait(60) == 0
+        until(dropped)  # on a busy machine the connection after the first cut takes its time, or the run ends before
+        until(lambda: events(tmp_path, "resumed") or process.poll() is not None)
+    assert process.wait(300) == 0
     for path in tmp_path.glob("runs/*-*/*/rank*.out"):
-        assert path.read_text() == "".join(f"tick {i}\n" for i in range(500))
-    assert events(tmp_path, "dropped") and events(tmp_path, "resumed")
+        assert path.read_text() == "".join(f"tick {i}\n" for i in range(1500))
+    breaks = events(tmp_path, "dropped")
+    assert breaks and all(event["reason"] for event in breaks) and events(tmp_path, "resumed"), breaks
 
 
-@pytest.mark.parametrize("how, times, grace", [("sleep", 1, "90"), ("stubborn", 1, "2"), ("stubborn", 2, "90")])
+@pytest.mark.parametrize("how, times, grace", [("sleep", 1, "900"), ("stubborn", 1, "2"), ("stubborn", 2, "900")])
 def test_ctrl_c_ends_all(
     how: str,
     times: int,
@@ -226,48 +241,52 @@ def test_ctrl_c_ends_all(
     tmp_path: Path,
 ) -> None:
     process = background("--grace", grace, "./s.py", how, "-1")
-    for _ in range(times):
+    for before in range(times):  # one that comes before the last was heard is the same
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    assert process.wait(60) == 130
+        until(lambda before=before: len(events(tmp_path, "stop")) > before or process.poll() is not None)  # type: ignore[misc]
+    assert process.wait(300) == 130
     assert left_on(ready, tmp_path) == {} and summary(tmp_path)["first_failure"] is None
 
 
 def test_a_killed_head_costs_the_nodes_their_lease(
     background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--lease", "4", "./s.py", "sleep", "-1")
+    process = background("--lease", "12", "./s.py", "sleep", "-1")
     process.kill()
     process.wait()
-    assert len(left_on(ready, tmp_path)) == 4
-    until(lambda: not left_on(ready, tmp_path), 60)
+    until(lambda: not left_on(ready, tmp_path))
+    (run,) = [path.name for path in tmp_path.glob("runs/*-*")]
+    for host in ready.names:
+        status = json.loads(ready.sh(host, f"cat ~/.fleet/runs/{run}/status.json"))
+        assert status["cause"] == "lease", status  # so they lived on for as long
 
 
 @pytest.mark.parametrize("how, transport", [("cut", "ssh"), ("freeze", "ssh"), ("cut", "openssh")])
 def test_a_silent_node_is_named_and_cleaned_when_it_is_back(
     how: str, transport: str, background: Callable[..., subprocess.Popen[bytes]], ready: VirtualLab, tmp_path: Path
 ) -> None:
-    process = background("--transport", transport, "--node-timeout", "4", "--grace", "2", "./s.py", "ticks", "2000")
+    limits = ("--node-timeout", "10", "--lease", "900", "--grace", "2")
+    process = background("--transport", transport, *limits, "./s.py", "ticks", "-1")
     victim = ready.names[3]
     began = time.monotonic()
     try:
         ready.fleet("lab", how, victim, check=True)
-        assert process.wait(100) == 122
-        assert time.monotonic() - began < 4 + 60  # the lease is 120 s
+        assert process.wait(300) == 122
+        assert time.monotonic() - began < 600  # the lease is 900 s
         first = summary(tmp_path)["first_failure"]
         assert (first["what"], first["host"]) == ("node", victim)
         assert set(left_on(ready, tmp_path)) <= {victim}
         assert summary(tmp_path)["incomplete_logs"] == [victim]
     finally:
         ready.fleet("lab", "heal", victim, check=True)
-    # long before the lease of 120 s is over
+    # long before the lease of 900 s is over
     until(lambda: not left_on(ready, tmp_path))
-    until(lambda: events(tmp_path, "cleaned"), 30)
+    until(lambda: events(tmp_path, "cleaned"))
     assert events(tmp_path, "cleaned")[0]["complete"]
     (run,) = tmp_path.glob("runs/*-*")
     for log in (run / victim).glob("rank*.out"):
         assert ready.sh(victim, f"sha256sum < ~/.fleet/runs/{run.name}/{log.name}").split()[0] == sha256(log)
-    until(lambda: summary(tmp_path)["incomplete_logs"] == [], 60)
+    until(lambda: summary(tmp_path)["incomplete_logs"] == [])
 
 
 def preflight_refuses(done: subprocess.CompletedProcess[str], tmp_path: Path, code: int, *said: str) -> None:
@@ -314,7 +333,7 @@ def test_an_unreachable_host_starts_nothing(launch: Launch, ready: VirtualLab, t
     try:
         began = time.monotonic()
         done = launch("./s.py", "sleep", "-1")
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 250
         last = json.loads(launch("--json", "./s.py", "sleep", "-1").stdout.splitlines()[-1])
     finally:
         ready.start_sshd(ready.names[2])
@@ -323,22 +342,23 @@ def test_an_unreachable_host_starts_nothing(launch: Launch, ready: VirtualLab, t
     preflight_refuses(done, tmp_path, 122, ready.names[2], "nothing was started")
 
 
-def test_a_full_disk_on_the_head_pauses_logs_and_loses_none(
-    background: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    disk = tmp_path / "runs"
+def test_a_full_disk_on_the_head_pauses_logs_and_loses_none(ready: VirtualLab, tmp_path: Path) -> None:
+    disk, told = tmp_path / "runs", tmp_path / "told"  # its events may have no room, either
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
+    with told.open("wb") as stderr:
+        words = (*COMMON, "./s.py", "flood", "20000")
+        process = ready.popen(*words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=stderr)
     try:
-        process = background("./s.py", "flood", "20000", count=1)
-        until(lambda: events(tmp_path, "blocked") or process.poll() is not None)
+        until(lambda: b"logs cannot be written here" in told.read_bytes() or process.poll() is not None)
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0, told.read_bytes()[-3000:]
         for path in tmp_path.glob("runs/*-*/*/rank*.out"):
             assert path.read_bytes().endswith(b"line 19999\rbar \xff\xfe\nno newline at the end")
         assert events(tmp_path, "unblocked") and events(tmp_path, "summary")
         assert summary(tmp_path)["incomplete_logs"] == []
     finally:
+        process.kill()
         subprocess.run(["umount", "-l", disk], check=True)
 
 

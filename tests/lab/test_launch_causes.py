@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.test_launch import (  # noqa: F401 (fixtures)
+    COMMON,
     Launch,
     background,
     events,
@@ -36,12 +38,12 @@ def owners(lab: VirtualLab, host: str, folder: Path) -> tuple[str, str]:
 
 def ended(process: subprocess.Popen[bytes], folder: Path, lab: VirtualLab) -> tuple[int, dict[str, Any]]:
     """The exit code and the first failure, on screen, in the summary and in the events alike."""
-    said = process.communicate(timeout=60)[1].decode()
+    said = process.communicate(timeout=300)[1].decode()
     first = summary(folder)["first_failure"]
     assert f"failed: {first['message']}" in said and f"hint: {first['hint'].split(chr(39))[0]}" in said, said
     assert events(folder, "summary")[0]["first_failure"] == first
     assert first["exit_code"] == process.returncode
-    until(lambda: not left_on(lab, folder), 30)
+    until(lambda: not left_on(lab, folder))
     return process.returncode, first
 
 
@@ -63,13 +65,13 @@ def test_the_last_node_falls_silent(ready: VirtualLab, tmp_path: Path) -> None: 
         line = "cat > /tmp/half.sh && chmod +x /tmp/half.sh"
         ready.inside(host, "sh", "-c", line, stdin=b'#!/bin/sh\n[ "$RANK" = 0 ] && exit 0\nexec sleep 600\n')
     words = ("-i", "lab", "-w", f"{first},{second}", "launch", "--nproc-per-node", "1", "--lease", "900")
-    process = ready.popen(*words, "--node-timeout", "5", "--workdir", "/tmp", "/tmp/half.sh", cwd=tmp_path)
+    process = ready.popen(*words, "--node-timeout", "20", "--workdir", "/tmp", "/tmp/half.sh", cwd=tmp_path)
     try:
         until(
             lambda: any(event["host"] == first and event["state"] == "exited" for event in events(tmp_path, "status"))
         )
         ready.fleet("lab", "freeze", second, check=True)
-        said = process.communicate(timeout=200)[1].decode()
+        said = process.communicate(timeout=300)[1].decode()
     finally:
         process.kill()
         ready.fleet("lab", "heal", second, check=True)
@@ -96,16 +98,16 @@ def test_a_supervisor_that_is_told_to_stop(background: Background, ready: Virtua
 
 
 def test_a_lease_that_ran_out(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
-    process = background("--lease", "2", "./s.py", "sleep", "-1")
+    process = background("--lease", "6", "./s.py", "sleep", "-1")
     os.kill(process.pid, signal.SIGSTOP)
-    until(lambda: not left_on(ready, tmp_path), 15)
+    until(lambda: not left_on(ready, tmp_path))
     os.kill(process.pid, signal.SIGCONT)
     code, first = ended(process, tmp_path, ready)
-    assert (code, first["what"]) == (124, "lease") and "nothing of this machine for 2 s" in first["message"], first
+    assert (code, first["what"]) == (124, "lease") and "nothing of this machine for 6 s" in first["message"], first
 
 
 def test_this_machines_own_link(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
-    process = background("--node-timeout", "4", "--lease", "8", "./s.py", "sleep", "-1")
+    process = background("--node-timeout", "10", "--lease", "20", "./s.py", "sleep", "-1")
     try:
         ready.fleet("lab", "cut", *ready.names, check=True)
         until(lambda: list(tmp_path.glob("runs/*-*/summary.json")))
@@ -127,20 +129,27 @@ def test_a_full_disk_on_a_node(launch: Launch, ready: VirtualLab, tmp_path: Path
     assert "the disk of ~/.fleet/runs is full there" in first["message"] and f"-w {victim}" in first["hint"], first
 
 
-def test_a_rank_that_left_early_is_named(launch: Launch, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
-    line = 'test $RANK = 0 && exit 0; sleep 1; test $RANK = 3 || sleep 60; echo "Connection closed by peer" >&2; exit 9'
-    done = launch("sh", "-c", line)
+def test_a_rank_that_left_early_is_named(ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
+    line = (
+        "test $RANK = 0 && exit 0; test $RANK = 3 || sleep 1000; until [ -e /root/left ]; do sleep 0.1; done; "
+        'echo "Connection closed by peer" >&2; exit 9'
+    )
+    process = ready.popen(*COMMON, "sh", "-c", line, cwd=tmp_path)
+    until(lambda: events(tmp_path, "rank") or process.poll() is not None)
+    ready.sh(ready.names[1], "touch /root/left")
+    said = process.communicate(timeout=300)[1].decode()
+    ready.sh(ready.names[1], "rm /root/left")
     first = summary(tmp_path)["first_failure"]
-    assert done.returncode == 9 and first["rank"] == 3
+    assert process.returncode == 9 and first["rank"] == 3, said
     assert first["left_early"]["rank"] == 0 and first["left_early"]["host"] == ready.names[0]
     assert f"rank 0 on {ready.names[0]} had ended with exit code 0" in first["hint"] and first["why"] in first["hint"]
 
 
 # a rank that puts itself into a cgroup of 64 MiB, whichever kind of them this kernel has, and asks for more
 OUT_OF_MEMORY = """
-test $RANK = 2 || exec sleep 60
+test $RANK = 2 || exec sleep 1000
 mkdir -p /root/cgroup && mount -t cgroup -o memory none /root/cgroup || mount -t cgroup2 none /root/cgroup
-mkdir -p /root/cgroup/fleet-oom && cd /root/cgroup/fleet-oom
+mkdir -p /root/cgroup/oom-$(hostname) && cd /root/cgroup/oom-$(hostname)  # all hosts of this machine see it
 echo 67108864 > memory.limit_in_bytes || echo 67108864 > memory.max
 echo $$ > cgroup.procs
 exec python3 -c "rows = b'1' * (1 << 30)"
@@ -153,7 +162,7 @@ def test_the_kernels_word_for_a_rank_that_had_no_memory(launch: Launch, ready: V
         done = launch("sh", "-c", OUT_OF_MEMORY)
         first = summary(tmp_path)["first_failure"]
     finally:
-        ready.sh(victim, "rmdir /root/cgroup/fleet-oom; umount /root/cgroup")
+        ready.sh(victim, "rmdir /root/cgroup/oom-$(hostname); umount /root/cgroup")
     assert (done.returncode, first["rank"]) == (137, 2), first
     assert "out of memory: the kernel killed python3, the limit of its cgroup was reached" in first["why"]
     assert (
@@ -173,7 +182,7 @@ def test_a_host_key_that_changed_meanwhile(background: Background, ready: Virtua
     try:
         ready.swap_host_key(victim)
         ready.sh(victim, "pkill -f '^sshd: root@'")
-        code = process.wait(60)
+        code = process.wait(300)
         first, said = summary(tmp_path)["first_failure"], process.communicate()[1].decode()
         after = ready.sh(victim, key)
     finally:
@@ -184,12 +193,12 @@ def test_a_host_key_that_changed_meanwhile(background: Background, ready: Virtua
     for text in (first["message"], events(tmp_path, "lost")[0]["message"], said):
         assert before in text and after in text and victim in text, text
     assert events(tmp_path, "lost")[0]["kind"] == "host-key" and "--replace-key" in first["hint"]
-    until(lambda: not left_on(ready, tmp_path), 30)
+    until(lambda: not left_on(ready, tmp_path))
 
 
 def test_a_node_that_lets_nobody_in_again(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811
     victim = ready.names[1]
-    process = background("--node-timeout", "4", "--lease", "10", "./s.py", "sleep", "-1")
+    process = background("--node-timeout", "10", "--lease", "25", "./s.py", "sleep", "-1")
     ready.stop_sshd(victim)
     try:
         ready.sh(victim, "pkill -9 -f '^sshd: root@notty'")
@@ -197,4 +206,4 @@ def test_a_node_that_lets_nobody_in_again(background: Background, ready: Virtual
     finally:
         ready.start_sshd(victim)
     assert (code, first["what"], first["host"]) == (122, "node", victim)
-    assert "silent for 4 s: " in first["message"] and "port 22 refused the connection" in first["message"], first
+    assert re.search(r"silent for \d+ s: .*port 22 refused the connection", first["message"]), first

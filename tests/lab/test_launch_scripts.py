@@ -104,7 +104,7 @@ def test_a_second_launch_goes_on(lab: VirtualLab, tmp_path: Path, script: str, o
     try:
         for epochs in ("0 2", "2 4"):
             launch = ["launch", *options, "--name", f"from{epochs[0]}", "train.py", "2"]
-            done = lab.fleet(*where, *launch, cwd=tmp_path, timeout=280)
+            done = lab.fleet(*where, *launch, cwd=tmp_path, timeout=300)
             assert done.returncode == 0, done.stderr
             said = [path.read_text() for path in tmp_path.glob(f"runs/from{epochs[0]}-*/*/rank*.out")]
             assert said == [f"epochs {epochs}\n"] * 3

@@ -23,7 +23,8 @@ def head(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> H
     forget_all(lab)
     for name in (miser, dropbear):
         lab.stop_sshd(name)
-    lab.sh(miser, "/usr/sbin/sshd -E /var/log/sshd.log -o MaxSessions=1 -o MaxAuthTries=1")
+    miserly = "/usr/sbin/sshd -E /var/log/sshd.log -o MaxSessions=1 -o MaxAuthTries=1"
+    lab.sh(miser, f"{miserly}; while [ ! -e /run/sshd.pid ]; do sleep 0.02; done")
     assert shutil.which("dropbear", path="/usr/sbin:/usr/bin:/sbin"), "Debian: dropbear-bin"
     lab.sh(dropbear, "mkdir -p /etc/dropbear; dropbear -R -E -P /run/dropbear.pid >/var/log/dropbear.log 2>&1")
     home = tmp_path_factory.mktemp("odd")
@@ -59,7 +60,7 @@ def test_from_a_password_to_every_pair_and_every_verb(head: Head) -> None:
 
 def test_dropbears_channels_that_close_at_once_are_opened_again(head: Head) -> None:
     name = head.lab.names[1]
-    made = SshTransport(ConnectOptions(10), home=head.home)
+    made = SshTransport(ConnectOptions(120), home=head.home)
     host, lost = Host(name, head.lab.address(name), user="root"), 0
     session = made.connect(host, Cancel())
     for _ in range(15):  # without a second try about every third fails
@@ -71,7 +72,7 @@ def test_dropbears_channels_that_close_at_once_are_opened_again(head: Head) -> N
             lost += 1
             session = made.connect(host, Cancel())
             continue
-        assert channel.recv(5) == b"hi\n"
+        assert channel.recv(120) == b"hi\n"
         channel.close()
     session.close()
     made.close()

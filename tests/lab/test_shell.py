@@ -13,7 +13,7 @@ from tests.lab.virtual_lab import VirtualLab
 def answers(port: int) -> bytes:
     try:
         with socket.create_connection(("127.0.0.1", port), 2) as link:
-            link.settimeout(5)
+            link.settimeout(60)
             return link.recv(8)
     except OSError:
         return b""
@@ -28,7 +28,7 @@ def test_a_shell_and_a_port_of_one_host(lab: VirtualLab) -> None:
     typed = "tty && hostname; exit 3\n"
     run = subprocess.run(
         ["script", "-qec", at_terminal.replace("fleet", lab.program, 1), "/dev/null"],
-        env=lab.env, cwd=lab.home, input=typed, capture_output=True, text=True, timeout=60, check=False,
+        env=lab.env, cwd=lab.home, input=typed, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 3 and "/dev/pts/" in run.stdout and host in run.stdout, run.stdout
 
@@ -39,7 +39,7 @@ def test_a_shell_and_a_port_of_one_host(lab: VirtualLab) -> None:
     process = lab.popen("-i", "lab", "forward", host, f"22:{port}")
     until(lambda: answers(port) == b"SSH-2.0-")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=90) and process.returncode == 0
+    assert process.communicate(timeout=300) and process.returncode == 0
     assert answers(port) == b""
 
     lab.swap_host_key(other)

@@ -57,18 +57,18 @@ def ready(lab: VirtualLab) -> Iterator[VirtualLab]:
 
 def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) -> None:
     words = ("--detach", "--nproc-per-node", "1", "--python", sys.executable, "--workdir", "~/hangs", "dead.py")
-    ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, check=True, timeout=200)
-    until(lambda: [p for p in tmp_path.glob("runs/*-*/*/rank3.out") if "step 1" in p.read_text()], 200)
+    ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, check=True, timeout=300)
+    until(lambda: [p for p in tmp_path.glob("runs/*-*/*/rank3.out") if "step 1" in p.read_text()])
     other = tmp_path / "another head"
     other.mkdir()
 
     def dead() -> bool:
         nonlocal said
-        said = json.loads(ready.fleet("-i", "lab", "stacks", "--json", cwd=other, check=True, timeout=200).stdout)
+        said = json.loads(ready.fleet("-i", "lab", "stacks", "--json", cwd=other, check=True, timeout=300).stdout)
         return said["summary"].startswith("ranks 0-2 in all_reduce")
 
     said: dict[str, object] = {}
-    until(dead, 200)
+    until(dead)
     assert str(said["summary"]).startswith("ranks 0-2 in all_reduce (dead.py:12); rank 3 on "), said["summary"]
     assert str(said["summary"]).endswith(f"{ready.names[3]} in DataLoader (dead.py:11)"), said["summary"]
     (shown,) = [json.loads(block.text) for block in BLOCKS if '{"verb": "stacks"' in block.text]
@@ -76,8 +76,10 @@ def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) ->
     by = {name: told["ranks"][0]["by"] for name, told in said["hosts"].items()}  # type: ignore[attr-defined]
     usual = "py-spy" if PY_SPY else "faulthandler"
     assert by == {name: "faulthandler" if name == ready.names[1] else usual for name in ready.names}
-    shown = ready.fleet("-i", "lab", "stacks", "--rank", "3", "--no-native", cwd=other, check=True, timeout=200).stdout
+    shown = ready.fleet("-i", "lab", "stacks", "--rank", "3", "--no-native", cwd=other, check=True, timeout=300).stdout
     assert "in DataLoader (dead.py:11)" in shown and "_next_data" in shown and "all_reduce" not in shown, shown
+    none = ready.fleet("-i", "lab", "stacks", "--rank", "7", cwd=other, timeout=300)
+    assert none.returncode == 2 and "has no rank 7\n  hint: it has ranks 0-3\n" in none.stderr, none.stderr
     (run,) = json.loads(ready.fleet("-i", "lab", "ps", "--json", cwd=other, check=True).stdout)["runs"]
     assert (run["state"], run["ranks_ended"]) == ("running", 0), "nothing came of it"
     ready.fleet("-i", "lab", "stop", run["run"], "--grace", "1", cwd=other, check=True)
@@ -86,12 +88,12 @@ def test_a_deadlock_names_the_odd_rank_out(ready: VirtualLab, tmp_path: Path) ->
 
 
 def test_a_run_that_hangs_is_told_with_its_stacks_and_started_again(ready: VirtualLab, tmp_path: Path) -> None:
-    words = ("--stall-timeout", "3", "--grace", "1", "--workdir", "~/hangs", "--engine", "command")
+    words = ("--stall-timeout", "12", "--grace", "1", "--workdir", "~/hangs", "--engine", "command")
     launch = ("-i", "lab", "launch", *words, "--nproc-per-node", "2")
-    done = ready.fleet(*launch, "--max-restarts", "1", "./once", cwd=tmp_path, timeout=200)
+    done = ready.fleet(*launch, "--max-restarts", "1", "./once", cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     (stalled,), (stacks,), (restart,) = (events(tmp_path, name) for name in ("stalled", "stacks", "restart"))
-    assert 3 <= stalled["seconds"] < 60 and stalled["ranks"] == list(range(8))
+    assert 12 <= stalled["seconds"] < 200 and stalled["ranks"] == list(range(8))
     (odd,) = [place for place in stacks["places"] if place["odd"]]
     assert (odd["ranks"], odd["hosts"]) == ([5], [ready.names[2]])
     assert (restart["what"], restart["rank"], restart["exit_code"]) == ("stalled", 5, 124)
@@ -101,5 +103,5 @@ def test_a_run_that_hangs_is_told_with_its_stacks_and_started_again(ready: Virtu
     assert not left_on(ready, tmp_path)
 
     (tmp_path / "again").mkdir()
-    ended = ready.fleet(*launch, "./once", cwd=tmp_path / "again", timeout=200)
-    assert ended.returncode == 124 and "failed: no rank wrote anything for 3 s (--stall-timeout)" in ended.stderr
+    ended = ready.fleet(*launch, "./once", cwd=tmp_path / "again", timeout=300)
+    assert ended.returncode == 124 and "failed: no rank wrote anything for 12 s (--stall-timeout)" in ended.stderr

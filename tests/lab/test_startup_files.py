@@ -60,7 +60,7 @@ def test_a_forced_command_is_named(rc: tuple[VirtualLab, str], command: str) -> 
     lab, host = rc
     lab.sh(host, f"""sed -i 's/^/command="{command}" /' /root/.ssh/authorized_keys""")
     for args in (["exec", "--", "true"], ["setup-ssh"]):
-        done = lab.fleet("-i", "lab", *args, timeout=200)
+        done = lab.fleet("-i", "lab", *args, timeout=300)
         assert done.returncode == 122, done.stdout + done.stderr
         assert "command= in authorized_keys" in " ".join(done.stderr.split()) or command == "yes", done.stderr
         assert "the login shell did not start" in done.stderr or "something else answers" in done.stderr

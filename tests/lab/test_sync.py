@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -114,9 +115,11 @@ def test_two_syncs_to_one_place(breakable: VirtualLab, source: Path) -> None:
     for i in range(400):
         (source / f"f{i}").write_text(str(i))
     processes = [breakable.popen("-i", "lab", "sync", str(source), "--to", "~/twice") for _ in range(2)]
-    for process in processes:
-        _out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
+    said = [process.communicate(timeout=300)[1].decode() for process in processes]
+    # on a busy machine the first may take longer than the second waits: that one is refused then, on every host
+    ended = sorted(process.returncode for process in processes)
+    assert ended in ([0, 0], [0, 123]), said
+    assert ended == [0, 0] or sum(err.count("another sync to the same folder") for err in said), said
     assert len({digest(breakable, n, "/root/twice") for n in breakable.names}) == 1
 
 
@@ -125,11 +128,13 @@ def test_a_host_cut_off_in_the_middle(breakable: VirtualLab, source: Path) -> No
     (source / "severed").write_bytes(os.urandom(20 << 20))
     breakable.fleet("lab", "link", victim, "8mbit", check=True)
     process = breakable.popen("-i", "lab", "--json", "sync", str(source), "--to", "~/cut")
-    arrives = "find /root -name '*severed*' -size +64k | grep -q ."
-    breakable.sh(victim, f"for i in $(seq 500); do {arrives} && exit; sleep 0.1; done; exit 1")
+    deadline = time.monotonic() + 300
+    while not breakable.sh(victim, "find /root -name '*severed*' -size +64k", check=False):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.1)
     breakable.fleet("lab", "cut", victim, check=True)
     try:
-        out, _err = process.communicate(timeout=90)
+        out, _err = process.communicate(timeout=300)
     finally:
         breakable.fleet("lab", "heal", victim, check=True)
         breakable.fleet("lab", "link", victim, "none", check=True)

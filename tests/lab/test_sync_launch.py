@@ -7,35 +7,27 @@ import json
 import os
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.lab.test_launch import until
 from tests.lab.virtual_lab import VirtualLab
 
-FILES = 3000
-# Kills whoever holds the lock of the sync to ~/half as soon as the first new file has its place.
-KILLER = """
-import glob, os, signal, time
-until = time.monotonic() + 60
-lock, holders = "/root/.half.fleet-sync/lock", []
-while not holders and time.monotonic() < until:
-    for fd in glob.glob("/proc/[0-9]*/fd/*"):
-        try:
-            if os.readlink(fd) == lock:
-                holders.append(int(fd.split("/")[2]))
-        except OSError:
-            pass
-while time.monotonic() < until:
-    try:
-        if open("/root/half/f0000").read() == "new":
-            break
-    except OSError:
-        pass
-for pid in holders:
-    os.kill(pid, signal.SIGKILL)
+FILES = 300
+# in a node's python3: ends a program of fleet, as SIGKILL does, that has given half of the files their places
+ENDED_HALF_WAY = """
+import os, re, sys
+
+def look(event, told, places=[]):
+    if event == "os.rename" and re.match(b"f[0-9]{4}$", os.path.basename(os.fsencode(told[1]))):
+        places.append(told[1])
+        if len(places) > %d:
+            os.kill(os.getpid(), 9)
+
+sys.addaudithook(look)
 """
 
 
@@ -54,7 +46,7 @@ def stuck(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a head whose rsync never comes to an end."""
     (tmp_path / "bin").mkdir()
     stub = tmp_path / "bin/rsync"
-    stub.write_text(f"#!/bin/sh\necho $$ >>{stub}.pids\nexec sleep 300\n")
+    stub.write_text(f"#!/bin/sh\necho $$ >>{stub}.pids\nexec sleep 1000\n")
     stub.chmod(0o755)
     yield {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
     for pid in map(int, (tmp_path / "bin/rsync.pids").read_text().split()):
@@ -71,10 +63,8 @@ def hang(lab: VirtualLab, source: Path, to: str, env: dict[str, str]) -> subproc
     (source / "large").write_bytes(os.urandom(2 << 20))
     process = lab.popen("-i", "lab", "sync", str(source), "--to", to, env=env)
     pids = Path(env["PATH"].split(":")[0], "rsync.pids")
-    until = time.monotonic() + 60
-    while not (pids.exists() and len(pids.read_text().split()) == len(lab.names)) and time.monotonic() < until:
-        assert process.poll() is None
-        time.sleep(0.05)
+    until(lambda: pids.exists() and len(pids.read_text().split()) == len(lab.names) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
     return process
 
 
@@ -85,13 +75,19 @@ def test_a_node_whose_sync_was_killed_between_two_renames(ready_lab: VirtualLab,
     for i in range(FILES):
         (source / f"f{i:04}").write_text("new")
     victim = ready_lab.names[2]
-    enter = ["nsenter", "-t", str(ready_lab.hosts[victim]["pid"]), "-a", "/usr/bin/python3", "-c", KILLER]
-    with subprocess.Popen(enter) as killer:
+    real = ready_lab.sh(
+        victim, "readlink -f /usr/bin/python3; cp -P /usr/bin/python3 /root/python3; rm /usr/bin/python3"
+    )
+    hooked = f"""#!/bin/sh\nexec {real} -I -S -c "exec(open('/root/hook').read());$4"\n"""
+    ready_lab.inside(victim, "sh", "-c", "cat > /root/hook", stdin=(ENDED_HALF_WAY % (FILES // 2)).encode())
+    ready_lab.inside(victim, "sh", "-c", "cat > /usr/bin/python3; chmod +x /usr/bin/python3", stdin=hooked.encode())
+    try:
         done = ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/half")
-        killer.wait(60)
+    finally:
+        ready_lab.sh(victim, "mv /root/python3 /usr/bin/python3; rm /root/hook")
     assert done.returncode == 1 and victim in done.stderr, done.stderr
     mixture = ready_lab.sh(victim, "cat /root/half/f* | grep -o new | wc -l")
-    assert 0 < int(mixture) < FILES
+    assert int(mixture) == FILES // 2, done.stderr
 
     refused = launch(ready_lab, tmp_path, "~/half")
     assert refused.returncode == 123, refused.stderr
@@ -103,7 +99,8 @@ def test_a_node_whose_sync_was_killed_between_two_renames(ready_lab: VirtualLab,
     assert checked.returncode == 123 and f"{victim}: a sync to /root/half was interrupted" in checked.stdout
 
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/half", check=True)
-    assert launch(ready_lab, tmp_path, "~/half").returncode == 0
+    again = launch(ready_lab, tmp_path, "~/half")
+    assert again.returncode == 0, again.stderr
 
 
 def test_hosts_that_the_last_sync_did_not_reach(ready_lab: VirtualLab, source: Path, tmp_path: Path) -> None:
@@ -131,42 +128,40 @@ def test_a_launch_and_a_second_sync_while_one_stages(
         holder = f"from {os.uname().nodename} (pid {first.pid})"
         assert f"a sync to /root/{to[2:]} is under way, {holder}" in refused.stderr
         assert "launch again when it has ended" in refused.stderr
-        first.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         if how == "frozen":
             second = ready_lab.fleet("-i", "lab", "sync", str(source), "--to", to)
             assert second.returncode == 1 and f"another sync to the same folder is under way, {holder}" in second.stderr
-            first.kill()
+        first.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        # a sync whose head is silent is waited for until its nodes give it up
         ready_lab.fleet("-i", "lab", "sync", str(source), "--to", to, check=True)
     finally:
         first.kill()
-        first.communicate(timeout=90)
+        first.communicate(timeout=300)
     after = launch(ready_lab, tmp_path, to)
     assert after.returncode == 0 and after.stdout.count("newnew") == 4, after.stderr
 
 
 def test_a_sync_waits_for_a_run_that_begins(ready_lab: VirtualLab, source: Path, tmp_path: Path) -> None:
+    (source / "job").write_text("#!/bin/sh\ncat part; until [ -e ~/begun ]; do sleep 0.1; done; cat part\n")
     ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/begins", check=True)
-    run = ready_lab.popen(
-        "-i",
-        "lab",
-        "launch",
-        "--engine",
-        "command",
-        "--workdir",
-        "~/begins",
-        "--name",
-        "early",
-        "./job",
-        "5",
-        cwd=tmp_path,
-    )
-    seen = tmp_path / "runs"
-    until = time.monotonic() + 60
-    while not any(seen.glob("*/*/rank*.out")) and time.monotonic() < until:
-        time.sleep(0.05)
+    # however long it takes until the sync has begun
+    settled = "import fleet.ops.launch.start as it; it.SETTLE_SECONDS = 600.0\nfrom fleet.cli.main import main; main()"
+    words = ("-i", "lab", "launch", "--engine", "command", "--workdir", "~/begins", "--name", "early", "./job")
+    argv = [sys.executable, "-c", settled, *words]
+    run = subprocess.Popen(argv, env=ready_lab.env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(lambda: len(list(tmp_path.glob("runs/early-*/*/rank*.out"))) == 4 or run.poll() is not None)
     (source / "part").write_text("new")
-    done = ready_lab.fleet("-i", "lab", "sync", str(source), "--to", "~/begins", check=True)
-    out, err = run.communicate(timeout=60)
+    told = tmp_path / "told"
+    with told.open("wb") as stderr:
+        sync = ready_lab.popen("-i", "lab", "sync", str(source), "--to", "~/begins", stderr=stderr)
+    until(lambda: "waiting until run early-" in told.read_text() or sync.poll() is not None)
+    for host in ready_lab.names:
+        ready_lab.sh(host, "touch ~/begun")
+    said = sync.communicate(timeout=300)[0].decode()
+    out, err = run.communicate(timeout=300)
+    for host in ready_lab.names:
+        ready_lab.sh(host, "rm ~/begun")
     assert run.returncode == 0, err
     assert out.decode().count("oldold") == 4, "one tree from its start to its end"
-    assert done.stderr.count("waiting until run early-") == 1 and "sent" in done.stdout
+    assert sync.returncode == 0 and "sent" in said, told.read_text()
+    assert told.read_text().count("waiting until run early-") == 1, told.read_text()

@@ -171,7 +171,7 @@ def test_two_at_once(lab3: VirtualLab, inventory: Path, tmp_path: Path, second: 
         lab3.popen("-i", str(inventory), "--json", "sync", "--wheels", str(folder), env=env)
         for folder, env in zip(folders, envs, strict=True)
     ]
-    said = [process.communicate(timeout=120) for process in both]
+    said = [process.communicate(timeout=300) for process in both]
     hosts = [json.loads(out)["hosts"] for out, _err in said]
     assert [process.returncode for process in both] == [0, 0], said
     for name in lab3.names:  # which of two that bring the same comes first is each host's own
@@ -213,13 +213,13 @@ def test_ctrl_c_leaves_no_pip_behind_and_the_next_run_heals(lab3: VirtualLab, in
     many = {f"slowpkg/m{i}.py": f"x{i} = 1\n" * 100 for i in range(1500)}
     make_wheel(tmp_path / "w", "slowpkg", files={"slowpkg/__init__.py": "", **many})
     process = lab3.popen("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not lab3.sh(lab3.names[0], "ls /opt/train/lib/python3*/site-packages/slowpkg/m9.py 2>/dev/null", check=False):
         assert time.monotonic() < deadline and process.poll() is None
     process.send_signal(2)
-    _out, err = process.communicate(timeout=60)
+    _out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while lab3.sh(lab3.names[0], "pgrep -f 'pip.*slowpk[g]=='", check=False):
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -46,7 +46,7 @@ class VirtualLab:
     def fleet(
         self,
         *args: str,
-        timeout: float = 120,
+        timeout: float = 300,
         check: bool = False,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
@@ -75,7 +75,7 @@ class VirtualLab:
         return subprocess.Popen([self.program, *args], **options)
 
     def inside(
-        self, host: str, *argv: str, stdin: bytes = b"", check: bool = True, timeout: float = 60
+        self, host: str, *argv: str, stdin: bytes = b"", check: bool = True, timeout: float = 300
     ) -> subprocess.CompletedProcess[bytes]:
         """Run argv in the host's namespaces, as root, without sshd or network."""
         enter = ["nsenter", "-t", str(self.hosts[host]["pid"]), "-a"]
@@ -102,7 +102,8 @@ class VirtualLab:
     def enrol(self) -> VirtualLab:
         """`fleet setup-ssh` over the whole lab, once: what most verbs need before they are tested."""
         if not self.enrolled:
-            self.fleet("-i", "lab", "setup-ssh", "--tofu", "--password-file", str(self.password_file), check=True)
+            words = ("setup-ssh", "--tofu", "--password-file", str(self.password_file))
+            self.fleet("-i", "lab", "--connect-timeout", "60", *words, check=True)
             self.enrolled = True
         return self
 
@@ -141,7 +142,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory, prefix: str = "t", program: s
 
     yield make
     for watcher in watchers:
-        watcher.communicate(timeout=60)
+        watcher.communicate(timeout=300)
 
 
 def bring_up(home: Path, instance: str, args: Sequence[str], program: str = FLEET) -> VirtualLab:

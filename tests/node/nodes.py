@@ -19,6 +19,7 @@ from fleet.transport.program import BOOT, packed
 
 # the interpreter of the "node": FLEET_TEST_NODE_PYTHON=/path/to/python3.6 runs all of this on an old one
 PYTHON = os.environ.get("FLEET_TEST_NODE_PYTHON") or shutil.which("python3", path="/usr/bin") or "python3"
+LIMIT = 300.0  # seconds that a busy machine may take for anything: what must be ended sleeps longer
 RANK_TEXT = (Path(fleet.__file__).parent / "node/run/rank.py").read_text()
 
 
@@ -54,7 +55,7 @@ class Running:
     def send(self, message: Any) -> None:
         self.raw(json.dumps(message).encode() + b"\n")
 
-    def frames(self, timeout: float = 60.0) -> Iterator[Frame]:
+    def frames(self, timeout: float = LIMIT) -> Iterator[Frame]:
         """Up to and including X; heartbeats are swallowed. AssertionError when it ends early or takes too long."""
         assert self.process.stdout
         deadline = time.monotonic() + timeout
@@ -91,7 +92,7 @@ class Running:
             assert pipe
             pipe.close()
         try:
-            self.process.wait(5)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -157,7 +158,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def until(condition: Any, timeout: float = 60.0) -> Any:
+def until(condition: Any, timeout: float = LIMIT) -> Any:
     """Wait for something truthy and return it."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -168,12 +169,12 @@ def until(condition: Any, timeout: float = 60.0) -> Any:
     raise AssertionError(f"did not happen within {timeout} s: {condition}")
 
 
-def final(home: Path, run: str, timeout: float = 60.0) -> dict[str, Any]:
+def final(home: Path, run: str, timeout: float = LIMIT) -> dict[str, Any]:
     """The final status of a run, once it has one."""
     path = folder_of(home, run) / "status.json"
 
     def ended() -> dict[str, Any] | None:
-        status = read_json(path)
+        status = read_json(path) if path.exists() else {"state": "between two attempts"}
         return status if status["state"] in ("exited", "stopped", "lost") else None
 
     status: dict[str, Any] = until(ended, timeout)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from fleet.node.base import child_processes
+from fleet.node.python import build
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.build import Tool
 from tests.node.nodes import Running, answer, until
@@ -77,6 +83,41 @@ def test_builds_do_not_wait_for_each_other(spec: dict[str, Any], home: Path, tmp
     assert not list((home / ".fleet/builds").iterdir())
 
 
+def test_a_room_that_another_build_takes_for_nobodys_is_made_anew(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is nobody's from its making to its lock, and a node with much to do may lie between the two."""
+    monkeypatch.setenv("HOME", str(home))
+    lock, taken_away = fcntl.lockf, []
+
+    def lockf(fd: int, how: int) -> None:
+        lock(fd, how)
+        if not taken_away:
+            taken_away.append(shutil.rmtree(home / ".fleet/builds/b1"))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    work = build.room({"id": "b1"})  # type: ignore[typeddict-item]
+    assert work == str(home / ".fleet/builds/b1") and os.listdir(work) == [".lock"]
+
+
+@pytest.mark.parametrize(
+    "line", ["echo a; sleep 0.3; echo b", "echo a; echo b; sleep 1000 &"], ids=["slow", "held open"]
+)
+def test_all_that_a_command_printed_is_heard_and_no_more_waited_for(line: str) -> None:
+    """Whoever takes it may be slow: the head's link is."""
+    said: list[bytes] = []
+
+    def take(data: bytes) -> None:
+        said.append(data)
+        time.sleep(6.0 if "0.3" in line else 0.0)
+
+    child = child_processes.started(["sh", "-c", line], dict(os.environ), "/")
+    try:
+        assert child_processes.heard(child, take) and b"".join(said) == b"a\nb\n"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
 def test_a_sync_that_does_not_end_is_said(spec: dict[str, Any], home: Path, tmp_path: Path) -> None:
     with (tmp_path / ".tree.fleet-sync/lock").open("r+") as f:
         fcntl.lockf(f, fcntl.LOCK_EX)
@@ -94,5 +135,5 @@ def test_a_head_that_goes_away_ends_the_waiting(spec: dict[str, Any], home: Path
             time.sleep(0.3)
             assert running.process.stdin
             running.process.stdin.close()
-            assert running.process.wait(60) is not None
+            assert running.process.wait(300) is not None
     assert not list((home / ".fleet/builds").iterdir())

@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from fleet.ops import broadcast
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from tests.free_port import free_port
 from tests.node.nodes import until
 from tests.node.test_code_sync import snapshot
-from tests.node.test_preflight import facts, free_port
+from tests.node.test_preflight import facts
 
 pytestmark = pytest.mark.usefixtures("own_home")
 MB = 1 << 20
@@ -65,12 +65,11 @@ class Fleet:
             until(
                 lambda: any(
                     isinstance(e, Progress) and e.host == self.names[-1] and e.done > 6 * MB for e in list(self.events)
-                ),
-                30,
+                )
             )
             act()
         finally:
-            thread.join(60)
+            thread.join(300)
         return reports[0]
 
 
@@ -93,7 +92,7 @@ def test_a_run_does_not_begin_from_half_of_the_data(fleet: Fleet, big: Path) -> 
     fleet.while_sending(big, "1MB", look, cancel=cancel)  # a loaded machine takes its time to look
     target = str(fleet.path("n3", big.name))
     assert seen[0] == {"folder": target, "busy": f"{socket.gethostname()} (pid {os.getpid()})"}
-    until(lambda: data(fleet.folder / "n3") == {"folder": target, "busy": None}, 60.0)
+    until(lambda: data(fleet.folder / "n3") == {"folder": target, "busy": None})
     assert data(fleet.path("n3")) == data(fleet.path("n3", big.name, "sub")) == {"folder": target, "busy": None}
     assert data(fleet.folder / "n30") is None
     fleet.ok(big)
@@ -182,7 +181,7 @@ def test_the_head_may_be_one_of_the_hosts(fleet: Fleet, big: Path) -> None:
 
 def test_interrupted_and_run_again_it_sends_the_rest(fleet: Fleet, big: Path) -> None:
     cancel = Cancel()
-    report = fleet.while_sending(big, "8MB", cancel.set, cancel=cancel)
+    report = fleet.while_sending(big, "3MB", cancel.set, cancel=cancel)
     assert report.exit_code != 0
     until(lambda: not any(fleet.path(n, "model.bin").exists() for n in fleet.names))
     again = fleet.ok(big)
@@ -205,7 +204,7 @@ def part_of(fleet: Fleet, name: str) -> Path:
 
 
 def test_a_flipped_bit_costs_what_follows_it_and_not_the_whole_file(fleet: Fleet, big: Path) -> None:
-    report = fleet.while_sending(big, "8MB", lambda: flip(part_of(fleet, "n3"), 5 * MB))
+    report = fleet.while_sending(big, "3MB", lambda: flip(part_of(fleet, "n3"), 5 * MB))
     assert report.exit_code == 0 and fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
     size = big.stat().st_size
     assert received(report)[2] == 2 * size - 4 * MB  # blocks are of 4 MiB
@@ -241,8 +240,15 @@ def test_what_a_kill_left_of_a_link_is_in_nobodys_way(fleet: Fleet, tree: Path) 
     assert os.readlink(fleet.path("n2", "set", "link")) == "a" == os.readlink(fleet.path("n2", "set", long))
 
 
+def holders(fleet: Fleet, name: str) -> set[int]:
+    """The pids of what receives model.bin there."""
+    lock = os.stat(fleet.path(name, ".model.bin.fleet-data", "lock")).st_ino
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return {int(line[4]) for line in lines if line[5].endswith(f":{lock}")}
+
+
 def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, big: Path) -> None:
-    fleet.while_sending(big, "8MB", lambda: flip(part_of(fleet, "n2"), 1000))
+    fleet.while_sending(big, "3MB", lambda: flip(part_of(fleet, "n2"), 1000))
     for name in fleet.names:
         final = fleet.path(name, "model.bin")
         assert not final.exists() or final.read_bytes() == big.read_bytes()
@@ -252,8 +258,8 @@ def test_a_bit_that_flips_in_a_part_file_never_reaches_the_name(fleet: Fleet, bi
 
 def test_a_bit_that_flipped_between_two_runs_is_sent_again(fleet: Fleet, big: Path) -> None:
     cancel = Cancel()
-    fleet.while_sending(big, "8MB", cancel.set, cancel=cancel)
-    time.sleep(0.3)
+    fleet.while_sending(big, "3MB", cancel.set, cancel=cancel)
+    until(lambda: not holders(fleet, "n2"))
     flip(part_of(fleet, "n2"), 1000)
     report = fleet.ok(big)
     assert received(report)[1] == big.stat().st_size, "the first block is the broken one"
@@ -266,33 +272,27 @@ def test_a_source_that_changes_while_it_is_read_never_gets_its_name(fleet: Fleet
             f.seek(-5, os.SEEK_END)
             f.write(b"later")
 
-    report = fleet.while_sending(big, "8MB", change)
+    report = fleet.while_sending(big, "3MB", change)
     assert report.exit_code == 1
     assert all(r.error and "changed" in r.error.message for r in report.results)
     assert not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
 
 
 def test_a_source_that_shrinks(fleet: Fleet, big: Path) -> None:
-    report = fleet.while_sending(big, "8MB", lambda: os.truncate(big, 7 * MB))
+    report = fleet.while_sending(big, "3MB", lambda: os.truncate(big, 7 * MB))
     assert report.exit_code == 1 and not any(fleet.path(n, "model.bin").exists() for n in fleet.names)
 
 
 def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, big: Path) -> None:
     def kill() -> None:
-        holder = os.stat(fleet.path("n2", ".model.bin.fleet-data", "lock")).st_ino
-        pids = {
-            int(line.split()[4])
-            for line in Path("/proc/locks").read_text().splitlines()
-            if line.split()[5].endswith(f":{holder}")
-        }
-        assert len(pids) == 1
-        os.kill(pids.pop(), 9)
+        (pid,) = holders(fleet, "n2")
+        os.kill(pid, 9)
 
-    report = fleet.while_sending(big, "8MB", kill)
+    report = fleet.while_sending(big, "3MB", kill)
     assert [r.ok for r in report.results] == [True, False, True]
     assert not fleet.path("n2", "model.bin").exists()
     assert fleet.path("n3", "model.bin").read_bytes() == big.read_bytes()
-    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 20
+    assert [cut["host"] for cut in report.data["cuts"]] == ["n2"] and report.data["cuts"][0]["lost_seconds"] < 100
     assert any(isinstance(e, Notice) and e.host == "n2" for e in fleet.events)
     assert received(fleet.ok(big))[1] < big.stat().st_size - 3 * MB
 
@@ -300,8 +300,8 @@ def test_a_node_that_is_killed_is_left_out_and_the_rest_ends_well(fleet: Fleet, 
 def test_two_at_once_to_one_place(fleet: Fleet, big: Path) -> None:
     other: list[Report] = []
     thread = threading.Thread(target=lambda: other.append(fleet.send(big)))
-    report = fleet.while_sending(big, "8MB", thread.start)
-    thread.join(60)
+    report = fleet.while_sending(big, "3MB", thread.start)
+    thread.join(300)
     assert report.exit_code == 0
     # it waited, then found everything in place
     assert other[0].exit_code == 0 and received(other[0]) == [0, 0, 0]

@@ -89,7 +89,7 @@ def test_a_file_that_changes_there_never_gets_its_name(fleet: Fleet, big: Path) 
             with big.open("ab") as file:
                 file.write(b"x")
 
-    report = send(fleet, big.name, seen=append, limit="8MB")
+    report = send(fleet, big.name, seen=append, limit="3MB")
     errors = [result.error and result.error.message for result in report.results]
     assert all(error and "changed in the source while it was read" in error for error in errors), errors
     assert not (fleet.folder / "n1" / big.name).exists()
@@ -103,7 +103,7 @@ def test_nothing_is_left_there_of_an_interrupted_one(fleet: Fleet, big: Path) ->
         if getattr(event, "done", 0) > 4 * MB:
             cancel.set()
 
-    report = send(fleet, big.name, cancel, stop, limit="8MB")
+    report = send(fleet, big.name, cancel, stop, limit="3MB")
     assert report.exit_code == 130
     until(lambda: children() <= before)
     report = send(fleet, big.name)

@@ -11,6 +11,7 @@ import pytest
 
 from fleet.model import Host, Inventory, Report
 from fleet.ops import sync
+from fleet.ops.launch.folder import RunFolder
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
@@ -159,6 +160,15 @@ def test_gitignore_and_fleetignore(source: Path, dest: Path) -> None:
         b"sub/out/f",
         b"sub/runs",
     }
+
+
+def test_the_logs_of_runs_here_are_no_code(source: Path, dest: Path) -> None:
+    (source / "a.py").write_text("a")
+    first = ok(source, dest)
+    RunFolder.create(source / "runs", "r").release()
+    again = ok(source, dest)
+    assert (again["changed"], again["deleted"], again["entries"]) == (0, 0, first["entries"]), again
+    assert not (dest / "runs").exists()
 
 
 def test_a_file_becomes_a_folder_and_back(source: Path, dest: Path) -> None:

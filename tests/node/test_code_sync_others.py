@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from fleet.ops import sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
-from tests.node.nodes import Running
+from tests.node.nodes import Running, until
 
 Tree = dict[str, str]
 
@@ -145,7 +146,7 @@ def test_of_two_syncs_at_once_one_wins_whole(tmp_path: Path, force: bool) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     found = {tuple(there(tmp_path / host.name)) for host in hosts}
     assert len(found) == 1, "one tree, everywhere"
     winner = found.pop()[1].removeprefix("only-")
@@ -177,3 +178,24 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
     errors = [r.error for r in report.results]
     assert all(error and error.kind == "busy" and "from desk (pid 7)" in error.message for error in errors)
     assert not (tmp_path / "n2").exists() and not (tmp_path / "n3").exists()
+
+
+def test_a_lock_whose_holder_hears_nothing_of_its_head_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a cut the head is told of it first, and its user syncs again before the node has given the old one up."""
+    monkeypatch.setattr("fleet.delivery.lock_order.LOCK_WAIT_SECONDS", 0.3)
+    tree, target = project(tmp_path, "A", {"a.py": "1"}), tmp_path / "n1"
+    spec = {"dest": str(target), "sync": "x", "host": "n1", "head": "desk (pid 7)", "wait": 0, "patience": 8}
+    with Running(
+        "delivery.code_sync", {**spec, "source": {"host": "desk", "path": "/b"}, "replaces": []}, tmp_path
+    ) as it:
+        next(it.frames())
+        (lock,) = tmp_path.glob("**/lock")
+        os.utime(lock, (1, 1))
+        it.send({"op": "ping"})
+        until(lambda: lock.stat().st_mtime > 1)
+        os.utime(lock, (1, 1))
+        inventory = Inventory((Host("n1", "127.0.0.1", workdir=str(target)),))
+        report = sync.run(sync.plan(inventory, tree, None), Runtime(LocalTransport()))
+    assert report.ok and (target / "a.py").exists(), report.results

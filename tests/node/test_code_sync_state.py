@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 import zlib
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fleet.node.delivery.journal import read_state
+from fleet.node.delivery.journal import by_column, read_state, unpack
+from fleet.node.delivery.stage import Stage
 from fleet.node.run.engine import Beginning
 from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 
@@ -33,6 +35,7 @@ def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) 
     beginning = Beginning({**spec, "code": None}, str(tmp_path / "gone"))
     beginning.spec, beginning.lock = spec, os.open(os.devnull, os.O_RDONLY)
     now = time.monotonic()
+    beginning.latest = now + 60.0
     assert not beginning.over(now) and beginning.over(now + 3600)
     beginning.release()
 
@@ -56,6 +59,13 @@ def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) 
         [[*ENTRY[:5], None]],
         [[*ENTRY[:3], "3", 7, ""]],
         [ENTRY, {"a": 1}],
+        {"columns": 5},
+        {"columns": None},
+        {"columns": [5]},
+        {"columns": [[value] for value in ENTRY[:5]]},
+        {"columns": [[value] for value in [*ENTRY, "digest", 1]]},
+        {"columns": [["a.py", "b.py"], *([value] for value in ENTRY[1:])]},
+        {"columns": [[5], *([value] for value in ENTRY[1:])]},
     ],
 )
 @pytest.mark.parametrize("where", ["entries", "also"])
@@ -72,6 +82,32 @@ def test_a_state_of_odd_shape_is_none(
     assert read_state(os.fsencode(tmp_path))["entries"] == [ENTRY]
     write(*((entries, []) if where == "entries" else ([ENTRY], entries)))
     assert read_state(os.fsencode(tmp_path)) is None
+
+
+@pytest.mark.parametrize("entries", [[], [ENTRY], [[*ENTRY, "digest"], [*ENTRY, "other"]]])
+def test_entries_are_read_by_row_and_by_column(entries: list[Any]) -> None:
+    assert unpack(zlib.compress(by_column(entries))) == entries
+    assert unpack(zlib.compress(json.dumps(entries).encode())) == entries  # as older versions wrote it
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o444, 0o666, 0o4755, 0o2755])
+@pytest.mark.parametrize("before", [None, 0o600, 0o444])
+def test_a_file_in_one_piece_is_staged_whole_over_what_a_kill_left(
+    tmp_path: Path, mode: int, before: int | None
+) -> None:
+    stage = Stage(os.fsencode(tmp_path))
+    left = tmp_path / "stage/d/a.py"
+    if before is not None:
+        left.parent.mkdir(parents=True)
+        left.write_text("much longer than it will be")
+        left.chmod(before)
+    for name, data in (("d/a.py", b"one"), ("b.py", b""), ("d/c.py", b"two")):
+        stage.put([name, "f", mode, len(data), 7 * 10**9, ""], memoryview(data))
+        info = (tmp_path / "stage" / name).stat()
+        assert (stat.S_IMODE(info.st_mode), info.st_mtime_ns) == (mode, 7 * 10**9)
+        assert (tmp_path / "stage" / name).read_bytes() == data
+    stage.remove()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("line", [b"[]", b"5", b"null", b'{"digest": "d"}', b'{"digest": [], "also": []}', b"{", b""])

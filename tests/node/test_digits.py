@@ -15,7 +15,7 @@ def weights(cwd: Path, *args: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*launcher, str(SCRIPT), "--cpu", *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=240
+        [*launcher, str(SCRIPT), "--cpu", *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return next(line for line in done.stdout.splitlines() if line.startswith("weights: "))

@@ -154,6 +154,7 @@ def test_a_large_file_that_changes_while_it_is_sent_is_named(
 
 def test_a_file_that_vanishes_while_the_source_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source / "a").write_text("1")
+    (source / "a").chmod(0o600)
     monkeypatch.setattr(os, "access", lambda path, mode: (source / "a").unlink() or os.stat(source / "a"))
     with pytest.raises(HostFailed, match="a vanished while the source was read"):
         code.scan(source)

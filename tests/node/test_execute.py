@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,9 +34,22 @@ from fleet.transport.program import call
 from fleet.transport.shell import run_line
 
 HOST = Host("n1", "127.0.0.1")
+NAP = os.getpid()  # the fraction of a second that tells our sleeps from those of another run of these tests
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
 TRUE = Words(["true"], None, {})
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
+
+
+class Wrapped:
+    """A session on this machine whose command lines go through something first."""
+
+    host = HOST
+
+    def __init__(self, wrap: Callable[[str], str]) -> None:
+        self._session, self._wrap = LocalTransport().connect(HOST, Cancel()), wrap
+
+    def start(self, command: str) -> object:
+        return self._session.start(self._wrap(command))
 
 
 def new_mark() -> str:
@@ -64,7 +77,7 @@ def alive(needle: str) -> list[str]:
 
 
 def wait_gone(needle: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while alive(needle):
         assert time.monotonic() < deadline, alive(needle)
         time.sleep(0.05)
@@ -79,6 +92,20 @@ def test_arguments_arrive_byte_for_byte() -> None:
 def test_activate_leaves_arguments_alone(activate: str | None) -> None:
     result = run(ExecOptions((*SHOW, *ODD)), Host("n1", "x", activate=activate)).results[0]
     assert json.loads(bytes(result.stdout)) == ODD
+
+
+def test_cut_short_its_status_is_told_however_slowly_the_node_says_it() -> None:
+    slow = Wrapped(lambda line: line.replace('tell "exit $status";', 'sleep 1; tell "exit $status";', 1))
+    trap = "trap 'echo bye >&2; exit 7' TERM; echo up; while :; do sleep 0.1; done"
+    for line, status, said in (("echo up; exec sleep 1000", 143, b""), (trap, 7, b"bye\n")):
+        stderr = b""
+        with Command(slow, Words(["sh", "-c", line], None, {}), new_mark(), 60) as command:  # type: ignore[arg-type]
+            for number, data in command.output(silence=300, timeout=None, patience=300):
+                if number:
+                    stderr += data
+                elif b"up" in data:
+                    command.end()
+        assert (command.status, command.left, stderr[-4:]) == (status, [], said)
 
 
 def test_environment_values_are_data() -> None:
@@ -113,11 +140,13 @@ def test_streams_stay_apart_and_megabytes_arrive_whole() -> None:
 
 
 def test_timeout_ends_the_whole_tree() -> None:
-    options = ExecOptions(line="setsid sleep 4217 & (trap '' TERM; sleep 4218) & sleep 4219", timeout=0.7, grace=0.3)
+    options = ExecOptions(
+        line=f"setsid sleep 4217.{NAP} & (trap '' TERM; sleep 4218.{NAP}) & sleep 4219.{NAP}", timeout=0.7, grace=0.3
+    )
     report = run(options)
     assert isinstance(report.results[0].error, DeadlineError) and report.exit_code == 124
-    for needle in ("sleep 4217", "sleep 4218", "sleep 4219"):
-        wait_gone(needle)
+    for number in (4217, 4218, 4219):
+        wait_gone(f"sleep {number}.{NAP}")
 
 
 def test_cancel_ends_the_whole_tree() -> None:
@@ -125,10 +154,10 @@ def test_cancel_ends_the_whole_tree() -> None:
     import threading
 
     threading.Timer(0.7, cancel.set).start()
-    report = run(ExecOptions(line="setsid sleep 4317 & sleep 4318"), cancel=cancel)
+    report = run(ExecOptions(line=f"setsid sleep 4317.{NAP} & sleep 4318.{NAP}"), cancel=cancel)
     assert report.exit_code == 130
-    wait_gone("sleep 4317")
-    wait_gone("sleep 4318")
+    wait_gone(f"sleep 4317.{NAP}")
+    wait_gone(f"sleep 4318.{NAP}")
 
 
 # sets all its user ids to root's, as su and sudo do
@@ -141,6 +170,18 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
+
+
+def pids(program: Path) -> Iterator[int]:
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if line.read_bytes().startswith(bytes(program)):
+                yield int(line.parent.name)
+
+
+def status(program: Path) -> list[str]:
+    """What the kernel tells of the processes that run it."""
+    return [Path(f"/proc/{pid}/status").read_text() for pid in pids(program)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
@@ -164,11 +205,10 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
         assert node.stdin and node.stdout
         node.stdin.write(words.script("KEY", new_mark(), 0.2))
         node.stdin.flush()
-        deadline = time.monotonic() + 60
-        while not alive("sleep(4521)"):
-            assert time.monotonic() < deadline
+        deadline = time.monotonic() + 300
+        while "\nUid:\t0\t0\t0\t" not in "".join(status(sudo)):
+            assert time.monotonic() < deadline, status(sudo)
             time.sleep(0.05)
-        time.sleep(1.0)  # it is root's in every way by then
         node.stdin.write(b"end\n")
         node.stdin.flush()
         said = b""
@@ -180,26 +220,25 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
         error = _cut_short([(int(found[1]), found[2].decode())], ExecOptions(timeout=1.0), "n1", asked=False)
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
         assert error.hint and "ended there" not in error.message
-        assert alive("sleep(4521)")
+        assert len(status(sudo)) == 1
     finally:
-        for line in Path("/proc").glob("[0-9]*/cmdline"):
+        for pid in pids(sudo):
             with contextlib.suppress(OSError):
-                if line.read_bytes().startswith(bytes(sudo)):
-                    os.kill(int(line.parent.name), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         node.communicate()
 
 
 def test_ended_there_is_true() -> None:
     """Also of what has another environment, session and parent by then."""
-    line = "env -i sh -c 'sleep 4531 & setsid sleep 4532' & sleep 4533"
+    line = f"env -i sh -c 'sleep 4531.{NAP} & setsid sleep 4532.{NAP}' & sleep 4533.{NAP}"
     error = run(ExecOptions(line=line, timeout=0.7, grace=0.3)).results[0].error
     assert error and error.message == "still running after 0.7 s; ended there"
-    assert not alive("sleep 453")
+    assert [alive(f"sleep {number}.{NAP}") for number in (4531, 4532, 4533)] == [[], [], []]
 
 
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_the_command() -> None:
     begun = time.monotonic()
-    result = run(ExecOptions(line="setsid sleep 300 & echo $!")).results[0]
+    result = run(ExecOptions(line="setsid sleep 4541 & echo $!")).results[0]
     os.kill(int(result.stdout), signal.SIGKILL)
     assert time.monotonic() - begun < 200
 
@@ -210,11 +249,11 @@ def test_chatty_login_shell_is_skipped() -> None:
     class Chatty:
         host = HOST
 
-        def start(self, command: str, *, with_stderr: bool = False) -> object:
-            return session.start("echo welcome to gpu01; echo; echo oh >&2; " + command, with_stderr=with_stderr)
+        def start(self, command: str) -> object:
+            return session.start("echo welcome to gpu01; echo; echo oh >&2; " + command)
 
     with Command(Chatty(), Words(["echo", "hi"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
-        assert list(command.output(silence=10, timeout=None, patience=0)) == [(0, b"hi\n")]
+        assert list(command.output(silence=120, timeout=None, patience=0)) == [(0, b"hi\n")]
     assert command.status == 0 and command.left is None
 
 
@@ -232,15 +271,15 @@ def test_a_node_that_cannot_start_programs_says_why(command: str, kind: str, tex
     class Broken:
         host = HOST
 
-        def start(self, _command: str, *, with_stderr: bool = False) -> object:
-            return session.start(command, with_stderr=with_stderr)
+        def start(self, _command: str) -> object:
+            return session.start(command)
 
     with pytest.raises(ConnectError) as caught:
-        call(Broken(), "run.stop", {}, dict[str, object], timeout=10)  # type: ignore[arg-type]
+        call(Broken(), "run.stop", {}, dict[str, object], timeout=120)  # type: ignore[arg-type]
     assert caught.value.kind == kind and text in caught.value.message
     if kind == "protocol":
         with pytest.raises(ConnectError) as caught, Command(Broken(), TRUE, new_mark(), 0) as running:  # type: ignore[arg-type]
-            list(running.output(silence=10, timeout=None, patience=0))
+            list(running.output(silence=120, timeout=None, patience=0))
         assert caught.value.kind == kind and text in caught.value.message
 
 
@@ -251,7 +290,7 @@ def test_a_program_that_takes_its_time_to_end_is_not_lost() -> None:
     class Slow:
         host = HOST
 
-        def start(self, _command: str, *, with_stderr: bool = False) -> object:
+        def start(self, _command: str) -> object:
             return session.start(r"printf '\000FLEET1\n'; echo oh no >&2; exec >&- 2>&-; sleep 3; exit 5")
 
     with pytest.raises(HostFailed, match="oh no"):
@@ -261,7 +300,7 @@ def test_a_program_that_takes_its_time_to_end_is_not_lost() -> None:
 def test_a_program_that_crashes_names_its_error() -> None:
     session = LocalTransport().connect(HOST, Cancel())
     with pytest.raises(HostFailed, match="KeyError"):
-        call(session, "run.stop", {}, dict[str, object], timeout=10)
+        call(session, "run.stop", {}, dict[str, object], timeout=120)
 
 
 def test_run_line() -> None:
@@ -280,17 +319,10 @@ def test_every_login_shell_reads_the_same(shell: str) -> None:
     line = command_line()
     # what csh would take for history, and fish for an escape; and lines are not for either
     assert not re.search(r"![^ =(]|\\['\\]|\n", line)
-    session = LocalTransport().connect(HOST, Cancel())
-
-    class Login:
-        host = HOST
-
-        def start(self, command: str, *, with_stderr: bool = False) -> object:
-            return session.start(f"exec {shell} -c {shlex.quote(command)}", with_stderr=with_stderr)
-
+    session = Wrapped(lambda line: f"exec {shell} -c {shlex.quote(line)}")
     words = Words([*SHOW, *ODD, ALL_BYTES], None, {"A": "x; 'q'\n$(id)", "UID": "7"})
-    with Command(Login(), words, new_mark(), 0) as command:  # type: ignore[arg-type]
-        said = b"".join(data for _, data in command.output(silence=20, timeout=None, patience=0))
+    with Command(session, words, new_mark(), 0) as command:  # type: ignore[arg-type]
+        said = b"".join(data for _, data in command.output(silence=120, timeout=None, patience=0))
     assert json.loads(said) == [*ODD, ALL_BYTES] and command.status == 0
 
 
@@ -298,20 +330,15 @@ def test_nothing_is_started_but_sh_and_the_command(tmp_path: Path) -> None:
     """On a node without python3; what ends a command there is sh, grep and awk."""
     for tool in ("sh", "sleep", "grep", "awk", "cat", "tr", "cut", "printf"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool, path="/usr/bin:/bin")))
-    session = LocalTransport().connect(HOST, Cancel())
-
-    class Bare:
-        host = HOST
-
-        def start(self, command: str, *, with_stderr: bool = False) -> object:
-            return session.start(f"PATH={tmp_path}; {command}", with_stderr=with_stderr)
-
-    with Command(Bare(), Words(["sh", "-c", "echo $0; exit 3"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
-        assert list(command.output(silence=10, timeout=None, patience=0)) == [(0, b"sh\n")]
+    session = Wrapped(lambda line: f"PATH={tmp_path}; {line}")
+    with Command(session, Words(["sh", "-c", "echo $0; exit 3"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
+        assert list(command.output(silence=120, timeout=None, patience=0)) == [(0, b"sh\n")]
     assert command.status == 3
-    with Command(Bare(), Words(["sh", "-c", "sleep 4611 & sleep 4611"], None, {}), new_mark(), 0.5) as command:  # type: ignore[arg-type]
-        list(command.output(silence=10, timeout=0.5, patience=10))
-    assert command.left == [] and not alive("sleep 4611")
+    with Command(
+        session, Words(["sh", "-c", f"sleep 4611.{NAP} & sleep 4611.{NAP}"], None, {}), new_mark(), 0.5
+    ) as command:  # type: ignore[arg-type]
+        list(command.output(silence=120, timeout=0.5, patience=120))
+    assert command.left == [] and not alive(f"sleep 4611.{NAP}")
     assert command.status in (None, 143)  # whether it tells how it ended before the connection is closed
 
 
@@ -319,17 +346,17 @@ def test_a_silent_head_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a cut link nothing but its silence tells that it is gone."""
     monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 2)
     monkeypatch.setattr(command_module, "PING_SECONDS", 60.0)
-    line = "setsid sleep 4621 & exec sleep 4621"
+    line = f"setsid sleep 4621.{NAP} & exec sleep 4621.{NAP}"
     begun = time.monotonic()
     result = run(ExecOptions(line=line)).results[0]
     assert result.exit_status == 143 and time.monotonic() - begun > 1
-    wait_gone("sleep 4621")
+    wait_gone(f"sleep 4621.{NAP}")
 
 
 def test_a_head_that_talks_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 2)
+    monkeypatch.setattr(command_module, "NODE_SILENCE_SECONDS", 6)
     monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
-    assert run(ExecOptions(line="sleep 4; exit 5")).results[0].exit_status == 5
+    assert run(ExecOptions(line="sleep 9; exit 5")).results[0].exit_status == 5
 
 
 def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
@@ -338,12 +365,15 @@ def test_a_command_that_signals_its_group_is_told_of_all_the_same() -> None:
     assert run(ExecOptions(line="kill -WINCH 0; exit 6", timeout=20)).results[0].exit_status == 6
 
 
-def test_the_end_of_what_tells_of_the_command_is_its_end() -> None:
-    """The shell around it killed, by it or for memory: the head does not wait for word from nobody."""
+@pytest.mark.parametrize("behind", ["", "env -i "])
+def test_the_end_of_what_tells_of_the_command_is_its_end(behind: str) -> None:
+    """The shell around it killed, by it or for memory: the head does not wait for word from nobody. Nor where no mark
+    is seen of the command: while it calls exec, and for good where it clears its environment."""
     begun = time.monotonic()
-    assert run(ExecOptions(line="kill -KILL $PPID; exec sleep 4631", grace=0)).results[0].exit_status == 137
-    assert time.monotonic() - begun < 60
-    wait_gone("sleep 4631")
+    line = f"kill -KILL $PPID; exec {behind}sleep 4631.{NAP}"
+    assert run(ExecOptions(line=line, grace=0)).results[0].exit_status == 137
+    assert time.monotonic() - begun < 200
+    wait_gone(f"sleep 4631.{NAP}")
 
 
 def test_what_is_exported_there_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,30 +394,30 @@ def test_every_variable_arrives_as_it_was_given(sh: str, tmp_path: Path) -> None
     class Other:
         host = HOST
 
-        def start(self, command: str, *, with_stderr: bool = False) -> object:
-            return session.start(f"PATH={tmp_path}:$PATH; {command}", with_stderr=with_stderr)
+        def start(self, command: str) -> object:
+            return session.start(f"PATH={tmp_path}:$PATH; {command}")
 
     env = dict.fromkeys(READONLY | {"IFS", "PS1", "HOME", "PWD", "HOSTNAME", "key", "status"}, "x y")
     argv = ["/usr/bin/python3", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
     with Command(Other(), Words(argv, None, env), new_mark(), 0) as command:  # type: ignore[arg-type]
-        seen = json.loads(b"".join(data for _, data in command.output(silence=10, timeout=None, patience=0)))
+        seen = json.loads(b"".join(data for _, data in command.output(silence=120, timeout=None, patience=0)))
     assert {name: seen.get(name) for name in env} == env
 
 
 def test_a_startup_file_that_closes_stderr_does_not_make_a_quiet_command_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_module, "PING_SECONDS", 0.5)
-    session = LocalTransport().connect(HOST, Cancel())
-
-    class Closed:
-        host = HOST
-
-        def start(self, command: str, *, with_stderr: bool = False) -> object:
-            return session.start("exec 2>/dev/null; " + command, with_stderr=with_stderr)
-
-    words = Words(["sh", "-c", "sleep 4; echo hi"], None, {})
-    with Command(Closed(), words, new_mark(), 0) as command:  # type: ignore[arg-type]
-        assert list(command.output(silence=2, timeout=None, patience=0)) == [(0, b"hi\n")]
+    session = Wrapped(lambda line: f"exec 2>/dev/null; {line}")
+    words = Words(["sh", "-c", "sleep 8; echo hi"], None, {})
+    with Command(session, words, new_mark(), 0) as command:  # type: ignore[arg-type]
+        assert list(command.output(silence=6, timeout=None, patience=0)) == [(0, b"hi\n")]
     assert command.status == 0
+
+
+def test_a_startup_file_that_makes_both_outputs_one_adds_nothing_to_them() -> None:
+    session = Wrapped(lambda line: f"echo noise; exec 2>&1; {line}")
+    with Command(session, Words(["sh", "-c", "echo o; echo e >&2; exit 3"], None, {}), new_mark(), 0) as running:  # type: ignore[arg-type]
+        said = [data for _, data in running.output(silence=60, timeout=60, patience=60)]
+    assert (b"".join(said), running.status) == (b"o\ne\n", 3)
 
 
 def test_a_head_that_is_gone_with_a_ping_unanswered_ends_it() -> None:
@@ -399,10 +429,10 @@ def test_a_head_that_is_gone_with_a_ping_unanswered_ends_it() -> None:
         start_new_session=True,
     )
     assert node.stdin and node.stdout and node.stderr
-    node.stdin.write(Words(["sleep", "4651"], None, {}).script("KEY", new_mark(), 0.2))
+    node.stdin.write(Words(["sleep", f"4651.{NAP}"], None, {}).script("KEY", new_mark(), 0.2))
     node.stdin.flush()
-    deadline = time.monotonic() + 60
-    while not alive("sleep 4651"):
+    deadline = time.monotonic() + 300
+    while not alive(f"sleep 4651.{NAP}"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     node.stdout.close()
@@ -411,8 +441,8 @@ def test_a_head_that_is_gone_with_a_ping_unanswered_ends_it() -> None:
     node.stdin.flush()
     time.sleep(0.5)
     node.stdin.close()
-    wait_gone("sleep 4651")
-    node.wait(60)
+    wait_gone(f"sleep 4651.{NAP}")
+    node.wait(300)
 
 
 # a process may have a line end in its name
@@ -433,6 +463,12 @@ time.sleep(4641)
 
 def test_no_name_of_a_process_has_another_ended() -> None:
     victim = subprocess.Popen(["sleep", "4641"], start_new_session=True)
+    # the next pids stand behind its own, as words: not where a digit is added, nor where they begin anew
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    while str(victim.pid + 500) < str(victim.pid) or victim.pid + 500 > most:
+        victim.kill()
+        victim.wait()
+        victim = subprocess.Popen(["sleep", "4641"], start_new_session=True)
     try:
         argv = ("/usr/bin/python3", "-c", NAMES_A_VICTIM, str(victim.pid))
         error = run(ExecOptions(argv, timeout=1.5, grace=0.3)).results[0].error

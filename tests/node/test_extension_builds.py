@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet.node.run.extension_builds import stale_locks
 from fleet.rules.hints import hint_for
+from tests.free_port import free_port
 from tests.node.nodes import Running, answer, final, folder_of, read_json, supervise_spec, until
-from tests.node.test_preflight import facts, free_port
+from tests.node.test_preflight import facts
 
 # what torch's and DeepSpeed's builds do first, in the words of torch
 BUILD = """
@@ -55,6 +57,18 @@ def test_a_lock_that_nobody_holds_is_found_before_a_run(builder: tuple[subproces
     assert facts(home, free_port(), env=ours)["builds"] == [{"path": str(lock), "sure": True}]
 
 
+def test_a_file_that_its_holder_closes_meanwhile_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*["999999"] * path.endswith("/fd/"), *look(path)])
+    lock = tmp_path / "op/lock"
+    lock.parent.mkdir()
+    with lock.open("w"):
+        assert stale_locks(str(tmp_path)) == {}
+    assert list(stale_locks(str(tmp_path))) == [str(lock)]
+
+
 def start(home: Path, run: str, folder: Path) -> None:
     spec = supervise_spec(
         run, [sys.executable, "-c", BUILD, str(folder)], env={"TORCH_EXTENSIONS_DIR": str(folder.parent)}
@@ -82,7 +96,7 @@ def test_the_end_of_a_run_takes_its_own_away(home: Path, run: str, how: str) -> 
     foreign.parent.mkdir(parents=True)
     foreign.touch()
     start(home, run, folder)
-    until(lambda: b"built" in (folder_of(home, run) / "node.log").read_bytes(), 120)  # a CUDA torch is imported
+    until(lambda: b"built" in (folder_of(home, run) / "node.log").read_bytes())  # a CUDA torch is imported
     record = read_json(folder_of(home, run) / "pid")
     if how == "supervisor killed":
         os.kill(record["pid"], signal.SIGKILL)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from fleet.node.run import kernel_log
 from fleet.node.run.kernel_log import MAX_LENGTH, MAX_LINES, KernelLog
+from tests.node.nodes import LIMIT
 
 
 @pytest.fixture
@@ -25,16 +27,26 @@ def folder(tmp_path: Path) -> Path:
 def dmesg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A machine without /dev/kmsg, on which dmesg prints that."""
     monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
+    monkeypatch.setattr(kernel_log, "READER_SECONDS", LIMIT)
     (tmp_path / "dmesg").write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
     (tmp_path / "dmesg").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
 
 @pytest.mark.skipif(not os.access(kernel_log.KMSG, os.W_OK), reason="the kernel's log is not ours to write")
-def test_the_kernels_own_log(folder: Path) -> None:
+def test_the_kernels_own_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, also where this program hardly gets the processor."""
+    monkeypatch.setattr(kernel_log, "MAX_LINES", 1000)  # others speak there, too
+    ours = f"fleet's tests {uuid.uuid4().hex}"
+    read, naps = os.read, iter([0.3] * 3)  # of many that others have the kernel say it is the first few
+
+    def slowly(fd: int, size: int) -> bytes:
+        time.sleep(next(naps, 0.0))
+        return read(fd, size)
+
     def say(text: str) -> None:
         with open(kernel_log.KMSG, "wb", buffering=0) as log:
-            log.write(f"<6>fleet's tests: {text}\n".encode())
+            log.write(f"<6>{ours}: {text}\n".encode())
 
     say("Out of memory: Killed process 4242 (before)")
     log = KernelLog()
@@ -42,7 +54,8 @@ def test_the_kernels_own_log(folder: Path) -> None:
     say("Out of memory: Killed process 4242 (python3)")
     say("I/O error " + "x" * 500)
     began = time.time()
-    memory, disk = (line for line in log.told(str(folder), None) if "fleet's tests" in line["text"])
+    monkeypatch.setattr(kernel_log.os, "read", slowly)
+    memory, disk = (line for line in log.told(str(folder), None) if ours in line["text"])
     assert memory["text"].endswith("Killed process 4242 (python3)") and memory["rank"] == 3
     assert abs(memory["time"] - began) < 60 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
 

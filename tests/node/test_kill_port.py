@@ -225,7 +225,7 @@ def test_udp_is_looked_at_and_all_else_that_a_process_listens_on_is_named(home: 
         assert entry["protocol"] == "tcp" and sorted(entry["also"]) == sorted([f"{udp}/udp", f"{more}/tcp"])
         assert scan(home, asks) == []
         assert end(home, udp, [key(entry)]) == {"ended": [process.pid], "reasons": {}, "listeners": []}
-        assert process.wait(60) == -signal.SIGTERM
+        assert process.wait(300) == -signal.SIGTERM
     finally:
         process.kill()
         process.communicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fleet.node.run import engine, list_runs, run_folder
 from fleet.ops.runs.find import read
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.run import RunsHere
@@ -33,7 +37,7 @@ def runs(home: Path, *, live: bool = True, prefix: str = "") -> list[str]:
 
 def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     assert runs(home, live=False) == [], "no folder yet"
-    argv = ranks_argv("echo hello; exec sleep 60")
+    argv = ranks_argv("echo hello; exec sleep 1000")
     assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
     until(lambda: "hello" in answer("run.list_runs", {"prefix": run, "live": True}, home)["runs"][0]["last"])
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": True}, home))["runs"]
@@ -46,8 +50,33 @@ def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     shutil.copy(folder_of(home, run) / "spec.json", folder_of(home, run).parent / "copy")
     assert answer("run.stop", {"run": run, "grace": 60.0, "reason": "x"}, home)["left"] == []
     assert (runs(home), runs(home, live=False)) == ([], [run])
+    folder = str(folder_of(home, run))
+    until(lambda: not run_folder.owners(folder))  # its guardian looks around before it ends
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
-    assert [end["signal"] for end in found["ended"]] == [15] and not found["alive"]
+    assert [end["signal"] for end in found["ended"]] == [15] and not found["alive"], found
+
+
+def test_a_run_that_ends_while_it_is_looked_at_has_not_lost_its_supervisor(
+    run: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["sh", "-c", f"until [ -e {home}/go ]; do sleep 0.1; done"]
+    assert answer("run.supervise", supervise_spec(run, argv, about=ABOUT), home)["event"] == "started"
+    monkeypatch.setenv("HOME", str(home))
+    folder, look = str(folder_of(home, run)), run_folder.read_status
+
+    def read_status(path: str) -> dict[str, Any]:
+        """It ends right behind this look."""
+        status = look(path)
+        (home / "go").touch()
+        until(lambda: not run_folder.owners(folder))
+        return status
+
+    for module in (run_folder, list_runs):
+        monkeypatch.setattr(module, "read_status", read_status, raising=False)
+    (found,) = list_runs.runs(run, False)
+    assert (found["status"]["state"], found["alive"]) == ("running", True)
+    (found,) = list_runs.runs(run, False)
+    assert (found["status"]["state"], found["alive"]) == ("exited", False)
 
 
 def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> None:
@@ -64,33 +93,100 @@ def test_a_run_whose_head_waits_with_another_attempt(run: str, home: Path) -> No
     with Running("run.ready", pause, home):
         until(lambda: found() == {"state": "restarting", "alive": True})
     until(lambda: found() == {})  # its head is gone
+    with Running("run.ready", {**pause, "pause": 0.0}, home) as waiting:
+        said = next(frame.json() for frame in waiting.frames() if frame.kind == b"J")
+        assert not said["forbidden"] and found() == {"state": "starting", "alive": True}, "until the attempt begins"
+    until(lambda: found() == {})
     with Running("run.ready", pause, home) as waiting:
         until(lambda: found() != {})
-        assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "x"}, home)["was"] == "gone"
+        assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "stopped by me"}, home)["was"] == "gone"
         (said,) = [frame.json() for frame in waiting.frames() if frame.kind == b"J"]
     assert said["forbidden"] and found() == {}
+    (ended,) = answer("run.list_runs", {"prefix": run, "live": False}, home)["runs"]
+    assert (ended["status"]["state"], ended["status"]["stopped"]) == ("exited", "stopped by me")
+    late = supervise_spec(run, ["false"], about={**about, "attempt": 1})
+    assert answer("run.supervise", late, home)["forbidden"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_run_is_known_at_every_moment_of_a_restart(
+    run: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    """Also where the one that begins it gets no processor amid its steps."""
+    assert answer("run.supervise", supervise_spec(run, ["echo", "first"], about=ABOUT), home)["event"] == "started"
+    final(home, run)
+    (folder_of(home, run) / "checkpoints").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    if not exchanges:
+        monkeypatch.setattr(engine, "exchange", lambda *_: False)
+    elif not engine.exchange(str(tmp_path / "one"), str(tmp_path / "other")):
+        pytest.skip("no file system that exchanges names")
+    spec: Any = supervise_spec(run, ["true"], about={**ABOUT, "attempt": 1})
+    temporary, rename, known = engine.temporary_folder(spec), os.rename, list[bool]()
+    engine.fill_folder(temporary, spec)
+
+    def step(one: str, other: str) -> None:
+        rename(one, other)
+        known.append(run_folder.run_folder(run) is not None)
+
+    monkeypatch.setattr(os, "rename", step)
+    folder = engine.publish_folder(temporary, run)
+    assert folder == str(folder_of(home, run)) and not os.path.exists(temporary)
+    assert run_folder.attempt_of(run_folder.read_json(folder + "/spec.json")) == 1
+    assert Path(folder, "attempt0/node.log").read_text() == "first\n" and Path(folder, "checkpoints").is_dir()
+    assert all(known) or not exchanges, known
+
+
+def test_a_spare_knows_of_the_run_before_it_takes_part(run: str, home: Path) -> None:
+    """It may be the only one who does: the node that it replaces is gone."""
+    spec = supervise_spec(run, ["true"], about={**ABOUT, "spares": 1})
+    part = {name: spec[name] for name in ("node_rank", "ranks", "cwd", "lease", "grace", "node_timeout", "about")}
+    pause = {"run": run, "attempt": 1, "ports": [], "pause": 600.0, "part": {**part, "host": "n9", "devices": None}}
+    live = {"prefix": run, "live": True}
+    with Running("run.ready", pause, home) as waiting:
+        until(lambda: answer("run.list_runs", live, home)["runs"])
+        (found,) = decode(RunsHere, answer("run.list_runs", live, home))["runs"]
+        assert (found["host"], found["status"]["state"], found["about"]) == ("n9", "restarting", spec["about"])
+        assert answer("run.stop", {"run": run, "grace": 1.0, "reason": "stopped by me"}, home)["left"] == []
+        (said,) = [frame.json() for frame in waiting.frames() if frame.kind == b"J"]
+    assert said["forbidden"] and not answer("run.list_runs", live, home)["runs"]
+
+
+def test_a_spare_that_stood_by_takes_part(run: str, home: Path) -> None:
+    spec = supervise_spec(run, ["true"], about={**ABOUT, "spares": 1})
+    part = {name: spec[name] for name in ("node_rank", "ranks", "cwd", "lease", "grace", "node_timeout", "about")}
+    ready = {"run": run, "attempt": 1, "ports": [], "part": {**part, "host": "n9", "devices": None}}
+    with Running("run.ready", ready, home) as waiting:
+        assert not next(frame.json() for frame in waiting.frames() if frame.kind == b"J")["forbidden"]
+        later = {**spec, "about": {**ABOUT, "spares": 0, "attempt": 1}}
+        assert answer("run.supervise", later, home)["event"] == "started"
+    assert final(home, run)["engine_status"] == 0
 
 
 def test_a_detached_run_outlives_its_lease(run: str, home: Path) -> None:
-    spec = supervise_spec(run, ranks_argv("sleep 4"), lease=1.0)
+    spec = supervise_spec(run, ranks_argv(f"until [ -e {home}/go ]; do sleep 0.1; done"), lease=8.0)
     assert answer("run.supervise", spec, home)["event"] == "started"
     with Running("run.follow", {"run": run, "offsets": {}}, home) as follow:
         follow.send({"op": "detach"})
         until(lambda: answer("run.list_runs", {"prefix": "", "live": True}, home)["runs"][0]["lease"] is None)
-    time.sleep(2)
+    time.sleep(9)
     assert runs(home) == [run], "nobody renews it, and it needs nobody"
+    (home / "go").touch()
     assert final(home, run)["state"] == "exited"
 
 
 def test_who_looks_on_renews_nothing_and_what_is_there_now_comes_at_once(run: str, home: Path) -> None:
-    spec = supervise_spec(run, ranks_argv("echo hello; sleep 60"), lease=3.0)
+    spec = supervise_spec(run, ranks_argv("echo hello; sleep 1000"), lease=10.0)
     assert answer("run.supervise", spec, home)["event"] == "started"
     until(lambda: (folder_of(home, run) / "rank0.out").exists() and (folder_of(home, run) / "rank0.out").stat().st_size)
     said = answer("run.follow", {"run": run, "offsets": {}, "once": True, "passive": True}, home)
     assert said["event"] == "end" and said["sizes"]["rank0.out"] == 6
     with Running("run.follow", {"run": run, "offsets": {}, "passive": True}, home) as follow:
         while not (folder_of(home, run) / "status.json").read_text().count("lease"):
-            follow.send({"op": "ping"})
+            with contextlib.suppress(BrokenPipeError):  # the lease is over, and so is what follows
+                follow.send({"op": "ping"})
             time.sleep(0.2)
     assert final(home, run)["cause"] == "lease"
 

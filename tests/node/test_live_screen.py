@@ -65,16 +65,16 @@ class Terminal:
 
     def until(self, shown: Callable[[list[str]], bool]) -> list[str]:
         """The screen as soon as it shows this."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not shown(self.lines):
             assert self.read(0.2) and time.monotonic() < deadline, self.lines
         return self.lines
 
     def end(self) -> list[str]:
         """The screen when fleet has ended."""
-        while self.read(60):
+        while self.read(300):
             pass
-        self.process.wait(60)
+        self.process.wait(300)
         return self.lines
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ def go(home: Path) -> None:
 
 
 def test_exec_names_who_it_waits_for_and_leaves_no_trace(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
-    screen = terminal(*SLOW, "--timeout", "60")
+    screen = terminal(*SLOW, "--timeout", "600")
     shown = screen.until(lambda lines: any(line.startswith("waiting for n3 (1 of 3) ... ") for line in lines))
     assert len(shown) == 1 and shown[0].endswith(" s")
     go(tmp_path)
@@ -140,7 +140,7 @@ def test_what_a_terminal_does_not_want_it_does_not_get(
 
 def test_a_question_stands_alone(terminal: Callable[..., Terminal]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        holder = subprocess.Popen(["sleep", "60"], pass_fds=[server.fileno()], start_new_session=True)
+        holder = subprocess.Popen(["sleep", "1000"], pass_fds=[server.fileno()], start_new_session=True)
         port = server.getsockname()[1]
     try:
         screen = terminal("-w", "n1", "kill-port", str(port))
@@ -154,7 +154,8 @@ def test_a_question_stands_alone(terminal: Callable[..., Terminal]) -> None:
 
 
 def test_launch_tells_its_steps_then_shows_the_bars(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
-    bar = "import sys, time; sys.stderr.write('10%\\r50%\\r'); sys.stderr.flush(); time.sleep(3); print('done')"
+    bar = "import os, sys, time\nsys.stderr.write('10%\\r50%\\r')\nsys.stderr.flush()\n"
+    bar += "while not os.path.exists('go'): time.sleep(0.1)\nprint('done')"
     (tmp_path / "bar.py").write_text(bar)
     screen = terminal(
         "-w",
@@ -169,6 +170,7 @@ def test_launch_tells_its_steps_then_shows_the_bars(terminal: Callable[..., Term
         "bar.py",
     )
     screen.until(lambda lines: lines[-1:] == ["[n1:0] 50%"])
+    go(tmp_path)
     shown = screen.end()
     assert shown[0] == f"launching {sys.executable} on n1"
     assert [line.split(":")[0] for line in shown[1:3]] == ["preflight", "start"]

@@ -14,7 +14,7 @@ from tests.node.nodes import answer, folder_of, ranks_argv, read_json, supervise
 from tests.node.test_list_runs import ABOUT, runs
 
 
-def start(run: str, home: Path, line: str = "exec sleep 60", **changes: Any) -> dict[str, Any]:
+def start(run: str, home: Path, line: str = "exec sleep 1000", **changes: Any) -> dict[str, Any]:
     given = {"alone": True, "devices": None, "about": ABOUT, **changes}
     return answer("run.supervise", supervise_spec(run, ranks_argv(line), **given), home)
 

@@ -21,7 +21,8 @@ from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
 from tests.changed import changed
-from tests.node.test_preflight import facts, free_port
+from tests.free_port import free_port
+from tests.node.test_preflight import facts
 
 pytestmark = pytest.mark.usefixtures("own_home")
 

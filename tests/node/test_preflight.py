@@ -13,16 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.free_port import free_port
 from tests.node.nodes import Running, alive, answer, until
 
 TOKEN = "ab" * 16
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.1", **changes: Any) -> dict[str, Any]:
@@ -36,7 +30,7 @@ def spec(port: int, node_rank: int = 0, peers: int = 0, address: str = "127.0.0.
         "env": {},
         "program": False,
         "modules": [],
-        "deadline": 4.0,
+        "deadline": 60.0,
         "peer_addresses": [],
         **changes,
     }
@@ -86,7 +80,7 @@ def test_a_busy_port_names_its_holder(home: Path, where: str) -> None:
 
 
 def test_a_master_that_nobody_reaches(home: Path) -> None:
-    found = facts(home, free_port(), 1, deadline=1.0)["port"]
+    found = facts(home, free_port(), 1, deadline=5.0)["port"]
     assert not found["ok"] and "refused" in found["error"] and found["hint"]
 
 
@@ -104,7 +98,7 @@ def test_something_else_answers_at_the_masters_port(home: Path) -> None:
 
         thread = threading.Thread(target=chatter)
         thread.start()
-        found = facts(home, other.getsockname()[1], 1, deadline=1.0)["port"]
+        found = facts(home, other.getsockname()[1], 1, deadline=5.0)["port"]
         other.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert not found["ok"] and ("something else" in found["error"] or "reset" in found["error"])
@@ -112,8 +106,8 @@ def test_something_else_answers_at_the_masters_port(home: Path) -> None:
 
 def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
     port = free_port()
-    with Running("facts.probe", spec(port, peers=1, deadline=2.0), home) as master:
-        give_up = time.monotonic() + 1.5
+    with Running("facts.probe", spec(port, peers=1, deadline=8.0), home) as master:
+        give_up = time.monotonic() + 6
         while time.monotonic() < give_up:
             try:
                 with socket.create_connection(("127.0.0.1", port)) as stranger:
@@ -123,6 +117,28 @@ def test_strangers_at_the_masters_port_do_not_count(home: Path) -> None:
                 time.sleep(0.05)
         (found,) = [frame.json() for frame in master.frames() if frame.kind == b"J"]
     assert found["facts"]["port"]["arrived"] == []
+
+
+def test_a_peer_that_was_too_busy_for_its_answer_comes_again(home: Path) -> None:
+    """The port stays open for it, until it has said that it has the answer."""
+    port = free_port()
+    with Running("facts.probe", spec(port, peers=1, deadline=100.0), home) as master:
+        for has_it in (False, True):
+            until(lambda: not refused(port))
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+                peer.sendall(TOKEN.encode() + b" 1\n")
+                assert len(peer.makefile("rb").readline()) == 65, "an answer"
+                peer.sendall(b"\n" * has_it)
+        (found,) = [frame.json() for frame in master.frames() if frame.kind == b"J"]
+    assert found["facts"]["port"]["arrived"] == [1]
+
+
+def refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_done_ends_the_waiting(home: Path) -> None:
@@ -140,18 +156,18 @@ def test_the_interface_that_holds_the_masters_address(home: Path) -> None:
 
 @pytest.mark.parametrize("node_rank", [0, 1])
 def test_a_loopback_master_of_several_nodes(home: Path, node_rank: int) -> None:
-    found = facts(home, free_port(), node_rank, peers=1, address="localhost", deadline=1.0)["network"]
+    found = facts(home, free_port(), node_rank, peers=1, address="localhost", deadline=5.0)["network"]
     assert "means this node itself" in found["error"] and "data_address" in found["hint"]
 
 
 def test_a_master_behind_nat(home: Path) -> None:
-    found = facts(home, free_port(), address="203.0.113.7", peers=1, peer_addresses=["127.0.0.2"], deadline=1.0)
+    found = facts(home, free_port(), address="203.0.113.7", peers=1, peer_addresses=["127.0.0.2"], deadline=5.0)
     assert "no interface here holds" in found["network"]["error"] and "data_address" in found["network"]["hint"]
     assert found["network"]["interface"] == "lo", "still the one that leads to the others"
 
 
 def test_a_master_whose_name_does_not_resolve(home: Path) -> None:
-    found = facts(home, free_port(), 1, address="no-such-host.invalid", deadline=2.0)
+    found = facts(home, free_port(), 1, address="no-such-host.invalid", deadline=5.0)
     assert "no way to the master" in found["network"]["error"] and found["network"]["hint"]
     assert not found["port"]["ok"]
 
@@ -201,10 +217,13 @@ def test_a_program_is_looked_for_on_the_path(home: Path) -> None:
 
 
 def test_a_script_that_a_shell_can_read_need_not_be_executable(home: Path) -> None:
-    for name, text in {"a.sh": "id", "b": "#!/bin/sh", "c": "id"}.items():
+    texts = {"a.sh": "id", "b": "#!/bin/sh", "c": "id", "d.py": "import os", "e.py": "#!/usr/bin/env python3"}
+    for name, text in texts.items():
         (home / name).write_text(text)
-    found = [facts(home, free_port(), program=True, workdir="~", script=name)["script"] for name in ("a.sh", "b", "c")]
-    assert [script["exists"] and script["executable"] for script in found] == [True, True, False]
+    (home / "d.py").chmod(0o755)  # the kernel would leave it to a shell
+    found = {name: facts(home, free_port(), program=True, workdir="~", script=name)["script"] for name in texts}
+    startable = {name for name, script in found.items() if script["exists"] and script["executable"]}
+    assert startable == {"a.sh", "b", "e.py"}
 
 
 def test_a_module_is_looked_for_as_python_does_and_not_imported(home: Path) -> None:
@@ -232,8 +251,8 @@ def test_a_tool_that_hangs_costs_its_facts_only(home: Path) -> None:
     (home / "bin/nvidia-smi").write_text("#!/bin/sh\necho $$ >> ~/hung\nexec sleep 1000\n")
     (home / "bin/nvidia-smi").chmod(0o755)
     began = time.monotonic()
-    found = facts(home, free_port(), activate='export PATH="$HOME/bin:$PATH"', deadline=5.0)
-    assert time.monotonic() - began < 60
+    found = facts(home, free_port(), activate='export PATH="$HOME/bin:$PATH"', deadline=15.0)
+    assert time.monotonic() - began < 15 + 100
     assert found["timed_out"] == ["gpus", "gpu processes"] and found["port"]["ok"] and not found["python"]["error"]
     pids = [int(pid) for pid in (home / "hung").read_text().split()]
     assert len(pids) == 2
@@ -243,5 +262,5 @@ def test_a_tool_that_hangs_costs_its_facts_only(home: Path) -> None:
 def test_an_interpreter_that_hangs(home: Path) -> None:
     (home / "slow").write_text("#!/bin/sh\nsleep 1000\n")
     (home / "slow").chmod(0o755)
-    found = facts(home, free_port(), python=str(home / "slow"), modules=["torch"], deadline=1.0)
+    found = facts(home, free_port(), python=str(home / "slow"), modules=["torch"], deadline=10.0)
     assert found["timed_out"] == ["python"] and "packages" not in found

@@ -175,8 +175,8 @@ def test_a_tool_that_writes_for_ever_is_cut_off(home: Path, tmp_path: Path) -> N
 def test_what_hangs_is_named_ended_and_holds_nothing_up(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", f"echo $$ >> {tmp_path}/pids; trap '' TERM HUP INT; exec sleep 1000")
     began = time.monotonic()
-    facts = probe(home, deadline=5.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert time.monotonic() - began < 60
+    facts = probe(home, deadline=15.0, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert time.monotonic() - began < 15 + 100
     assert facts["timed_out"] == ["gpus", "gpu processes"] and "gpus" not in facts
     assert facts["python"]["version"] and facts["kernel"]
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
@@ -196,7 +196,7 @@ def test_a_file_that_a_launcher_would_read(home: Path) -> None:
 
 
 def test_an_activate_line_that_hangs_takes_only_its_own_down(home: Path) -> None:
-    facts = probe(home, deadline=1.0, activate="sleep 1000")
+    facts = probe(home, deadline=10.0, activate="sleep 1000")
     assert set(facts["timed_out"]) == {"activate", "python", "compilers", "nccl", "gpus", "gpu processes", "builds"}
     assert facts["kernel"] and facts["disks"]["home"]["free"]
 
@@ -213,7 +213,7 @@ def test_it_ends_with_its_children_when_the_head_goes_away(home: Path, tmp_path:
 
 
 def test_the_clock_answers_while_steps_run(home: Path) -> None:
-    with Running("facts.probe", {"deadline": 1.5, "activate": "sleep 1000"}, home) as running:
+    with Running("facts.probe", {"deadline": 5.0, "activate": "sleep 1000"}, home) as running:
         running.send({"op": "clock"})
         running.raw(b"garbage\n")
         running.send({"op": "nothing we know"})

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fleet.protocol.frames import MESSAGE
+from tests.free_port import free_port
 from tests.node.nodes import Running
 
 
 def answer(home: Path, **spec: Any) -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with Running("facts.reach", {"port": port, "token": "mine", "seconds": 1.5, **spec}, home) as program:
+    with Running("facts.reach", {"port": free_port(), "token": "mine", "seconds": 6.0, **spec}, home) as program:
         return next(frame.json() for frame in program.frames() if frame.kind == MESSAGE)
 
 

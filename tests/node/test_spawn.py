@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-from tests.node.nodes import PYTHON
+from tests.node.nodes import LIMIT, PYTHON
 
 SPAWN = Path(__file__).parents[2] / "fleet/node/run/spawn.py"
 RANK = """
@@ -29,6 +31,30 @@ def test_it_is_the_engine_unless_a_launcher_has_made_ranks(tmp_path: Path) -> No
     argv = [PYTHON, "-I", "-S", str(tmp_path / "spawn.py"), "4", "2", "LAUNCHED_BY"]
     for env, ranks in (({}, ["4", "5"]), ({"LAUNCHED_BY": "none", "RANK": "7"}, ["7"])):
         assert sorted(subprocess.check_output(argv, text=True, env=env).split()) == ranks
+
+
+STOPS = """
+import os, signal
+if os.environ["RANK"] == "0":
+    os.kill(os.getppid(), signal.SIGTERM)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os._exit(128 + signal.sigwait({signal.SIGTERM}))
+"""
+
+
+def test_told_to_end_while_ranks_are_started(tmp_path: Path) -> None:
+    """All of them hear of it, and none is left behind."""
+    shutil.copy(SPAWN, tmp_path)
+    (tmp_path / "command.json").write_text(json.dumps({"argv": []}))
+    (tmp_path / "rank.py").write_text(STOPS)
+    argv = [PYTHON, "-I", "-S", str(tmp_path / "spawn.py"), "0", "300"]
+    engine = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert engine.wait(LIMIT) == 128 + signal.SIGTERM, "the status of its ranks"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(engine.pid, signal.SIGKILL)
+        engine.wait()
 
 
 def test_told_to_end_while_ranks_end_by_themselves(tmp_path: Path) -> None:

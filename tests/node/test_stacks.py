@@ -85,6 +85,26 @@ def test_an_armed_rank_tells_and_sees_nothing_of_it(run: str, home: Path, tmp_pa
     goes_on(folder)
 
 
+SLOW = """
+import ctypes
+(fd,) = [fd for fd in range(3, 50) if os.path.realpath("/proc/self/fd/%d" % fd).endswith(".stack")]
+def tell(_):
+    os.write(fd, b'Stack (most recent call first):\\n  File "s.py", line 5 in inner\\n')
+    time.sleep(1)
+    os.write(fd, b'  File "s.py", line 7 in outer\\n')
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(tell)
+ctypes.CDLL(None).signal(55, handler)
+"""
+
+
+def test_a_rank_that_is_long_in_telling_is_heard_out(run: str, home: Path, tmp_path: Path) -> None:
+    """On a node with much to do it has to wait for the processor amid its words."""
+    folder = begin(run, home, PYTHON, script(tmp_path, SLOW))
+    until(lambda: b"tick" in (folder / "rank3.out").read_bytes())
+    stack = the_stack(run, home)
+    assert (stack["by"], names(stack)) == ("faulthandler", ["inner", "outer"]), stack
+
+
 @pytest.mark.parametrize(
     ("options", "more"),
     [

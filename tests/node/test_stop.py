@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,20 @@ from typing import Any
 import pytest
 
 from fleet.node.run import remains, run_folder
+from fleet.node.run import stop as stop_program
 from tests.node.hanging import dead_mount
-from tests.node.nodes import alive, answer, final, folder_of, marked, ranks_argv, read_json, supervise_spec, until
+from tests.node.nodes import (
+    LIMIT,
+    alive,
+    answer,
+    final,
+    folder_of,
+    marked,
+    ranks_argv,
+    read_json,
+    supervise_spec,
+    until,
+)
 
 MASTER = {"address": "127.0.0.1", "port": 0, "token": "00", "is_me": True, "peers": 0}
 
@@ -47,12 +61,74 @@ def test_a_run_that_ended_keeps_its_end(home: Path, run: str) -> None:
     assert final(home, run)["engine_status"] == 3
 
 
+def test_a_run_that_ends_before_it_is_asked_keeps_its_end(
+    home: Path, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(home, run, ["sh", "-c", f"until [ -e {home}/go ]; do sleep 0.1; done; exit 3"])
+    monkeypatch.setenv("HOME", str(home))
+    look = run_folder.owners
+
+    def owners(folder: str) -> list[dict[str, Any]]:
+        """Those that are left when this program, on a node with much to do, comes to look."""
+        (home / "go").touch()
+        until(lambda: not look(folder))
+        return []
+
+    monkeypatch.setattr(stop_program, "owners", owners)
+    assert stop_program.stop({"run": run, "grace": 0.5, "reason": "asked"})[0] == []
+    assert (final(home, run)["state"], final(home, run)["engine_status"]) == ("exited", 3)
+
+
+def test_a_supervisor_that_ends_the_run_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is slow to die, be it for want of memory, is so for who would end it in its place."""
+    run_folder.write_json(str(tmp_path / "pid"), {**run_folder.identity(os.getpid()), "boot": run_folder.boot_id()})
+    run_folder.write_json(str(tmp_path / "status.json"), {"state": "stopping"})
+    monkeypatch.setattr(stop_program, "MARGIN", 0.2)
+    monkeypatch.setattr(stop_program, "ENDING_MARGIN", LIMIT)
+    last = run_folder.final_status("stopped", "asked", [])
+    ender = threading.Timer(1.0, run_folder.write_final, (str(tmp_path), last))
+    ender.start()
+    assert stop_program.ask(str(tmp_path), 0.0, "asked")
+    ender.join()
+
+
 def test_a_run_that_comes_late_is_refused(home: Path, run: str) -> None:
     assert stop(home, run) == {"event": "stopped", "left": [], "was": "unknown"}
     said = answer("run.supervise", supervise_spec(run, ["touch", str(home / "ran")]), home)
     assert said["event"] == "failed" and "stopped before it began" in said["message"]
     assert not (home / "ran").exists()
     assert answer("run.supervise", supervise_spec(run + "b", ["true"]), home)["event"] == "started", "only that run"
+
+
+def test_what_was_stopped_for_good_stays_forbidden(home: Path, run: str) -> None:
+    """Its head, which stops the attempt that it began, knows less."""
+    stop(home, run)
+    answer("run.stop", {"run": run, "grace": 0, "reason": "a node is lost", "attempt": 0}, home)
+    said = answer("run.supervise", supervise_spec(run, ["true"], about={"attempt": 1}), home)
+    assert said["event"] == "failed" and said["forbidden"], said
+
+
+def test_a_tombstone_is_never_seen_half_written(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a number forbids more than one with it."""
+    monkeypatch.setenv("HOME", str(home))
+    folder, seen = home / ".fleet/runs", []
+
+    class Slow(io.StringIO):
+        def close(self) -> None:
+            seen.append([path.name for path in folder.glob("*.stop")])
+            super().close()
+
+    monkeypatch.setattr(stop_program, "open", lambda path, _mode: Path(path).touch() or Slow(), raising=False)
+    stop_program.forbid(run, 0)
+    assert seen == [[]] and len(list(folder.glob("*.stop"))) == 1
+
+
+def test_what_another_stop_clears_away_is_no_failure(home: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    names = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*names(path), f"gone@{run_folder.NODE}.stop"])
+    stop_program.forbid(run, None)
+    assert run_folder.is_forbidden(run, 7)
 
 
 def test_old_tombstones_are_cleared_away(home: Path, run: str) -> None:
@@ -81,7 +157,7 @@ HIDDEN = (
     "os.closerange(0, 100)\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
-    "for left in range(100):\n"  # a new process every so often: the one that was seen is gone
+    "for left in range(5000):\n"  # a new process every so often: the one that was seen is gone
     "    if os.fork(): os._exit(0)\n"
     "    time.sleep(0.2)\n"
     "    open(sys.argv[1], 'w').write(str(os.getpid()))\n"
@@ -89,7 +165,7 @@ HIDDEN = (
 
 
 def test_with_both_dead_a_daemon_that_no_process_and_no_variable_leads_to(home: Path, run: str) -> None:
-    daemon = f'env -i {sys.executable} -c "$CODE" {home}/hidden; sleep 100'
+    daemon = f'env -i {sys.executable} -c "$CODE" {home}/hidden; sleep 1000'
     record = start(home, run, ranks_argv(daemon), env={"CODE": HIDDEN})
     until((home / "hidden").exists)
     for pid in (record["guardian"]["pid"], record["pid"]):
@@ -103,14 +179,13 @@ def test_with_both_dead_a_daemon_that_no_process_and_no_variable_leads_to(home: 
 
 
 def test_with_a_supervisor_that_hangs(home: Path, run: str) -> None:
-    hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; exec sleep 100' & sleep 100"
+    hidden = f"setsid env -i sh -c 'echo $$ > {home}/hidden; exec sleep 1000' & sleep 1000"
     record = start(home, run, ranks_argv(hidden))
     pid = int(until(lambda: (home / "hidden").exists() and (home / "hidden").read_text()))
     os.kill(record["pid"], signal.SIGSTOP)
     assert stop(home, run, 0.2) == {"event": "stopped", "left": [], "was": "running"}
     assert not marked(run) and final(home, run)["state"] == "stopped"
-    until(lambda: not Path(f"/proc/{pid}").exists())
-    assert not alive(record["pid"])
+    until(lambda: not alive(pid) and not alive(record["pid"]))
 
 
 def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(home: Path, run: str, tmp_path: Path) -> None:
@@ -159,14 +234,14 @@ def test_an_attempt_that_begins_just_now_is_not_ended(home: Path, run: str, monk
     start(home, run, ranks_argv("exec sleep 1000"))
     until(lambda: marked(run))
     monkeypatch.setenv("HOME", str(home))
-    seen: list[str] = []
+    look, seen = run_folder.owners, []
 
     def owners(folder: str) -> list[dict[str, Any]]:
         """Those of the attempt before at the first look."""
         seen.append(folder)
-        return run_folder.owners(folder) if len(seen) > 1 else []
+        return look(folder) if len(seen) > 1 else []
 
-    monkeypatch.setattr(remains, "owners", owners)
+    monkeypatch.setattr(run_folder, "owners", owners)
     assert remains.remains() == [] and marked(run)
 
 

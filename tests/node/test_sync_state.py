@@ -13,18 +13,22 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleet.model import Host, Inventory, Report
+from fleet.node.delivery import head, sync_state
+from fleet.node.delivery.head import Head
 from fleet.ops import sync
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.local import LocalTransport
 from tests.changed import changed
+from tests.free_port import free_port
 from tests.node.nodes import Running, answer, final, marked, ranks_argv, supervise_spec
-from tests.node.test_preflight import facts, free_port, spec
+from tests.node.test_preflight import facts, spec
 
 OLD = {"a.py": "old", "b.py": "old", "gone.py": "old", "pkg/c.py": "old"}
 NEW = {"a.py": "newer", "b.py": "newer", "new/d.py": "newer", "pkg/c.py": "newer"}
@@ -197,7 +201,7 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
     assert mirror(source, dest).ok
     digest = (code(home, dest) or {})["digest"]
     # it imports b.py late: what it finds there must be of the same tree as a.py
-    began = begin(home, run, dest, digest, 2.0, "cat a.py; sleep 1; cat b.py; sleep 60")
+    began = begin(home, run, dest, digest, 12.0, "cat a.py; sleep 1; cat b.py; sleep 1000")
     assert began["event"] == "started"
     fill(source, NEW)
     notices: list[Any] = []
@@ -212,7 +216,7 @@ def test_a_sync_waits_until_a_run_has_begun(home: Path, run: str, source: Path, 
 
 def test_a_sync_that_changes_nothing_waits_for_nobody(home: Path, run: str, source: Path, dest: Path) -> None:
     assert mirror(source, dest).ok
-    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 250.0, "sleep 60")["event"] == "started"
+    assert begin(home, run, dest, (code(home, dest) or {})["digest"], 250.0, "sleep 1000")["event"] == "started"
     began = time.monotonic()
     assert mirror(source, dest).ok and time.monotonic() - began < 200
     again = code(home, dest)
@@ -231,7 +235,7 @@ def test_code_that_was_replaced_since_preflight_does_not_run(home: Path, run: st
     assert mirror(source, dest).ok
     digest = (code(home, dest) or {})["digest"]
     assert mirror(fill(source, NEW), dest).ok
-    said = begin(home, run, dest, digest, 1.0, "sleep 60")
+    said = begin(home, run, dest, digest, 1.0, "sleep 1000")
     assert said["event"] == "failed" and "replaced the code" in said["message"] and said["hint"]
     assert not marked(run)
 
@@ -241,14 +245,14 @@ def test_no_run_starts_while_a_sync_puts_files_in_place(home: Path, run: str, so
     digest = (code(home, dest) or {})["digest"]
     (state_of(dest) / "lock").write_text('{"head": "elsewhere (pid 7)"}')
     with held(state_of(dest) / "begins"):
-        said = begin(home, run, dest, digest, 1.0, "sleep 60")
+        said = begin(home, run, dest, digest, 1.0, "sleep 1000")
     assert said["event"] == "failed" and "a sync from elsewhere (pid 7)" in said["message"]
     assert not marked(run)
 
 
 def test_a_state_folder_that_has_gone_is_no_reason_not_to_train(home: Path, run: str, dest: Path) -> None:
     dest.mkdir()
-    assert begin(home, run, dest, "0" * 64, 1.0, "sleep 60")["event"] == "started"
+    assert begin(home, run, dest, "0" * 64, 1.0, "sleep 1000")["event"] == "started"
 
 
 # -- locks and folders ------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ def test_a_second_sync_is_refused_by_name(home: Path, source: Path, dest: Path) 
 
 @pytest.mark.parametrize("at", ["manifest", "middle of it", "switch"])
 def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at: str) -> None:
-    with Running("delivery.code_sync", mirror_spec(dest, patience=1.0), home) as silent:
+    with Running("delivery.code_sync", mirror_spec(dest, patience=5.0), home) as silent:
         frames = silent.frames()
         assert next(frames).json()["event"] == "hello"
         if at == "middle of it":
@@ -284,8 +288,8 @@ def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at
             silent.send({"op": "manifest", "digest": "d", "size": 0, "sha256": ""})
             assert next(frames).json()["event"] == "need"
         said = next(frames).json()
-        assert said["event"] == "failed" and "said nothing for 1 s" in said["message"]
-        silent.process.wait(60)
+        assert said["event"] == "failed" and "said nothing for 5 s" in said["message"]
+        silent.process.wait(300)
     with Running("delivery.code_sync", mirror_spec(dest, sync="next"), home) as after:
         assert next(after.frames()).json()["event"] == "hello"
 
@@ -293,17 +297,49 @@ def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at
 def test_a_head_that_does_not_even_read_gives_the_lock_back(home: Path, dest: Path) -> None:
     entries = [[f"{'long' * 20}{i}", "f", 0o644, 1, 0, ""] for i in range(5000)]
     packed = zlib.compress(json.dumps(entries).encode())
-    with Running("delivery.code_sync", mirror_spec(dest, patience=1.0), home) as deaf:
+    with Running("delivery.code_sync", mirror_spec(dest, patience=5.0), home) as deaf:
         deaf.send({"op": "manifest", "digest": "d", "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()})
         deaf.raw(packed)
-        deaf.process.wait(60)  # its answer is longer than a pipe is
+        deaf.process.wait(300)  # its answer is longer than a pipe is
+
+
+def test_a_note_of_data_that_is_gone_may_go_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two preflights look at once."""
+    monkeypatch.setenv("HOME", str(home))
+    sync_state.note_delivery(bytes(home / "data"), bytes(home / "gone"))
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", lambda path: [unlink(path), unlink(path)])
+    assert sync_state.half_delivered(str(home)) is None
+    assert list((home / ".fleet/data").iterdir()) == []
+
+
+def test_a_node_that_was_frozen_has_not_waited_for_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that has said meanwhile is there, and only has to be read."""
+    waiting, now, naps = Head.__new__(Head), [0.0], list[float]()
+    waiting.patience, waiting.waits = 4.0, 0.0
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        now[0] += 100.0 if len(naps) == 1 else seconds
+        if len(naps) == 2:
+            waiting.waits = now[0]
+
+    def leave(status: int) -> None:
+        raise EOFError(status)
+
+    monkeypatch.setattr(head, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(head, "start_thread", lambda work: SimpleNamespace(join=lambda seconds: None))
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(EOFError):
+        waiting.watch()
+    assert now[0] > 104.0, "it is silence that ends it"
 
 
 def test_a_head_that_is_busy_keeps_its_lock_by_pings(home: Path, dest: Path) -> None:
-    with Running("delivery.code_sync", mirror_spec(dest, patience=1.0), home) as busy:
+    with Running("delivery.code_sync", mirror_spec(dest, patience=5.0), home) as busy:
         frames = busy.frames()
         next(frames)
-        for _ in range(10):
+        for _ in range(20):
             time.sleep(0.3)
             busy.send({"op": "ping"})
         busy.send({"op": "manifest", "digest": "d", "size": 0, "sha256": ""})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.nodes import with_variable
+from tests.node.nodes import until, with_variable
 
 FLEET = [sys.executable, "-c", "from fleet.cli.main import main; main()", "--transport", "local"]
 FOREVER = "while :; do echo a line that nobody reads; done"
@@ -42,16 +42,13 @@ def test_one_signal_ends_it_and_what_it_started(what: str, signum: int, tmp_path
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while select.select([], [terminal], [], 0)[1] and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(0.5)
         process.send_signal(signum)
-        assert process.wait(60) in (130, -signum)
-        deadline = time.monotonic() + 60
-        while left(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert left(tmp_path) == []
+        assert process.wait(300) in (130, -signum)
+        until(lambda: not left(tmp_path))
     finally:
         process.kill()
         process.wait()
@@ -97,13 +94,13 @@ def test_a_signal_handler_that_a_busy_machine_holds_up(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not any(p.stat().st_size for p in tmp_path.glob("runs/*-*/*/rank0.out")) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(1)
         process.send_signal(2)
-        assert process.wait(60) == 130
-        assert left(tmp_path) == []
+        assert process.wait(300) == 130
+        until(lambda: not left(tmp_path))  # a guardian looks around before it ends
     finally:
         process.kill()
         process.wait()

@@ -11,16 +11,17 @@ from tests.node.nodes import answer, folder_of, ranks_argv, supervise_spec, unti
 
 
 def test_what_was_written_since_is_known_to_a_second(run: str, home: Path) -> None:
-    argv = ranks_argv("echo early; sleep 3; echo late; sleep 60")
+    argv = ranks_argv("echo early; sleep 10; echo late; sleep 1000")
     assert answer("run.supervise", supervise_spec(run, argv), home)["event"] == "started"
     log = folder_of(home, run) / "rank0.out"
     until(lambda: log.exists() and log.read_text() == "early\nlate\n")
-    time.sleep(1.2)
-    said = answer("run.since", {"run": run, "ago": 2.7}, home)
+    latest = {"run": run, "ago": 0.0}
+    until(lambda: answer("run.times", latest, home)["offsets"] == {"rank0.out": 11})
+    between = time.time() - log.stat().st_mtime + 6  # as far from one as a slow start of what looks is from the other
+    said = answer("run.times", {"run": run, "ago": between}, home)
     assert said == {"event": "since", "offsets": {"rank0.out": 6}}
-    assert answer("run.since", {"run": run, "ago": 600.0}, home)["offsets"] == {}
-    assert answer("run.since", {"run": run, "ago": 0.0}, home)["offsets"] == {"rank0.out": 11}
-    assert answer("run.since", {"run": "no-such", "ago": 0.0}, home)["event"] == "failed"
+    assert answer("run.times", {"run": run, "ago": 600.0}, home)["offsets"] == {}
+    assert answer("run.times", {"run": "no-such", "ago": 0.0}, home)["event"] == "failed"
     answer("run.stop", {"run": run, "grace": 0.0, "reason": "over"}, home)
 
 

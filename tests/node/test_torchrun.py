@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+from tests.free_port import free_port
 from tests.node.nodes import answer, final, folder_of, marked, read_json, supervise_spec, until
 
 SCRIPT = """
@@ -20,16 +20,14 @@ if os.environ["RANK"] == "1":
         time.sleep(0.05)
     exec(sys.argv[1])
 open(other, "w").close()
-time.sleep(100)
+time.sleep(1000)
 """
 
 
 def torchrun(home: Path, run: str, code: str, **changes: Any) -> Path:
     """Start 2 ranks, rank 1 executing `code`; returns the run's folder."""
     (home / "train.py").write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = [
         sys.executable,
         "-m",
@@ -56,7 +54,7 @@ def torchrun(home: Path, run: str, code: str, **changes: Any) -> Path:
 
 def test_exit_code_3_is_on_record_though_torchrun_says_1(home: Path, run: str) -> None:
     folder = torchrun(home, run, "sys.exit(3)")
-    status = final(home, run, 120)
+    status = final(home, run)
     assert (status["engine_status"], status["left"]) == (1, [])
     assert read_json(folder / "rank1.json")["status"] == 3
     assert read_json(folder / "rank0.json")["signal"] == signal.SIGTERM, "torchrun ended the other one"
@@ -68,8 +66,8 @@ def test_signal_9_and_a_traceback(home: Path, run: str) -> None:
     folder = torchrun(home, run, "raise ValueError('on purpose')")
     other = run + "k"
     killed = torchrun(home, other, "os.kill(os.getpid(), signal.SIGKILL)")
-    final(home, run, 120)
-    final(home, other, 120)
+    final(home, run)
+    final(home, other)
     assert read_json(folder / "rank1.json")["status"] == 1
     assert "Traceback" in (folder / "rank1.err").read_text()
     assert "ValueError: on purpose" in (folder / "rank1.err").read_text()
@@ -80,7 +78,7 @@ def test_signal_9_and_a_traceback(home: Path, run: str) -> None:
 
 def test_killed_torchrun_leaves_no_worker(home: Path, run: str) -> None:
     folder = torchrun(home, run, "signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w')", grace=4.0)
-    until((home / "up").exists, 120)
+    until((home / "up").exists)
     (engine,) = [pid for pid in marked(run) if b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(engine, signal.SIGKILL)
     status = final(home, run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,49 +16,61 @@ from tests.node.nodes import until
 from tests.wheelmaker import make_wheel
 
 
-def pips(mark: str) -> list[int]:
-    """Pids of a marked install."""
+def pips(below: Path) -> list[int]:
+    """Pids of a marked install into an environment that lies there."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if mark.encode() in (entry / "environ").read_bytes() and b"pip" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                line = (entry / "cmdline").read_bytes()
+                if b"pip" in line and bytes(below) in line:
+                    marked = b"FLEET_EXEC_ID=wheels-" in (entry / "environ").read_bytes()
+                    found += [int(entry.name)] * marked
             except OSError:
                 continue
     return found
 
 
+# amid its files pip says that it has begun, and waits for what interrupts it; the next one goes on
+WAITS = """
+import builtins, os, time
+begun, real = %r, open
+def open(path, mode="r", *args, **more):
+    if "w" in mode and str(path).endswith("/tinypkg/m500.py") and not os.path.exists(begun):
+        real(begun, "w").close()
+        time.sleep(600)
+    return real(path, mode, *args, **more)
+builtins.open = open
+"""
+
+
 @pytest.mark.parametrize("how", ["cancel", "kill"])
 def test_an_install_that_is_interrupted_heals_on_the_next_run(python: Path, folder: Path, how: str) -> None:
-    files = {"tinypkg/__init__.py": "", **{f"tinypkg/m{i}.py": f"x{i} = 1\n" * 200 for i in range(400)}}
+    files = {"tinypkg/__init__.py": "", **{f"tinypkg/m{i}.py": f"x{i} = 1\n" for i in range(1000)}}
     make_wheel(folder, "tinypkg", "0.9")
     states(sync(folder, python))
     (folder / "tinypkg-0.9-py3-none-any.whl").unlink()
     make_wheel(folder, "tinypkg", "1.0", files=files)
     runtime = Runtime(LocalTransport())
-    target = site(python) / "tinypkg" / "m100.py"
+    begun = folder.parent / "begun"
+    (site(python) / "sitecustomize.py").write_text(WAITS % str(begun))
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 60
-        while not target.exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        until(begun.exists)
         if how == "cancel":
             runtime.cancel.set()
         else:
-            for pid in pips("FLEET_EXEC_ID=wheels-"):
-                if str(folder.parent) in Path(f"/proc/{pid}/cmdline").read_text():
-                    os.kill(pid, signal.SIGKILL)
+            for pid in pips(folder.parent):
+                os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     report = sync(folder, python, runtime=runtime)
     thread.join()
     assert not report.ok and report.exit_code == (130 if how == "cancel" else 1)
-    until(lambda: not pips("FLEET_EXEC_ID=wheels-"))
-    # pip may have been through just then, yet nothing was imported: the next run does what is left
+    until(lambda: not pips(folder.parent))
     states(sync(folder, python))
-    assert says(python, "import tinypkg.m399; print(tinypkg.m399.x399)") == "1"
+    assert says(python, "import tinypkg.m999; print(tinypkg.m999.x999)") == "1"
     assert states(sync(folder, python)) == [{"tinypkg": "there"}]
     assert not list(site(python).glob("~*")) and len(list(site(python).glob("tinypkg-*.dist-info"))) == 1
 

@@ -15,8 +15,8 @@ import pytest
 from fleet.errors import Interrupted
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.turn import turn
-from fleet.ops.wheels.carry import digest_of_set
+from fleet.ops.cache import turn
+from fleet.ops.wheels.node import digest_of_set
 from fleet.ops.wheels.wheel import read_wheel
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
@@ -87,7 +87,7 @@ def test_an_import_that_fails_is_a_failure_also_the_next_time(python: Path, fold
 
 
 def test_an_import_that_hangs_or_dies(python: Path, folder: Path) -> None:
-    make_wheel(folder, "tinypkg", files={"tinypkg.py": "import time; time.sleep(100)\n"})
+    make_wheel(folder, "tinypkg", files={"tinypkg.py": "import time; time.sleep(1000)\n"})
     assert "'import tinypkg' took more than 2 s" in error(sync(folder, python, import_seconds=2)).message
     make_wheel(folder, "tinypkg", files={"tinypkg.py": "import os; os.kill(os.getpid(), 11)\n"})
     assert "'import tinypkg' fails: signal 11" in error(sync(folder, python)).message
@@ -97,7 +97,7 @@ def test_ctrl_c_while_it_is_imported(python: Path, folder: Path, tmp_path: Path)
     begun = tmp_path / "begun"
     code = (
         f"import os, time\nopen({str(begun)!r}, 'w').write(str(os.getpid()))\nos.rename({str(begun)!r}, "
-        f"{str(begun) + '2'!r})\ntime.sleep(100)\n"
+        f"{str(begun) + '2'!r})\ntime.sleep(1000)\n"
     )
     make_wheel(folder, "tinypkg", files={"tinypkg.py": code})
     runtime = Runtime(LocalTransport())

@@ -47,7 +47,7 @@ def is_cleared(clone: Path) -> bool:
 
 def test_it_shows_what_it_types_and_how_long_it_took(clone: Path) -> None:
     with start(clone, "true") as demo:
-        text = demo.communicate(timeout=60)[0]
+        text = demo.communicate(timeout=300)[0]
     assert demo.returncode == 0
     typed = re.findall(r"^\$ (.*)$", text, re.M)
     assert [line.split()[:3] for line in typed][:2] == [["fleet", "lab", "up"], ["fleet", "lab", "status"]]
@@ -59,7 +59,7 @@ def test_it_shows_what_it_types_and_how_long_it_took(clone: Path) -> None:
 
 def test_a_failure_is_its_exit_code(clone: Path) -> None:
     with start(clone, "exit 123") as demo:
-        text = demo.communicate(timeout=60)[0]
+        text = demo.communicate(timeout=300)[0]
     assert demo.returncode == 123
     assert "The demo took" not in text
     assert is_cleared(clone)
@@ -68,6 +68,6 @@ def test_a_failure_is_its_exit_code(clone: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_an_end_at_any_step_takes_all_down(clone: Path, number: signal.Signals) -> None:
     with start(clone, f"kill -s {number.value} 0; sleep 30") as demo:
-        demo.communicate(timeout=60)
+        demo.communicate(timeout=300)
     assert demo.returncode == 128 + number
     assert is_cleared(clone)

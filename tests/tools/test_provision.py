@@ -3,7 +3,9 @@ maintainer script of openssh-server; nothing of this machine is touched."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -82,7 +84,7 @@ class Machine:
 
     def run(self, line: str, code: int = 0) -> tuple[str, str]:
         with self.popen(line) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=300)
         assert process.returncode == code, out + err
         return out, err
 
@@ -151,7 +153,8 @@ def test_a_kill_while_apt_runs_leaves_the_policy_alone(machine: Machine, policy:
     look = f"for f in {POLICY}*; do if [ -e $f ]; then echo $f; cat $f; fi; done"
     line = f"""{mine}
         mkfifo ../up ../go; set -m; tools/provision system rsync & pid=$!; read up <../up
-        kill -{number} -- {"-$pid" if number == signal.SIGINT else "$pid"}; echo >../go & wait $pid || echo $?; {look}
+        kill -{number} -- {"-$pid" if number == signal.SIGINT else "$pid"}
+        echo >../go & wait -f $pid || echo $?; {look}
         echo --; {SERVER}; {look}"""
     out, _ = machine.run(line)
     ended, again = out.split("--\n")
@@ -190,7 +193,7 @@ def test_apt_asks_nothing_and_reads_nothing(machine: Machine) -> None:
     machine.packages({"rsync": "", "pdsh": ""})
     machine.stub("apt-get", "cat >&2; env | grep -E '^(DEBIAN|UCF|NEEDRESTART)' | sort >&2")
     with machine.popen("tools/provision system rsync pdsh; cat; cat .provision.log", subprocess.PIPE) as process:
-        out, err = process.communicate("for the one who typed make\n", timeout=60)
+        out, err = process.communicate("for the one who typed make\n", timeout=300)
     typed, *log = out.splitlines()
     assert typed == "for the one who typed make"
     assert typed not in log
@@ -248,13 +251,20 @@ def test_pip_that_fails_ends_the_step_at_once(machine: Machine, pip: Callable[[s
 
 def test_on_a_terminal_the_time_so_far_is_shown_and_the_line_is_not_broken(machine: Machine) -> None:
     machine.packages({"rsync": ""})
-    machine.stub("apt-get", "sleep 1.3")
+    os.mkfifo(machine.folder / "go")
+    machine.stub("apt-get", f"[ $1 = install ] || read go <{machine.folder}/go")
     main, end = os.openpty()
     with machine.popen(f"export TERM=xterm; stty cols 80 <&2; {SERVER} {'rsync ' * 20}", stderr=end) as process:
-        assert process.wait(60) == 0
-    shown = os.read(main, 65536)
+        os.close(end)
+        shown = b""
+        while not re.search(rb"\r[^\n\r]* s", shown):  # written again, with the time
+            shown += os.read(main, 65536)
+        (machine.folder / "go").write_text("\n")
+        with contextlib.suppress(OSError):  # nobody has its other end any more
+            while piece := os.read(main, 65536):
+                shown += piece
+        assert process.wait(300) == 0, shown
     os.close(main)
-    os.close(end)
     *head, last = shown.decode().split("\r\n")[:-1]
     assert head and all(len(text) < 80 for text in head)
     redrawn = last.split("\r")

@@ -16,9 +16,9 @@ import fleet
 from fleet.cli.main import run
 from fleet.errors import UsageError
 from fleet.events import Notice
-from fleet.inventory.secret import kept, masked
+from fleet.inventory.secret import kept, masked, masked_words
 from fleet.ops.launch import code
-from fleet.ops.launch.differences import differences
+from fleet.ops.launch.origin import differences
 from fleet.ops.runs.again import Recorded, recorded
 from tests.events import undocumented
 
@@ -32,7 +32,9 @@ HOSTS = "defaults: {workdir: %s}\nenv: {OF_ALL: 1}\nhosts:\n  a: {address: 127.0
         ("NCCL_SOCKET_IFNAME", "=eth0,enp193s0f1"),
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("TOKENIZERS_PARALLELISM", "false"),
-        *((name, "some") for name in ("BYPASS", "PASSES", "TWO_PASSES")),
+        *((name, "some") for name in ("BYPASS", "PASSES", "TWO_PASSES", "AUTHOR", "CREDIT")),
+        ("NCCL_TOPO", "ring:2,tree=3"),
+        ("X", "--lr 1 --author me"),
     ],
 )
 def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
@@ -44,6 +46,9 @@ def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
     [
         *((name, "8") for name in ("HF_TOKEN", "api_key", "MY_SECRET", "DB_PASSWORD", "Auth", "AWS_CREDENTIALS")),
         *((name, "hunter") for name in ("PASS", "db_pass", "SMTP_PASS2", "PGPASS", "MYSQL_PWD")),
+        *((name, "hunter") for name in ("DB_PW", "CREDS", "MY_CRED", "LOGIN", "X_AUTHORIZATION")),
+        *(("X", value) for value in ("--token=hunter", "--lr 1 --api-key hunter", '{"password": "hunter"}')),
+        *(("HF_X", value) for value in ("Authorization: Basic hunter", "Bearer hunter", "user=me;pwd=hunter")),
         *(("X", value) for value in ("hunter3", "hf_AbCdEf", "a" * 21, "6fc3a1bde2", "two\nlines", "x" * 500, "ключ")),
         ("WANDB_BASE_URL", "https://me:pw@host/"),
         ("X", "postgres://me@host/db"),
@@ -56,25 +61,68 @@ def test_what_may_be_one_is_not(name: str, value: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("hf_train_everything.py --lr 1e-4 --max-tokens 512 --key-dim=64 --tokenizer gpt2", None),
+        ("t.py --token=abc --api-key abc PASSWORD=1 --lr 1", "t.py --token=*** --api-key *** PASSWORD=*** --lr 1"),
+        ("t.py --hub hf_AbCdEfGh12345678 --db=http://me:pw@host/", "t.py --hub *** --db=***"),
+        ("t.py --use-auth --lr 1 --password 5", "t.py --use-auth --lr 1 --password ***"),
+    ],
+)
+def test_a_scripts_arguments_are_told_without_secrets(words: str, told: str | None) -> None:
+    assert masked_words(words.split()) == (told or words).split()
+
+
+def test_a_secret_among_the_arguments_is_where_again_needs_it_alone(
+    first: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = [
+        "--transport",
+        "local",
+        "-w",
+        "a",
+        "--json",
+        "launch",
+        "--name",
+        "told",
+        "show.sh",
+        "--token=hunter2",
+        "--lr",
+        "1",
+    ]
+    assert run(argv) == 0
+    (folder,) = Path("runs").glob("told-*")
+    plan = next(json.loads(line) for line in capfd.readouterr().out.splitlines() if '"plan"' in line)
+    assert plan["hosts"]["a"]["command"][-3:] == ["--token=***", "--lr", "1"]
+    holds = [path.name for path in folder.iterdir() if path.is_file() and b"hunter2" in path.read_bytes()]
+    document = json.loads((folder / "run.json").read_text())
+    assert holds == ["run.json"] and document["launch"].pop("args")[0] == "--token=hunter2"
+    assert "hunter2" not in json.dumps(document)
+
+
 def git(folder: Path, *words: str) -> str:
     names = ("-c", "user.name=me", "-c", "user.email=me@x", "-c", "init.defaultBranch=main")
     return subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
+LONG = 300.0  # a busy machine's git may take more seconds than a launch waits for it
+
+
 def test_what_git_says(tmp_path: Path) -> None:
-    assert code.look(str(tmp_path))[0].why == "not a git repository (or any of the parent directories): .git"
+    assert code.look(str(tmp_path), LONG)[0].why == "not a git repository (or any of the parent directories): .git"
     git(tmp_path, "init")
     (tmp_path / "train.py").write_text("one\n")
     git(tmp_path, "add", ".")
-    assert code.look(str(tmp_path)) == (code.Code(str(tmp_path), None, "main", True, 0), b""), "no commit yet"
+    assert code.look(str(tmp_path), LONG) == (code.Code(str(tmp_path), None, "main", True, 0), b""), "no commit yet"
     git(tmp_path, "commit", "-m", "x")
     head = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert code.look(str(tmp_path)) == (code.Code(str(tmp_path), head, "main", False, 0), b"")
+    assert code.look(str(tmp_path), LONG) == (code.Code(str(tmp_path), head, "main", False, 0), b"")
     (tmp_path / "train.py").write_text("two\n")
     (tmp_path / ".env").write_text("SECRET=hunter2\n")
     (tmp_path / "sub").mkdir()
     for folder in (tmp_path, tmp_path / "sub"):
-        found, diff = code.look(str(folder))
+        found, diff = code.look(str(folder), LONG)
         assert (found.commit, found.dirty, found.untracked) == (head, True, 1)
         assert b"-one\n+two\n" in diff and b"hunter2" not in diff
     git(tmp_path, "checkout", "--", "train.py")
@@ -99,7 +147,7 @@ def test_git_runs_nothing_of_the_repository(tmp_path: Path, monkeypatch: pytest.
         git(tmp_path, "config", key, str(trap))
     monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
     index = (tmp_path / ".git/index").stat().st_mtime_ns
-    found, diff = code.look(str(tmp_path))
+    found, diff = code.look(str(tmp_path), LONG)
     assert found.dirty and b"+two" in diff and not (tmp_path / "ran").exists()
     assert (tmp_path / ".git/index").stat().st_mtime_ns == index
 
@@ -113,7 +161,7 @@ def test_git_that_hangs_or_tells_too_much(tmp_path: Path, monkeypatch: pytest.Mo
     found, diff = code.look(str(tmp_path), seconds=0.3)
     assert found.why == "git status took more than 5 s" and not diff and time.monotonic() - begun < 100
     fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
-    assert code.look(str(tmp_path))[0].why == "git status tells more than 4 MiB"
+    assert code.look(str(tmp_path), LONG)[0].why == "git status tells more than 4 MiB"
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert code.look(str(tmp_path))[0].why == "git: No such file or directory"
 

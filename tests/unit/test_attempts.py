@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +18,10 @@ import pytest
 from fleet.errors import ConnectError, FleetError, Interrupted, PreflightError, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Job, Report, Result
-from fleet.ops.launch.attempts import Course, follow_run
+from fleet.ops.launch import attempts, keeper, origin, start
+from fleet.ops.launch.attempts import follow_run
+from fleet.ops.launch.code import Code
+from fleet.ops.launch.course import Course
 from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions
@@ -20,7 +29,11 @@ from fleet.ops.launch.placement import candidate_ports
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.spares import with_enough
+from fleet.ops.launch.start import Sessions
+from fleet.ops.runs import attach
+from fleet.ops.runs.local import followed
 from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 
 HOSTS = tuple(Host(name, f"10.0.0.{number}", slots=2) for number, name in enumerate("dabc", 1))
@@ -169,6 +182,19 @@ def test_too_many_unfit_hosts_are_the_error_that_they_are(hosts: str, error: Fle
     assert said == ["error: a finding"]
 
 
+def test_a_host_that_was_lost_while_it_started_is_not_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have begun all the same, and without a lease nothing there would end it."""
+    sent: list[list[str]] = []
+    monkeypatch.setattr(start, "send_janitor", lambda record, hosts, _: sent.append([host.name for host in hosts]) or 7)
+    lost = {"a": ConnectError("silent for 15 s", host="a")}
+    monkeypatch.setattr(Sessions, "each", lambda self, hosts, work, what, cancel=None: ({}, lost))
+    here, said = runtime()
+    plan = planned()
+    with pytest.raises(ConnectError, match="everything was stopped again"):
+        start.start_all(plan, replace(plan.record(0.0), lease=None), Sessions(here))
+    assert sent == [["a"]] and "warning: a: its ranks run until somebody stops them" in said[0], said
+
+
 def test_each_attempt_has_ports_of_its_own() -> None:
     assert not set(candidate_ports("r")) & set(candidate_ports("r", 1)) and candidate_ports("r", 0) == candidate_ports(
         "r"
@@ -191,6 +217,10 @@ def test_logs_of_earlier_attempts_are_set_aside(tmp_path: Path) -> None:
     late = folder.node("a", 0)
     assert late.sizes() == {"rank0.out": 2} and folder.is_aside(0) and not folder.is_aside(3)
     folder.release()
+    silent = RunFolder.create(tmp_path / "runs", "s")
+    silent.begin(1)
+    assert not silent.aside(0).exists(), "no host had begun"
+    silent.release()
 
 
 class Over:
@@ -216,6 +246,69 @@ def test_who_takes_a_run_up_knows_of_the_restarts_before(tmp_path: Path) -> None
     folder.release()
 
 
+def test_a_restart_while_git_is_still_asked_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, asked = threading.Event(), planned()
+
+    def look(folder: str) -> tuple[Code, bytes]:
+        assert told.wait(60)
+        return Code(folder, why="not a checkout"), b""
+
+    monkeypatch.setattr(origin, "look", look)
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    written = origin.Origin(asked, asked.record(0.0), folder, runtime()[0], asked.inventory)
+    folder.amend("run.json", restarts=[{"attempt": 1}])
+    told.set()
+    written.wait()
+    kept = read_object(folder.path / "run.json")
+    assert kept["restarts"] == [{"attempt": 1}] and kept["code"]["why"] == "not a checkout"
+    folder.release()
+
+
+def test_a_keeper_restarts_the_run_while_what_git_says_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes, each with the folder of its own: neither undoes what the other writes, or takes its file."""
+    head, path = RunFolder.create(tmp_path / "runs", "r"), tmp_path / "runs" / "r" / "run.json"
+    other = threading.Thread(target=RunFolder(head.path).amend, args=["run.json"], kwargs={"restarts": [1]})
+    read = read_object
+
+    def slowly(path: Path) -> dict[str, object]:
+        """The keeper writes amid it, unless it waits for its turn."""
+        found = read(path)
+        if threading.current_thread() is not other:
+            other.start()
+            other.join(0.5)
+        return found
+
+    monkeypatch.setattr("fleet.ops.launch.folder.read_object", slowly)
+    head.amend("run.json", code="clean")
+    other.join(60)
+    assert read(path) == {"code": "clean", "restarts": [1]}
+    head.release()
+
+
+def test_a_host_that_refuses_us_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the pause is over: a busy one may."""
+
+    class Busy(LocalTransport):
+        refused = False
+
+        def connect(self, host: Host, cancel: Cancel | None = None) -> Session:
+            if host.name == "a" and not self.refused:
+                self.refused = True
+                raise ConnectError("the connection was closed", host=host.name)
+            return super().connect(host, cancel)
+
+    answer = {"event": "ready", "left": [], "port": 29500, "forbidden": False}
+    monkeypatch.setattr(attempts, "Program", lambda *_: nullcontext())
+    monkeypatch.setattr(attempts, "first_word", lambda *_, **__: answer)
+    monkeypatch.setattr(attempts, "RETRY_SECONDS", 0.01)
+    asked, busy = planned(), Busy()
+    with ExitStack() as waiting, closing(Sessions(Runtime(busy))) as sessions:
+        ready = attempts.check(asked, asked.record(0.0), sessions, time.monotonic(), waiting)
+    assert busy.refused and ready.world.master_port == 29500
+
+
 def test_no_restart_is_announced_once_it_is_interrupted(tmp_path: Path) -> None:
     """While ranks of a failed attempt take their time to end."""
     folder, plan, (here, said) = RunFolder.create(tmp_path / "runs", "r"), planned(restarts=3), runtime()
@@ -224,3 +317,61 @@ def test_no_restart_is_announced_once_it_is_interrupted(tmp_path: Path) -> None:
     assert (report.exit_code, report.data["stopped"]) == (130, "interrupted between two attempts") and said == []
     assert '"event": "restart"' not in (folder.path / "events.jsonl").read_text()
     folder.release()
+
+
+def test_a_keeper_that_dies_before_it_follows_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its stdin closed, as begin() leaves it."""
+
+    def begin(*args: object, **more: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["false"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin
+        process.stdin.close()
+        return process
+
+    monkeypatch.setattr(keeper, "begin", begin)
+    folder, (here, _) = RunFolder.create(tmp_path / "runs", "r"), runtime()
+    with pytest.raises(FleetError, match="nothing on this machine follows the run"):
+        keeper.send_keeper(planned().record(0.0), folder, here.transport)
+    assert not folder.held
+
+
+def test_a_run_that_is_left_is_followed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who looks on takes it for one that is over, or takes it up before its keeper, which could start it again."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, left, alone = RunFolder.create(tmp_path / "runs", "r"), threading.Event(), list[float]()
+    summary, record = folder.path / "summary.json", replace(planned().record(0.0), logs=folder.path)
+
+    def look() -> None:
+        while not left.wait(0.01):
+            if not followed(folder.path) and not summary.exists():
+                alone.append(time.monotonic())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        pid = keeper.send_keeper(record, folder, LocalTransport())
+    finally:
+        left.set()
+        watcher.join()
+    os.waitpid(pid, 0)
+    assert not alone and not folder.held and not followed(folder.path)
+    assert summary.exists(), (folder.path / "keeper.log").read_text()
+
+
+def test_who_attaches_waits_for_all_nodes_of_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first node begins before the others."""
+
+    def known(nodes: int) -> Any:
+        record = SimpleNamespace(attempt=1)
+        parts = dict.fromkeys(range(nodes))
+        return SimpleNamespace(
+            run_id="r", withdrawn=False, record=lambda runs_dir: record, parts=parts, nnodes=2, state="running"
+        )
+
+    answers = [[known(1)], [known(2)]]
+    monkeypatch.setattr(attach, "find", lambda *args, **more: (answers.pop(0), ()))
+    monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)
+    report, plan = SimpleNamespace(data={"first_failure": {}}), SimpleNamespace(inventory=None, runs_dir=None)
+    record = SimpleNamespace(restartable=True, attempt=0, owner="ada@head", run_id="r")
+    found = attach._another(cast(Any, report), cast(Any, record), cast(Any, plan), runtime()[0])
+    assert found is not None and len(found.parts) == 2 and not answers

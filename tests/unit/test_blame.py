@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.launch_summary import show_summary
+from fleet.cli.follow import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.model import Report
-from fleet.ops.launch.blame import raised
+from fleet.ops.launch.failure import raised
 from tests.command_lines import accept
 from tests.failures import FAILURES, HOSTS, LAMENT, a_gpu_that_fell_off_the_bus, a_node_that_was_cut_off, of_rank, trace
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.board import Board, clock
-from fleet.cli.shown import Shown
+from fleet.cli.board import Board, Shown, clock
 from fleet.cli.values import Scrolling
 from fleet.events import Notice, Output
 

@@ -304,17 +304,17 @@ def test_two_that_cannot_reach_each_other_are_both_served() -> None:
     assert [action for _, action, _ in story.told] == ["direct"] and pairs(story.chain) == {"a": SOURCE, "b": SOURCE}
 
 
-def test_what_is_wrong_is_blamed_on_the_link_that_brought_it_unless_its_sender_got_it_so() -> None:
+def test_what_is_wrong_is_asked_for_again_then_blamed_on_the_link_that_brought_it() -> None:
     story = Story("e", "a", "b")
     for name in "ab":  # what e made up has gone through a
-        story.judge.corrupt(name, story.chain.links[name].epoch, 0)
-    before = story.chain.links["b"]
-    story.run(1, {})
+        assert story.judged(story.judge.corrupt(name, story.chain.links[name].epoch)) == []
+    assert pairs(story.chain) == {"e": SOURCE, "a": "e", "b": "a"}
+    story.judged(story.judge.corrupt("a", story.chain.links["a"].epoch))
     assert story.told == [("a", "last", "corrupt")] and story.order == "eba"
-    assert story.chain.links["b"] != before
-    story.judge.corrupt("b", story.chain.links["b"].epoch, 0)
-    story.run(1, {})
+    for _ in range(2):
+        story.judged(story.judge.corrupt("b", story.chain.links["b"].epoch))
     assert story.told[1:] == [("e", "last", "corrupt")] and story.order == "bae"
+    assert story.judge.corrupt("b", 1) == []  # of a link that is no more
 
 
 def walls(story: Story, shut: set[tuple[str, str]]) -> Story:

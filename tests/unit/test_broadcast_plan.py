@@ -11,7 +11,7 @@ import pytest
 from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.broadcast.planning import parse_rate, plan
+from fleet.ops.broadcast import parse_rate, plan
 
 HOSTS = Inventory((Host("a", "a", workdir="~/work"), Host("b", "b")))
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import stat
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ import pytest
 
 from fleet.errors import HostFailed, PreflightError, UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.build import BuildOptions, build_env, check_ops, installed_ops, plan
+from fleet.ops.build import BuildOptions, build_env, check_ops, installed_ops, plan, source
 from fleet.ops.build.judge import fleet_arch, given_arch, older_glibc, toolchain
 from fleet.ops.build.node import _told
-from fleet.ops.build.source import unpack
+from fleet.ops.build.source import fetch_deepspeed, unpack
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.build import Built
 from fleet.rules.build_log import first_error, remedy
-from fleet.rules.compilers import gcc_bounds
-from fleet.rules.gpus import capability
+from fleet.rules.compilers import capability, gcc_bounds
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
 
 INVENTORY = Inventory((Host("gpu01", "a"), Host("gpu02", "b")))
 
@@ -122,6 +124,29 @@ def test_an_sdist_writes_nothing_but_files_below_its_folder(bad: tarfile.TarInfo
         "x-1.tar.gz",
         "w/to/x-1/setup.py",
     }
+
+
+def test_two_builds_at_once_share_one_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second took the first one's source away while that was carried to a node."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    waits, downloads, found = threading.Event(), list[str](), list[Path]()
+
+    def pip(argv: list[str], runtime: Runtime, env: object = None) -> None:
+        downloads.append(argv[-1])
+        waits.wait(1.0 if len(downloads) > 1 else 60.0)
+        sdist(Path(argv[argv.index("-d") + 1]) / "deepspeed-1.tar.gz", entry("deepspeed-1/setup.py"))
+
+    def build() -> None:
+        found.append(fetch_deepspeed("1", Runtime(LocalTransport(), emit=lambda event: waits.set())))
+
+    monkeypatch.setattr(source, "run_pip", pip)
+    threads = [threading.Thread(target=build) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert downloads == ["deepspeed==1"] and found == [tmp_path / "cache/fleet/sources/deepspeed-1"] * 2
+    assert (found[0] / "setup.py").is_file() and len(list(found[0].parent.iterdir())) == 1
 
 
 def test_what_is_no_sdist_is_said(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.rules.checkpoints import disagreed
+from fleet.rules.worked_out import disagreed
 
 ANEW = "epoch 0\nepoch 1\n"
 

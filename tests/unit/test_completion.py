@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -80,17 +81,18 @@ def typed(here: Path, argv: list[str], setup: str, *lines: str) -> list[str]:
         ["setsid", "--ctty", *argv], cwd=here, env=environ(here), stdin=its_end, stdout=its_end, stderr=its_end
     )
     os.close(its_end)
-    said, until = b"", time.monotonic() + 200
+    said = b""
     try:
         for number, line in enumerate([setup + "; args ready", *lines]):
             os.write(terminal, line.encode() + b"\r")
+            until = time.monotonic() + 120
             while said.count(b"\nGOT:") <= number or not said.endswith(b"> "):
                 assert time.monotonic() < until, said
                 if select.select([terminal], [], [], 1)[0]:
                     said += os.read(terminal, 65536)
     finally:
         os.close(terminal)
-        shell.kill()
+        os.killpg(shell.pid, signal.SIGKILL)  # with what it has begun; setsid has made it a group's first
         shell.wait()
     text = said.decode("utf-8", "replace").replace("\r", "")
     assert "error" not in text and "Traceback" not in text, text
@@ -140,7 +142,7 @@ def test_fish(here: Path) -> None:
         ["fish", "--no-config", "-c", script, *LINES],
         cwd=here,
         env=environ(here),
-        timeout=120,
+        timeout=300,
         capture_output=True,
         text=True,
     )
@@ -156,7 +158,7 @@ def test_a_shell_that_is_not_known_is_told(here: Path) -> None:
         ["fleet"],
         cwd=here,
         env={**environ(here), "_FLEET_COMPLETE": "tcsh_source"},
-        timeout=60,
+        timeout=300,
         capture_output=True,
         text=True,
     )
@@ -169,7 +171,7 @@ def test_an_inventory_that_would_hold_up_the_shell_is_left_alone(here: Path) -> 
     done = subprocess.run(
         ["fleet"],
         cwd=here,
-        timeout=60,
+        timeout=300,
         capture_output=True,
         env={
             **environ(here),

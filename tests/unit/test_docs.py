@@ -16,7 +16,7 @@ from fleet.cli.play import CliVerbs, command_of
 from fleet.cli.verbs import VERBS
 from fleet.errors import InventoryError
 from fleet.inventory.find import load as load_inventory
-from fleet.ops.sync.section import read_section
+from fleet.ops.sync import read_section
 from fleet.playbook.read import load, parse
 from fleet.rules.judge import Finding
 from tests.command_lines import accept

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.main import run
+from fleet.ops.setup_ssh.record import Record
 
 INVENTORY = """\
 defaults: {user: root, workdir: ~/work}
@@ -80,6 +81,10 @@ def test_sync_of_data_and_wheels(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_sync_could_not_read_is_refused_now(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--dry-run", "sync", "nosuch"]) == 2
     assert "nosuch does not exist" in capsys.readouterr().err
+    for words in (["nosuch"], ["--data", "nosuch"], ["--wheels", "nosuch"]):
+        assert run(["--json", "--dry-run", "sync", *words]) == 2, words
+        document = json.loads(capsys.readouterr().out)
+        assert "nosuch" in document["error"]["message"] and not document["ok"], document
 
 
 def test_setup_ssh(capsys: pytest.CaptureFixture[str], here: Path) -> None:
@@ -87,8 +92,33 @@ def test_setup_ssh(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     assert f"this machine: key {here}/home/.ssh/id_ed25519: create (ed25519)\n" in said
     assert "gpu01: root@gpu01:22, host key: show and ask\n" in said and said.endswith("would verify 9 pairs\n")
     assert said.count("authorise the keys of all 3 hosts") == 1, "alike hosts are told of together"
-    assert text("setup-ssh --undo", capsys) == "this machine: nothing on record\n"
     assert not Path("home/.ssh").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_what_cannot_be_undone_is_refused_now(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--dry-run", *words, "setup-ssh", "--undo"]) == 1
+    said = capsys.readouterr()
+    assert "nothing to undo" in said.out + said.err
+
+
+@pytest.mark.parametrize("words", [["--tofu"], ["--replace-key", "gpu01"], ["--key-type", "rsa"], ["--no-mesh"]])
+def test_undo_takes_no_options_of_a_setup(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["setup-ssh", "--undo", *words]) == 2
+    assert "--undo takes away what was added" in capsys.readouterr().err
+
+
+def test_setup_ssh_undo(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    record = Record.load(here / "home", "fleet.yaml")
+    record.head.files = {"known_hosts": ["k"], "config": []}
+    for name in ("gpu01", "gpu02"):
+        record.host(name).files = {"authorized_keys": ["a", "b"], "config": []}
+    record.save()
+    of_a_host = "would take 2 lines out of authorized_keys\n  would take its block out of config\n"
+    head = "this machine: would take 1 line out of known_hosts\n  would take its block out of config\n"
+    assert text("setup-ssh --undo", capsys) == f"{head}gpu[01-02]: {of_a_host}"
+    head = "this machine: would keep its part for the hosts not selected: gpu02\n"
+    assert text("-w gpu01 setup-ssh --undo", capsys) == f"{head}gpu01: {of_a_host}"
 
 
 def test_build_and_launch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.ops.launch.elastic import ElasticGang
+from fleet.ops.launch.elastic_gang import ElasticGang
 from fleet.ops.launch.gang import RankEnd
 from fleet.protocol.messages.run import RunState
 
@@ -61,25 +61,6 @@ def test_an_agent_that_gives_up_ends_it_for_all(gang: ElasticGang) -> None:
     gang.stop(reason, 11.0)
     failure = gang.first()
     assert failure and (failure.rank, failure.exit_code) == (1, 7)
-
-
-def test_whose_agent_waits_at_its_exit_is_told(gang: ElasticGang) -> None:
-    ranks = dict.fromkeys("abcd", 2)
-    for host, rank in (("a", 0), ("a", 1), ("b", 2)):
-        gang.rank_ended(end(host, rank, 10.0, 0))
-    gang.rank_ended(end("b", 3, 10.0, 7))
-    gang.node_lost("d", 9.0)
-    assert gang.done(ranks, 12.0)[0] == [], "it may be about to end"
-    waiting, others = gang.done(ranks, 20.0)
-    assert waiting == ["a"] and sorted(others) == ["b", "c"]
-    gang.rank_ended(end("b", 2, 15.0, 0, attempt=1))
-    assert gang.done(ranks, 30.0)[0] == ["a"], "its other rank runs again"
-    gang.rank_ended(end("b", 3, 16.0, 0, attempt=1))
-    assert sorted(gang.done(ranks, 30.0)[0]) == ["a", "b"]
-    gang.node_status("a", WELL)
-    assert gang.done(ranks, 30.0) == (["b"], ["c"])
-    gang.stop("rank 4 on c failed", 31.0)
-    assert gang.done(ranks, 40.0) == ([], [])
 
 
 def test_a_stop_that_was_asked_for_is_one(gang: ElasticGang) -> None:

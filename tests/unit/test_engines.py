@@ -186,7 +186,7 @@ def spawn(
     return subprocess.run(
         [sys.executable, "-I", "-S", tmp_path / "spawn.py", *words],
         capture_output=True,
-        timeout=60,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", "FLEET_RUN_DIR": str(tmp_path), **env},
     )
 
@@ -209,7 +209,7 @@ def test_spawn_puts_local_rank_where_deepspeed_would(tmp_path: Path) -> None:
 def test_spawn_as_the_engine_ends_the_others_with_the_first_failure(tmp_path: Path) -> None:
     # a rank that is ended before it is there leaves no record: the failing one waits for the others
     script = """cd "$FLEET_RUN_DIR"; echo up
-    [ "$RANK" = 5 ] || exec sleep 60
+    [ "$RANK" = 5 ] || exec sleep 1000
     until grep -q up rank4.out && grep -q up rank6.out; do sleep 0.05; done
     exit 3"""
     done = spawn(tmp_path, ["sh", "-c", script], "4", "3")
@@ -260,6 +260,7 @@ def test_what_python_cannot_start_is_told_what_to_write(
 def test_a_python_script_is_what_it_says() -> None:
     for script in ("train.py", "train", "python.py", "a.sh.py"):
         assert python_command(Job(script), "p")[2] == script
+    assert python_command(Job("-t.py"), "p")[2] == "./-t.py", "no option of Python's"
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,13 @@ import pytest
 
 import fleet.cli
 from fleet import events
+from fleet.cli.board import Shown
 from fleet.cli.build import BuildTalk
 from fleet.cli.data import DataLine
 from fleet.cli.exec import PrefixedLines
 from fleet.cli.launch_view import LaunchView
-from fleet.cli.progress import ProgressLine
+from fleet.cli.progress import ProgressLine, telling
 from fleet.cli.setup_ssh import tell
-from fleet.cli.shown import Shown
-from fleet.cli.verbose import telling
 from fleet.events import Emit, Event
 from fleet.model import Host, Inventory, Result
 from fleet.transport.local import LocalTransport
@@ -47,10 +46,10 @@ HANDLERS: dict[str, Callable[[], Emit]] = {
     "data.DataLine": lambda: DataLine("receiving"),
     "build.BuildTalk.__call__": lambda: BuildTalk(log=True),
     "exec.PrefixedLines.__call__": PrefixedLines,
-    "shown.Shown.__call__": lambda: Shown(bare=False),
+    "board.Shown.__call__": lambda: Shown(bare=False),
     "setup_ssh.tell.emit": lambda: tell(ProgressLine(), quiet=False),
     "launch_view.LaunchView.__call__": view,
-    "verbose.telling.told": lambda: telling(ProgressLine(), Inventory((Host("gpu01", "10.0.0.1"),)), LocalTransport()),
+    "progress.telling.told": lambda: telling(ProgressLine(), Inventory((Host("gpu01", "10.0.0.1"),)), LocalTransport()),
 }
 
 

@@ -63,6 +63,12 @@ def test_play_finds_one_by_its_name_where_no_such_file_is(
     assert "cannot read the playbook fleet.yaml" in capsys.readouterr().err
 
 
+def test_each_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["examples"]) == 0
+    said = capsys.readouterr().out
+    assert "examples/sft.sh                 What a scheduler starts on each node\n" in said and "#!" not in said, said
+
+
 def test_what_ships_is_what_stands_beside_fleet() -> None:
     assert sorted(shipped()) == NAMES
     assert all(path.read_bytes() == (ROOT / name).read_bytes() for name, path in shipped().items())

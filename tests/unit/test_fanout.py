@@ -77,7 +77,7 @@ def test_cancel_leaves_work_that_does_not_end_behind() -> None:
     threading.Timer(0.1, cancel.set).start()
     begin = time.monotonic()
     results = list(fanout.run(range(3), lambda _: never.wait(120), limit=2, cancel=cancel, drain=0.3))
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 110
     assert all(isinstance(result, Interrupted) for _, result in results)
     assert len(results) == 3
     never.set()
@@ -96,19 +96,18 @@ def test_cancel_lets_work_that_cleans_up_finish() -> None:
 
 
 def test_a_consumer_that_stops_ends_the_starting() -> None:
-    started: list[int] = []
+    started, closed = list[int](), threading.Event()
 
     def work(item: int) -> None:
         started.append(item)
-        time.sleep(0.02)
+        assert item < 2 or closed.wait(300)
 
-    for _ in fanout.run(range(500), work, limit=2, cancel=Cancel()):
-        break
-    time.sleep(0.2)
-    count = len(started)
-    assert count < 20
-    time.sleep(0.2)
-    assert len(started) == count
+    before, results = threading.active_count(), fanout.run(range(500), work, limit=2, cancel=Cancel())
+    next(results)
+    results.close()
+    closed.set()
+    wait_until(lambda: threading.active_count() <= before)
+    assert set(started) <= {0, 1, 2, 3}, "each thread ends what it has begun, and begins no other"
 
 
 def test_cancel_callbacks() -> None:
@@ -131,7 +130,7 @@ def test_a_signal_that_does_not_end_the_wait_is_handled() -> None:
     def work(_: None) -> bool:
         time.sleep(0.2)  # by now the main thread waits
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        return handled.wait(30)
+        return handled.wait(300)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: handled.set())
     try:
@@ -214,7 +213,7 @@ def test_each_host_has_its_result_in_order_and_is_closed() -> None:
     assert sorted(e.host for e in events if isinstance(e, Finished)) == ["a", "b", "bug", "down"]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.hints import as_typed, of_line, remember
+from fleet.cli.follow import show_summary
+from fleet.cli.hints import as_typed, in_document, of_line, remember
 from fleet.cli.main import cli, run
 from fleet.cli.options import Settings
 from fleet.cli.verbs import VERBS
+from fleet.model import Report
 from tests.command_lines import accept
 
 FLEET = Path(__file__).parents[2] / "fleet"
@@ -176,5 +179,27 @@ def test_it_is_told_so_on_the_terminal(
     Path("my hosts").write_text("a\nb\n")
     assert run(["-i", "my hosts", "exec", "-w", "a", "--", ""]) == 2
     assert capsys.readouterr().err.splitlines()[1] == '  hint: fleet -i "my hosts" -w a exec -- nvidia-smi -L'
+    for words in (["--", ""], ["--shell", ""], ["--shell", " "]):
+        assert run(["-i", "my hosts", "exec", *words]) == 2
+        assert capsys.readouterr().err.startswith("error: the command is empty\n")
     assert run(["exec", "--", ""]) == 2
     assert capsys.readouterr().err.splitlines()[1] == "  hint: fleet exec -- nvidia-smi -L"
+    assert run(["-i", "my hosts", "--json", "exec", "-w", "a", "--", ""]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["hint"] == 'fleet -i "my hosts" -w a exec -- nvidia-smi -L'
+
+
+def test_what_to_do_with_a_run_that_was_left_is_told_so(typed: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    typed.inventory = "lab"
+    with click.Context(click.Command("launch")):
+        show_summary(Report("launch", (), 0, {"detached": True, "run": "r", "logs": "runs/r"}), None)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert "'fleet -i lab ps' shows it, 'fleet -i lab logs -f' its output, 'fleet -i lab stop r' ends it" in said, said
+
+
+def test_a_document_has_hints_as_they_are_printed(typed: Settings) -> None:
+    typed.inventory, typed.hosts = "lab", "lab02"
+    host = {"stdout": "fleet sync", "error": {"kind": "sync", "message": "fleet sync", "hint": "then 'fleet sync'"}}
+    told = in_document({"hosts": {"a": host}, "next": ["fleet logs x"], "error": {"kind": "inventory", "hint": None}})
+    assert told["hosts"]["a"]["error"] == {**host["error"], "hint": "then 'fleet -i lab -w lab02 sync'"}  # type: ignore[dict-item]
+    assert told["hosts"]["a"]["stdout"] == "fleet sync" and told["next"] == ["fleet -i lab -w lab02 logs x"]
+    assert in_document({"kind": "inventory", "hint": "fleet hosts"})["hint"] == "fleet -i lab hosts"

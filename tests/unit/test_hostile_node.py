@@ -17,6 +17,7 @@ from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import broadcast, check, kill_port, sync
 from fleet.ops.check import CheckOptions
+from fleet.ops.launch import follow as following
 from fleet.ops.launch import logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
@@ -26,12 +27,13 @@ from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.messages.run import Followed
 from fleet.runtime import Runtime
-from fleet.transport import base
+from fleet.transport import base, streams
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program, call
 from fleet.transport.shell import OUTPUT_LIMIT, run_line
 from fleet.transport.ssh import channel as ssh_channel
 from fleet.transport.ssh.adapter import Packets, paramiko
+from fleet.transport.ssh.node_channel import Bell
 from tests.peak import LIMIT_MIB, peak_of
 
 HOST = Host("gpu1", "gpu1")
@@ -243,9 +245,9 @@ def test_a_clock_that_is_none_and_facts_that_never_come(messages: list[Any]) -> 
 
 def follow(folder: Path, session: Node) -> list[Heard]:
     heard: list[Heard] = []
-    follower = Follower("r", HOST, session, session, NodeLogs(folder), heard.append, lambda event: None, 3.0)
+    follower = Follower("r", HOST, None, session, NodeLogs(folder), heard.append, lambda event: None, 3.0)
     follower.start()
-    follower.join(60.0)
+    follower.join(300)
     assert not follower.is_alive()
     return heard
 
@@ -255,7 +257,8 @@ def test_a_node_that_only_talks_nonsense_is_given_up(tmp_path: Path) -> None:
     assert [h.what for h in heard if h.what in ("broken", "over")] == ["broken", "over"]
 
 
-def test_a_flood_of_events_is_cut_off_and_told(tmp_path: Path) -> None:
+def test_a_flood_of_events_is_cut_off_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "TOLD_A_SECOND", 0)  # a busy machine takes seconds for it, in which it may tell more
     flood = said(*[{"event": "rank", "rank": n % 8, "status": 0, "time": 1.0} for n in range(60_000)])
     heard = follow(tmp_path, flood)
     (broken,) = [h for h in heard if h.what == "broken"]
@@ -264,14 +267,58 @@ def test_a_flood_of_events_is_cut_off_and_told(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> None:
+    class Lost(Node):
+        tries = 0
+
+        def connect(self, host: Host, cancel: Cancel) -> Any:
+            self.tries += 1
+            return self
+
     heard: list[Heard] = []
-    lost = Node(PREAMBLE)
-    follower = Follower("r", HOST, lost, lost, NodeLogs(tmp_path), heard.append, lambda event: None, 3.0)
+    lost = Lost(PREAMBLE)
+    follower = Follower("r", HOST, None, lost, NodeLogs(tmp_path), heard.append, lambda event: None, 3.0)
     follower.start()
-    time.sleep(2.5)
+    until = time.monotonic() + 300
+    while lost.tries < 4 and time.monotonic() < until:
+        time.sleep(0.05)
     follower.give_up()
-    follower.join(60.0)
-    assert "broken" not in [h.what for h in heard]
+    follower.join(300)
+    assert lost.tries >= 4 and "broken" not in [h.what for h in heard], heard
+
+
+def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that says no more is given up after a third of --node-timeout; who begins has more."""
+    now = 100.0
+    monkeypatch.setattr(base.time, "monotonic", lambda: now)
+
+    class Slow(Node):
+        def start(self, command: str) -> Any:
+            channel = Slow(*self.said)
+            channel._left = [b"".join(self.said)]  # type: ignore[attr-defined]
+            return channel
+
+        def recv(self, timeout: float) -> bytes:
+            nonlocal now
+            now += timeout
+            return super().recv(timeout) if now > 108.0 else None  # type: ignore[return-value]
+
+    heard: list[Heard] = []
+    node = Slow(*said({"event": "end", "sizes": {}}).said)
+    Follower("r", HOST, None, node, NodeLogs(tmp_path), heard.append, lambda event: None, 15.0).run()
+    assert [h.what for h in heard] == ["over"] and heard[0].data["complete"]
+
+
+def test_who_was_given_up_writes_no_more(tmp_path: Path) -> None:
+    """Its files may be another one's by then: an attempt's, a keeper's."""
+    stream = frame(b"J", json.dumps({"event": "stream", "id": 1, "name": "rank0.out", "offset": 0}).encode())
+    node = Node(PREAMBLE + stream + frame(b"O", b"mine", 1) + frame(b"O", b"another's", 1))
+    follower = Follower(
+        "r", HOST, None, node, NodeLogs(tmp_path), lambda heard: None, lambda event: follower.give_up(), 15.0
+    )
+    follower.run()
+    assert (tmp_path / "rank0.out").read_bytes() == b"mine"
 
 
 def test_time_in_which_we_were_held_up_is_nobodys_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,6 +477,8 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
         """A channel without window, whose far end goes on writing."""
 
         transport = SimpleNamespace(is_active=lambda: True)
+        bell = Bell()
+        eof_received = closed = False
 
         def settimeout(self, seconds: float) -> None: ...
 
@@ -442,8 +491,9 @@ def test_sending_to_a_process_that_reads_nothing_ends(monkeypatch: pytest.Monkey
         def taken(self, size: int) -> tuple[bytes, bytes]:
             return b"x" * 1024, b""
 
-    monkeypatch.setattr(ssh_channel, "SEND_PATIENCE", 0.2)
-    monkeypatch.setattr(ssh_channel, "EARLY_BYTES", 4096)
+    monkeypatch.setattr(streams, "SEND_PATIENCE", 0.2)
+    monkeypatch.setattr(streams, "EARLY_BYTES", 4096)
+    Full.bell.set()
     channel = ssh_channel.SshChannel(Full(), HOST)  # type: ignore[arg-type]
     with pytest.raises(ConnectError, match="reads nothing"):
         channel.send(b"y")

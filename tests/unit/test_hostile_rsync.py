@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 
 from fleet.delivery.mirror import SMALL_BYTES
-from fleet.errors import ProtocolError
+from fleet.errors import HostFailed, ProtocolError
 from fleet.model import Inventory
 from fleet.ops import broadcast, sync
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
-from fleet.transport.rsh import rsync
+from fleet.transport.local import LocalTransport
+from fleet.transport.rsh import stage
 from tests.unit.test_hostile_node import HOST, NEED, Node, said
 
 
@@ -78,9 +80,21 @@ def test_a_stage_of_a_broadcast_that_is_no_absolute_path(source: Path, seen: Pat
 
 
 def test_rsync_is_alone_with_what_it_is_told(source: Path, seen: Path) -> None:
-    rsync(Node(), [], source, "/d", b"large\0", cancel=Cancel(), moved=lambda count: None)
+    stage(Node(), [], source, "/d", ["large"], cancel=Cancel(), moved=lambda count: None)
     argv, env, left = json.loads(seen.read_text())
     assert argv[-1] == "node:/d/" and left == []
     assert not [name for name in env if name.startswith("RSYNC_")] and env["PATH"] == os.environ["PATH"]
     with pytest.raises(ProtocolError, match="absolute"):
-        rsync(Node(), [], source, ":mod", b"large\0", cancel=Cancel(), moved=lambda count: None)
+        stage(Node(), [], source, ":mod", ["large"], cancel=Cancel(), moved=lambda count: None)
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
+def test_the_nodes_rsync_is_killed(source: Path) -> None:
+    node = LocalTransport().connect(HOST, Cancel())
+
+    class Killed(Node):
+        def start(self, command: str) -> Any:
+            return node.start("printf '\\000FLEET1\\n'; kill -9 $$")
+
+    with pytest.raises(HostFailed, match="exit status 137"):  # not what becomes of rsync here, "Broken pipe"
+        stage(Killed(), [], source, "/d", ["large"], cancel=Cancel(), moved=lambda count: None)

@@ -99,7 +99,7 @@ def test_it_loads_no_ssh(here):
         "import sys; from fleet.cli.main import run; code = run(['hosts']);"
         "sys.exit(code or any(m in sys.modules for m in ('paramiko', 'fabric')))"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300).returncode == 0
 
 
 SSH = """hosts:
@@ -112,7 +112,7 @@ SSH = """hosts:
 def test_openssh_reads_the_ssh_config(tmp_path):
     config = tmp_path / "config"
     config.write_text(convert(parse_yaml(SSH, "f"), "ssh-config"))
-    said = subprocess.run(["ssh", "-G", "-F", config, "gpu1"], capture_output=True, text=True, check=True, timeout=20)
+    said = subprocess.run(["ssh", "-G", "-F", config, "gpu1"], capture_output=True, text=True, check=True, timeout=300)
     for line in (
         "hostname fe80::1%lo",
         "port 22",
@@ -121,15 +121,15 @@ def test_openssh_reads_the_ssh_config(tmp_path):
         "proxyjump door,u@[fd00::1]:3",
     ):
         assert line in said.stdout.splitlines()
-    said = subprocess.run(["ssh", "-G", "-F", config, "door"], capture_output=True, text=True, check=True, timeout=20)
+    said = subprocess.run(["ssh", "-G", "-F", config, "door"], capture_output=True, text=True, check=True, timeout=300)
     assert {"hostname 203.0.113.1", "port 2222", "user jump"} <= set(said.stdout.splitlines())
 
 
 @pytest.mark.skipif(not shutil.which("pdsh"), reason="no pdsh here")
 def test_pdsh_reads_the_pdsh_form():
     line = convert(parse_hostfile("gpu[01-02] user=root\nb\n", "f"), "pdsh").strip()
-    said = subprocess.run(["pdsh", "-R", "exec", "-w", line, "echo", "%u"], capture_output=True, text=True, timeout=20)
-    me = subprocess.run(["id", "-un"], capture_output=True, text=True, timeout=20).stdout.strip()
+    said = subprocess.run(["pdsh", "-R", "exec", "-w", line, "echo", "%u"], capture_output=True, text=True, timeout=300)
+    me = subprocess.run(["id", "-un"], capture_output=True, text=True, timeout=300).stdout.strip()
     assert sorted(said.stdout.splitlines()) == [f"b: {me}", "gpu01: root", "gpu02: root"]
 
 

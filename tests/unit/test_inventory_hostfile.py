@@ -95,6 +95,7 @@ def test_a_log_in_stands_for_several_hosts():
 WRONG = [
     ("gpu1:2222", 1, "2222 looks like a port", "gpu1 port=2222; if these are slots: gpu1 slots=2222"),
     ("a\n[fd00::1]:22", 2, "22 looks like a port", "fd00::1 port=22"),
+    ("[::1]:22", 1, "22 looks like a port", "NAME address=::1 port=22; if these are slots: NAME address=::1 slots=22"),
     ("root@10.0.0.1\nroot@10.0.0.1", 2, "host 10.0.0.1: is here twice", "slots"),
     ("root@10.0.0.1:99999", 1, "port: 99999 is not between", ""),
     ("root@10.0.0.1:22 port=33", 1, "port is here twice", ""),
@@ -141,6 +142,7 @@ WRONG = [
     ("-oX", 1, "not a host name", ""),
     ("gpu1 activate='x", 1, "a quote is not closed", ""),
     ("gpu1 env=A=1 env=A=2", 1, "'A' is here twice", ""),
+    ("gpu1 env=A", 1, "env: 'A' has no value", "write env=A=VALUE"),
     ("gpu1 env=1A=1", 1, "not a variable name", ""),
     ("gpu1 address=a\ngpu2 address=a\n", 2, "address and port of host gpu1 on line 1", ""),
     ("gpu[1-1000000000] slots=8", 1, "more than 100000", ""),

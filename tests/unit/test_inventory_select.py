@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from fleet.cli.main import run
 from fleet.errors import InventoryError, UsageError
 from fleet.inventory.hostfile import parse_hostfile
 from fleet.inventory.select import host_named, select
@@ -234,6 +235,24 @@ def test_an_option_that_takes_one_host():
             host_named(inventory, "--on", word)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssh nix",
+        "sync --data x --from nix",
+        "get a/b --from nix",
+        "logs latest --host nix",
+        "setup-ssh --replace-key nix",
+    ],
+)
+def test_a_wrong_selection_is_told_by_the_option_that_had_it(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("gpu1\n")
+    assert run(line.split()) == 121
+    option = {"ssh": "HOST"}.get(line.split()[0], line.split()[-2])
+    assert f"error: hostfile: {option} 'nix': no host 'nix' in the inventory\n" in capsys.readouterr().err
+
+
 def test_groups_keep_who_is_left(fleet):
     assert select(fleet, "gpu1,b", None).groups == {"gpus": ("gpu1",), "one": ("gpu1",), "mixed": ("b", "gpu1")}
 
@@ -279,10 +298,10 @@ def test_no_group_config_of_clustershell_is_ever_asked(tmp_path):
         [sys.executable, "-c", "from ClusterShell.NodeSet import NodeSet; NodeSet('@x')"],
         env=environ,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert trap.exists()
     trap.unlink()
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
     assert not trap.exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fleet.node.run.kernel_log import MAX_LENGTH, WORTH, pid_in
+from fleet.ops.launch.failure import evidence
 from fleet.ops.launch.gang import Failure, Gang
-from fleet.ops.launch.kernel import evidence
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.kernel import KERNEL, rule_of
 
@@ -53,7 +55,7 @@ def test_what_a_line_means(line: str, meaning: str | None, broken: bool) -> None
     if rule is not None and meaning is not None:
         assert meaning in rule.meaning and rule.broken == broken
         assert "{host}" not in rule.remedy.format(host="a")
-        assert line.startswith("oom_kill") or WORTH.search(line), "the node does not send it"
+        assert line.startswith("oom_kill") or re.search(WORTH, line), "the node does not send it"
 
 
 def test_every_rule_has_a_line() -> None:
@@ -62,7 +64,7 @@ def test_every_rule_has_a_line() -> None:
 
 @pytest.mark.parametrize("line", ["usb 1-1: new device", "python3 invoked oom-killer: gfp_mask=0xcc0", "eth0: link up"])
 def test_what_is_no_cause_is_not_sent(line: str) -> None:
-    assert not WORTH.search(line)
+    assert not re.search(WORTH, line)
 
 
 def test_the_process_that_a_line_names() -> None:

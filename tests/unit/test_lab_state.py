@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, InventoryError, LabError, UsageError
-from fleet.lab import require as requirements
+from fleet.lab import processes as requirements
 from fleet.lab.lab import Lab
 from fleet.lab.state import Folder, Machine, State, exclusive, inventory_path, select, write_file
 from fleet.node.base.processes import start_time
@@ -77,6 +77,23 @@ def test_inventory_only_while_the_switch_lives() -> None:
     fails_with(InventoryError, "not up", "fleet lab up", inventory_path)
 
 
+def test_what_a_user_changes_in_the_inventory_stays_while_the_lab_has_the_same_hosts() -> None:
+    folder = Folder()
+    folder.create()
+    folder.save(State(hosts={"lab01": Machine(1, "198.18.4.11")}))
+    written = folder.inventory.read_text()
+    assert "what you change stays" in written
+    folder.inventory.write_text(changed := written.replace(sys.executable, "/opt/train/bin/python"))
+    folder.save(State(hosts={"lab01": Machine(1, "198.18.4.11", pid=4711)}))  # as freeze and heal do
+    assert folder.inventory.read_text() == changed != written
+    more = State(hosts={f"lab0{n}": Machine(n, f"198.18.4.1{n}") for n in (1, 2)})
+    folder.save(more)
+    assert sys.executable in folder.inventory.read_text() and "lab02" in folder.inventory.read_text()
+    folder.reset(State())
+    folder.save(more)
+    assert "lab02" in folder.inventory.read_text(), "another lab, of the same hosts"
+
+
 def test_what_is_kept_is_private(home: Path) -> None:
     folder = Folder()
     with folder.locked():
@@ -104,13 +121,13 @@ def test_a_damaged_state_file_is_named(text: str) -> None:
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(tmp_path / "f", "old")
 
-    def full(file: Path, text: str, encoding: str) -> None:
+    def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_file(tmp_path / "f", "new")
-    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "f").read_text() == "old"
 
 
 def test_a_second_command_waits_then_says_so(tmp_path: Path) -> None:

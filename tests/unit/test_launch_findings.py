@@ -9,9 +9,11 @@ import pytest
 from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
 from fleet.ops.launch.findings import findings as judge
+from fleet.ops.launch.findings import late_findings
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.plan import plan as make_plan
+from fleet.ops.launch.preflight import known_of
 from fleet.rules.judge import judge as judge_check
 
 TORCH = {"version": "2.5", "cuda": None, "hip": None, "nccl": None}
@@ -62,6 +64,7 @@ def test_all_well_finds_nothing() -> None:
         ({"activate": "bash: x: not found"}, "the activate line: it failed: bash: x"),
         ({"disks": {"workdir": {**WORKDIR, "exists": False}}}, "the folder /w does not exist"),
         ({"script": {"path": "/w/t.py", "exists": False}}, "the script /w/t.py does not exist"),
+        ({"script": {"path": "/bin", "exists": False}, "script_folder": "/bin"}, "the script /bin is a folder"),
         ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "the script's content differs"),
         ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "n2 has Python 3.9, the 2 others 3.11"),
         ({"torch": {**TORCH, "version": "2.4"}}, "n2 has torch 2.4, the 2 others 2.5"),
@@ -130,6 +133,8 @@ def test_the_command_engine_needs_no_python_but_a_program() -> None:
     assert findings(plan, n0=good(python={"path": None, "error": "none"})) == []
     bare = good(script={"path": "/w/t", "exists": True, "executable": False})
     assert findings(plan, n1=bare)[0][2] == "n1: /w/t is not executable"
+    mute = good(script={"path": "/w/t.py", "exists": True, "executable": False})
+    assert findings(plan, n1=mute)[0][2] == "n1: /w/t.py has no '#!' line that says what starts it"
 
 
 def test_gpus_in_use_missing_or_shared() -> None:
@@ -196,3 +201,27 @@ def test_ranks_that_would_each_train_alone() -> None:
     said = "n0: no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs"
     assert findings(several, n0=installed) == [("warning", ("n0",), said)]
     assert findings(one, n0=installed) == []
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({}, None),
+        ({"torch": {**TORCH, "version": "2.4"}}, "n2 has torch 2.4, the 2 others 2.5"),
+        ({"script": {"path": "/w/t.py", "exists": True, "sha256": "b" * 64}}, "n2: the script's content differs"),
+        ({"code": {"folder": "/w", "state": "/s", "digest": "b" * 64}}, "n2: the code that was synced differs"),
+        ({"python": {"path": "/py", "version": "3.9.1", "error": None}}, "n2 has Python 3.9, the 2 others 3.11"),
+        ({"disks": {"workdir": {**WORKDIR, "exists": False}}}, "n2: the folder /w does not exist"),
+    ],
+)
+def test_who_comes_late_is_compared_with_those_that_run(changed: dict[str, Any], said: str | None) -> None:
+    plan = plan_for().refine({name: known_of(good()) for name in ("n0", "n1")})
+    found = [each for each in late_findings(plan, "n2", good(**changed)) if each.severity == "error"]
+    assert [each.message[: len(said or "")] for each in found] == ([said] if said else [])
+
+
+def test_what_a_late_hosts_own_sync_brought_is_the_code() -> None:
+    """The folder has a runs/ by then."""
+    plan = make_plan(Inventory(HOSTS), Job("t.py"), LaunchOptions(sync=True), "r").refine({"n0": known_of(good())})
+    late = good(code={"folder": "/w", "state": "/s", "digest": "b" * 64})
+    assert not late_findings(plan, "n1", late)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.errors import ConnectError
+from fleet.model import Host, Inventory, Job
+from fleet.ops.launch.failure import own_link
+from fleet.ops.launch.folder import RunFolder
+from fleet.ops.launch.follow import Heard
 from fleet.ops.launch.gang import Clock, Gang, RankEnd
+from fleet.ops.launch.loop import Run
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import plan
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
 
 
 def end(
@@ -117,6 +128,16 @@ def test_a_lost_node_explains_what_others_say_later() -> None:
     assert first and (first.what, first.host, first.exit_code) == ("node", "b", 122)
 
 
+def test_nodes_whose_silence_a_busy_machine_saw_one_after_the_other_fell_silent_at_once() -> None:
+    g = gang()
+    for host, when in (("a", 100.0), ("b", 108.0)):
+        g.node_lost(host, when, ConnectError("silent for 15 s", kind="lost"))
+    failure = own_link(g)
+    assert failure is not None and failure.what == "link"
+    g.node_lost("b", 130.0, ConnectError("silent for 15 s", kind="lost"))
+    assert own_link(g) is None
+
+
 def test_a_node_that_stops_itself_stops_all() -> None:
     g = gang({"b": 0.0})
     assert g.node_status("b", {"state": "stopped", "reason": "lease", "time": 101.0}) == "b: lease"
@@ -157,7 +178,9 @@ def test_a_stop_that_came_as_a_signal_is_no_cause_of_its_own() -> None:
     assert first and (first.what, first.rank, first.exit_code) == ("rank", 1, 1)
 
 
-@pytest.mark.parametrize(("cause", "code"), [("lease", 124), ("frozen", 122), ("signal", 1), ("supervisor", 1)])
+@pytest.mark.parametrize(
+    ("cause", "code"), [("lease", 124), ("frozen", 122), ("signal", 1), ("supervisor", 1), ("removed", 1)]
+)
 def test_a_node_that_ended_its_ranks_is_the_cause_and_they_are_not(cause: str, code: int) -> None:
     g = gang({"a": 0.0})
     reason = g.rank_ended(end("a", 0, 103.0, None, 15))
@@ -204,6 +227,22 @@ def test_whatever_the_clocks_say_the_first_is_the_first(data: st.DataObject) -> 
         assert -1e-6 <= g.nodes[host].clock.on_head(when + off[host]) - when <= 0.05 + 1e-6
     first = g.first()
     assert first is not None and first.host == hosts[ends.index(min(ends))]
+
+
+def test_a_failure_that_is_heard_of_late_is_the_first_all_the_same(tmp_path: Path) -> None:
+    """A busy machine, or the connection to one node, may hold it up: the nodes have told their clocks before."""
+    hosts = Inventory(tuple(Host(name, name, slots=1) for name in "ab"))
+    record = plan(hosts, Job("t.py"), LaunchOptions(), "r").record(0.0)
+    run = Run(record, RunFolder.create(tmp_path, "r"), {}, Runtime(LocalTransport()))
+    for host in "ab":
+        run._on_message(Heard(host, "message", {"event": "clock", "sent": 90.0}, 90.01))
+    killed = {"event": "rank", "rank": 1, "signal": 9, "time": 100.0, "sent": 100.0}
+    lost = {"event": "rank", "rank": 0, "status": 1, "time": 100.2, "sent": 100.2}
+    run._on_message(Heard("a", "message", lost, 100.21))
+    run._on_message(Heard("b", "message", killed, 100.9))
+    first = run.gang.first()
+    assert first is not None and (first.host, first.signal) == ("b", 9)
+    run.folder.release()
 
 
 def test_a_clock_that_drifts_is_followed() -> None:

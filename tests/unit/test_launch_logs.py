@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.errors import ConnectError, UsageError
+from fleet.ops.launch import folder as launch_folder
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.logs import NodeLogs, stream_of
+from fleet.ops.runs.local import followed
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import Stream
 
@@ -60,6 +63,40 @@ def test_a_full_disk_blocks_and_loses_nothing(tmp_path: Path, monkeypatch: pytes
     assert logs.try_again() and logs.blocked is None
     assert logs.write("rank0.out", logs.sizes()["rank0.out"], b"efghi") == b"efghi"
     assert (tmp_path / "rank0.out").read_bytes() == b"abcdefghi"
+
+
+def test_files_that_somebody_else_removed_or_wrote_to_are_fetched_anew(tmp_path: Path) -> None:
+    """Two follow a run after `rm -r runs`, each behind a lock of its own: no line twice, no file from its middle."""
+    logs = NodeLogs(tmp_path / "runs/h")
+    logs.write("rank0.out", 0, b"abc")
+    (tmp_path / "runs/h/rank0.out").unlink()
+    assert logs.write("rank0.out", 3, b"def") == b"" and "somebody else" in str(logs.blocked)
+    assert logs.try_again() and logs.sizes() == {"rank0.out": 0}
+    assert logs.write("rank0.out", 0, b"abcdef") == b"abcdef"
+    NodeLogs(tmp_path / "runs/h").write("rank0.out", 6, b"ghi")
+    assert logs.write("rank0.out", 6, b"ghi") == b"" and logs.blocked
+    assert logs.try_again() and logs.write("rank0.out", 6, b"ghijk") == b"jk"
+    shutil.rmtree(tmp_path / "runs")
+    assert logs.write("rank0.out", 11, b"l") == b"" and logs.blocked
+    assert logs.try_again() and logs.write("rank0.out", 0, b"abcdefghijkl") == b"abcdefghijkl"
+    assert (tmp_path / "runs/h/rank0.out").read_bytes() == b"abcdefghijkl"
+    assert (tmp_path / "runs").stat().st_mode & 0o77 == 0
+
+
+def test_a_lock_that_was_removed_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_folder, "SIGN_SECONDS", 0.0)
+    folder = RunFolder.create(tmp_path, "r")
+    folder.event("x")
+    shutil.rmtree(tmp_path / "r")
+    folder.sign()
+    assert folder.held and not followed(tmp_path / "r")
+    folder.event("y")
+    (tmp_path / "r").mkdir()
+    folder.sign()
+    assert followed(tmp_path / "r"), "who comes now does not write there, too"
+    folder.sign()
+    folder.release()
+    assert not followed(tmp_path / "r")
 
 
 def test_the_run_folder_is_made_or_refused_in_words(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import UsageError
-from fleet.ops.launch.options import new_run_id, parse_least, parse_nnodes, parse_nproc, read_env, read_env_file
+from fleet.ops.launch.options import new_run_id, parse_nnodes, parse_nproc, read_env, read_env_file
 
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "a=b", " lead", "é", "\udcff"]
 
@@ -31,6 +31,15 @@ def test_a_name_alone_takes_the_heads_value_and_must_have_one() -> None:
     assert read_env([], ["HF_TOKEN"], [], {"HF_TOKEN": "s", "PATH": "/bin"})[0] == {"HF_TOKEN": "s"}
     with pytest.raises(UsageError, match="--env HF_TOKEN: not set here"):
         read_env([], ["HF_TOKEN"], [], {})
+
+
+def test_a_variable_that_no_program_can_be_given_is_refused_before_a_node_is_asked() -> None:
+    most = (128 << 10) - 1 - len("K=")
+    assert len(read_env([], ["K=" + "x" * most], [], {})[0]["K"]) == most
+    for literal, expand in ((["K=" + "x" * (most + 1)], []), ([], ["K=" + "é" * (most // 2 + 1)])):
+        with pytest.raises(UsageError, match="variable K: 13107[0-9] bytes") as caught:
+            read_env([], literal, expand, {})
+        assert "xxx" not in str(caught.value)
 
 
 def test_later_wins(tmp_path: Path) -> None:
@@ -79,11 +88,11 @@ def test_a_run_id_says_what_and_when() -> None:
 
 @pytest.mark.parametrize("text, number", [(None, None), ("4", 4), ("3:3", 3), ("2:4", 4)])
 def test_nnodes(text: str | None, number: int | None) -> None:
-    assert parse_nnodes(text) == number
+    assert parse_nnodes(text)[0] == number
 
 
 def test_a_range_is_elastic() -> None:
-    assert [parse_least(text) for text in (None, "4", "3:3", "2:4")] == [0, 0, 0, 2]
+    assert [parse_nnodes(text)[1] for text in (None, "4", "3:3", "2:4")] == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "2:1", "1:", "²", "9" * 5000])

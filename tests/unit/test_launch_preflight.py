@@ -108,6 +108,23 @@ def test_a_launch_plans_once_and_refines_that_plan(tmp_path: Path, monkeypatch: 
     assert len(made) == 2
 
 
+def test_a_name_that_a_run_cannot_have_is_changed_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("hosts: {n1: {}}\n")
+    words = ["--transport", "local", "launch", "--engine", "command", "--workdir", str(tmp_path), "--name"]
+    for name, said in (
+        ("a.b_c-1", ""),
+        ("../x", "warning: the run's name is x, not '../x'\n  hint: "),
+        ("lr 1e-4", "warning: the run's name is lr-1e-4, not 'lr 1e-4'\n  hint: "),
+        ("n" * 49, f"warning: the run's name is {'n' * 48}, not "),
+    ):
+        code, told = run([*words, name, "true"]), capfd.readouterr().err
+        assert code == 0 and said in told and ("the run's name is" in told) == bool(said), told
+
+
 def test_a_live_run_keeps_another_from_its_start_and_from_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

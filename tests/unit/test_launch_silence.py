@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.ops.launch.silence import Silence
+from fleet.ops.launch.follow import pause_after
+from fleet.ops.launch.stopping import Silence
 
 
 def seen(silence: Silence, *steps: tuple[float, dict[str, float | None]], wait: bool = True) -> list[dict[str, float]]:
@@ -40,3 +41,7 @@ def test_who_refuses_us_shows_that_the_link_is_whole() -> None:
 
 def test_a_lease_that_is_shorter_than_the_patience() -> None:
     assert seen(Silence(15, 5), (14, {"a": 0.0}), (15, {"a": 0.0})) == [{}, {"a": 15.0}]
+
+
+def test_what_is_gone_for_long_is_tried_seldom() -> None:
+    assert [pause_after(seconds, 0.5) for seconds in (0.0, 10.0, 300.0, 86400.0)] == [0.5, 0.5, 10.0, 60.0]

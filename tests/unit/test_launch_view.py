@@ -70,9 +70,35 @@ def test_a_reader_that_stops_reading_never_stops_the_run(monkeypatch: pytest.Mon
         began = time.monotonic()
         for _ in range(100):
             view(out(b"x" * 60000 + b"\n"))
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 110
         assert view._dropped > 0
         release.set()
+
+
+class Slow:
+    """A printing thread whose reader takes a line in STUCK_SECONDS, so many times."""
+
+    def __init__(self, view: LaunchView, lines: int) -> None:
+        self.view, self.lines, self.turns = view, lines, 0
+
+    def start(self) -> None: ...
+
+    def is_alive(self) -> bool:
+        return self.turns < 8
+
+    def join(self, seconds: float) -> None:
+        self.turns += 1
+        self.view._written += self.turns <= self.lines
+
+
+@pytest.mark.parametrize("lines, given_up", [(8, False), (3, True)])
+def test_a_slow_reader_has_all_that_it_takes(lines: int, given_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, told = LaunchView(["h"]), list[bool]()
+    monkeypatch.setattr(launch_view.terminal, "give_up", lambda: told.append(True))
+    monkeypatch.setattr(view, "_thread", Slow(view, lines))
+    with view:
+        pass
+    assert bool(told) is given_up
 
 
 def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,24 @@
-"""Whether this machine's own link is whole, as hosts tell on which the run has ended."""
+"""Whether this machine's own link is whole, as hosts tell on which the run has ended, or that stand by; who does not
+stop in time."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fleet.errors import ConnectError
-from fleet.model import Host
-from fleet.ops.launch import witness as module
-from fleet.ops.launch.witness import Witness
+from fleet.model import Host, Inventory, Job
+from fleet.ops.launch import stopping as module
+from fleet.ops.launch.failure import own_link
+from fleet.ops.launch.gang import Gang
+from fleet.ops.launch.options import LaunchOptions
+from fleet.ops.launch.plan import plan
+from fleet.ops.launch.stopping import Stopping, Witness
+from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 from tests.node.nodes import until
@@ -53,3 +62,55 @@ def test_none_answers_or_none_has_ended(ask: Callable[[Links], Witness]) -> None
     assert not witness.look((), 0.0) and not links.asked
     until(lambda: bool(witness.look(HOSTS, 0.0)) or len(links.asked) > 3)
     assert not witness.look(HOSTS, 0.0)
+
+
+def test_who_is_told_to_stop_and_has_not_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a node that has stopped and whose logs are still under way, nor one that may not have heard of it yet."""
+    monkeypatch.setattr(module, "STUBBORN_SECONDS", -100.0)
+    record = plan(Inventory(tuple(Host(name, name) for name in "abc")), Job("t.py"), LaunchOptions(), "r").record(0.0)
+    gang, said, given_up = Gang({"a": 0, "b": 1, "c": 2}), list[str](), list[str]()
+
+    def follower(name: str) -> Any:
+        return SimpleNamespace(silent_since=None, stop=lambda *_: None, give_up=lambda: given_up.append(name))
+
+    followers = {name: follower(name) for name in "abc"}
+    runtime = Runtime(LocalTransport())
+    stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event))
+    gang.node_status("a", {"state": "stopped", "cause": "asked"})
+    followers["b"].silent_since = 1.0
+    runtime.cancel.set()
+    stopping.watch()
+    assert (given_up, said) == (["c"], ["stop", "stubborn"])
+    followers["b"].silent_since = None
+    stopping.watch()
+    assert given_up == ["c", "b"], "it is there, and has had its time"
+
+
+@pytest.mark.parametrize("cut", ["ab", "a"])
+def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cut: of the spares, who does not answer."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "send_janitor", lambda *_: None)
+    record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), LaunchOptions(), "r").record(0.0)
+    gang, links, said = Gang({"x": 0, "y": 1}), Links(cut), list[str]()
+    hour = time.monotonic() - 60  # longer than the patience, less than the lease
+    followers: dict[str, Any] = {
+        name: SimpleNamespace(silent_since=hour, shut=None, give_up=list, stop=lambda *_: None) for name in "xy"
+    }
+
+    def say(level: str, message: str, event: str, *_: Any, **__: Any) -> None:
+        said.append(event)
+
+    stopping = Stopping(record, gang, followers, Runtime(links), say, HOSTS)
+
+    def look() -> bool:
+        stopping.watch_silence()
+        return len(links.asked) > 6 if "b" in cut else "lost" in said
+
+    until(look)
+    if "b" in cut:
+        assert said == ["alone"], "they are waited for: it is this machine's own link"
+        return
+    assert said.count("lost") == 2, said
+    stopping.clean_up()
+    assert own_link(gang) is None, "so spares may take their place"

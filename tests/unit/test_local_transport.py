@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+from pathlib import Path
+
 import pytest
 
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport, ProcessChannel
+from fleet.transport.shell import stdin_eaten
+from fleet.transport.streams import STDERR_BYTES, Streams
 
 
 def test_a_channel_that_another_thread_closes_reads_as_ended() -> None:
@@ -17,7 +23,7 @@ def test_a_channel_that_another_thread_closes_reads_as_ended() -> None:
 
 
 def test_closing_what_another_thread_has_seen_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    channel = LocalTransport().connect(Host("n1", "127.0.0.1"), Cancel()).start("exec sleep 60")
+    channel = LocalTransport().connect(Host("n1", "127.0.0.1"), Cancel()).start("exec sleep 1000")
 
     def reaped_meanwhile(channel: ProcessChannel, timeout: float) -> None:
         channel._process.kill()
@@ -25,3 +31,34 @@ def test_closing_what_another_thread_has_seen_end(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(ProcessChannel, "wait", reaped_meanwhile)
     channel.close()  # there is nobody to be signalled any more
+
+
+class Chatty(Streams):
+    """Of a process whose stderr never pauses, and whose stdout says nothing."""
+
+    def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
+        return b"", b"no end of it\n"
+
+
+def test_what_says_things_on_stderr_without_a_pause_holds_no_reader() -> None:
+    answers = list[bytes | None]()
+    channel = Chatty(Host("n1", "127.0.0.1"))
+    reader = threading.Thread(target=lambda: answers.append(channel.recv(0.05)), daemon=True)
+    reader.start()
+    reader.join(60.0)
+    assert answers == [None], "it still reads"
+    assert len(channel.recv_stderr()) <= STDERR_BYTES
+
+
+def test_a_startup_file_that_is_slow_is_not_said_to_read_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", str(shutil.which("bash")))
+    session = LocalTransport().connect(Host("node", "node"), Cancel())
+    (tmp_path / ".bashrc").write_text("sleep 30\n")
+    assert ".bashrc" not in stdin_eaten(session).message
+    (tmp_path / ".bashrc").write_text("read -r line\n")
+    for _ in range(20):  # on a busy machine it is not told
+        if ".bashrc" in (said := stdin_eaten(session).message):
+            break
+    assert f"{tmp_path}/.bashrc" in said
+    session.close()

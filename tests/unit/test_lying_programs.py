@@ -20,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.model import Host
-from fleet.ops.launch import attempts, follow, janitor, loop
+from fleet.ops.launch import course, follow, janitor, loop
 from fleet.ops.launch.folder import RunFolder
 from fleet.transport import command, program
 from tests.in_process import Hasty, Outcome, command_line, snapshot
 from tests.liar import HONEST_COMMAND, SECONDS, Liar, Part, Recorder, Said, lies, lies_of_a_command, plainly, steady
 from tests.wheelmaker import make_env, make_wheel
 
-pytestmark = pytest.mark.timeout(300 + 2 * steady.max_examples)
+pytestmark = pytest.mark.timeout(900 + 5 * steady.max_examples)
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LISTEN = """import socket, sys
 s = socket.create_server(('127.0.0.1', 0))
@@ -149,7 +149,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         head.record("get", "get", str(head.folder / "gives"), "--to", "got")
         into = f"{head.folder / 'gives'}:{head.folder / 'gets'}"
         head.record("from", "sync", "--data", into, "--from", "gpu1", inventory="both.yaml")
-        patch.setattr(attempts, "pause_before", lambda attempt: 0.0)
+        patch.setattr(course, "pause_before", lambda attempt: 0.0)
         there = ("--workdir", str(head.folder / "work2"), "--engine", "command", "--grace", "1")
         head.record("synced", "launch", "--sync", *there, "./job")
         head.record("restart", "launch", *there, "--max-restarts", "1", "./twice")
@@ -157,7 +157,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         assert command_line(words, Recorder()).code == 0
         head.record("stacks", "stacks", "long")
         (head.folder / "work2/long.over").touch()
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while "no live run" not in command_line(["-i", "one.yaml", "ps"], Recorder()).out:
             assert time.monotonic() < until
         head.record("sync", "sync", "tree", "--to", str(head.folder / "there"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.main import run
+from fleet.cli.main import plain, run
 
 
 @pytest.fixture
@@ -24,6 +24,33 @@ def fleet(*words: str, cwd: Path, script: str = "") -> subprocess.CompletedProce
     """fleet as a process of its own; `script` is what a shell does around it ("$@")."""
     argv = [sys.executable, "-c", "from fleet.cli.main import main; main()", *words]
     return subprocess.run(["sh", "-c", script or '"$@"', "sh", *argv], cwd=cwd, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:surrogateescape"])  # the last: LC_ALL=C
+def test_a_terminal_that_is_not_utf_8_is_shown_what_it_can_show(encoding: str, inventory: Path) -> None:
+    (inventory / "hostfile").write_text("gpu1 workdir=/w\u00e4rm/\u2713\n", encoding="utf-8")
+    argv = [sys.executable, "-c", "from fleet.cli.main import main; main()", "hosts"]
+    done = subprocess.run(argv, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    encoding = encoding.partition(":")[0]
+    there = "/w\\xe4rm/\\u2713" if encoding == "ascii" else "/w\u00e4rm/\\u2713"
+    assert there in done.stdout.decode(encoding)
+    assert plain(UnicodeEncodeError(encoding, "x\u2500\u2500\u2713", 1, 4, "")) == ("--\\u2713", 4)
+
+
+def test_an_interrupt_before_anything_began_is_told_in_a_word(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'click':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    argv = [sys.executable, "-m", "fleet", "--version"]
+    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_the_verb_in_json_is_the_one_that_ran_not_a_host_of_that_name(
@@ -75,7 +102,6 @@ def test_usage_errors_read_as_all_others(inventory: Path, capsys: pytest.Capture
         ["sync"],
         ["check"],
         ["setup-ssh"],
-        ["setup-ssh", "--undo"],
         ["launch", "x.py"],
     ],
 )
@@ -90,10 +116,29 @@ def test_a_dry_run_is_a_document_like_any_other(
     assert document["plan"] is not None
 
 
+@pytest.mark.parametrize("words", [["ssh", "lab"], ["ssh", "lab", "true"], ["forward", "lab", "80"]])
+def test_what_goes_on_in_this_terminal_is_no_document(
+    words: list[str], inventory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--json", *words]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == f"{words[0]} takes no --json"
+    assert run(["--json", "--dry-run", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_stream_is_no_trouble(closed: str, inventory: Path) -> None:
     done = fleet("hosts", cwd=inventory, script=f'"$@" {closed}')
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_gets_the_number_of_a_closed_standard_stream(tmp_path: Path) -> None:
+    code = (
+        "import os; from fleet.cli.main import open_standard_streams; open_standard_streams(); "
+        "print(os.open('/', 0), file=open('n', 'w'))"
+    )
+    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert int((tmp_path / "n").read_text()) > 2
 
 
 def test_a_full_disk_behind_stdout_is_named(inventory: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.model import Host, Inventory, Job
-from fleet.ops.launch.next_steps import next_steps
+from fleet.ops.launch.next_steps import next_steps, typed_here
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
 from tests.command_lines import accept
@@ -53,6 +53,19 @@ def test_the_stacks_of_a_run_that_stalled() -> None:
 
 def test_a_folder_of_runs_that_is_not_the_usual_one() -> None:
     assert steps(runs_dir="my runs") == [f"fleet logs {RUN} --rank 1 --err --tail 100 --runs-dir 'my runs'"]
+
+
+def test_steps_of_a_keeper_are_typed_from_the_folder_that_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper is in none: to it, no runs/ is the usual one."""
+    monkeypatch.chdir(tmp_path)
+    usual = f"fleet logs {RUN} --rank 1"
+    for step in (usual, f"{usual} --runs-dir {tmp_path}/runs"):
+        assert typed_here(step, tmp_path / "runs") == typed_here(step, tmp_path / "else/../runs") == usual
+        assert typed_here(step, tmp_path / "my runs") == f"{usual} --runs-dir '{tmp_path}/my runs'"
+    for other in (f"fleet get {RUN}", f"cat /x/{RUN}/stacks.txt"):
+        assert typed_here(other, tmp_path / "my runs") == other
 
 
 def test_a_run_that_goes_on_without_this_machine_is_taken_up() -> None:

@@ -7,11 +7,16 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import fleet
+from fleet.protocol.frames import EXIT, MESSAGE
+from fleet.transport import program
+from fleet.transport.frames import Decoder
 from fleet.transport.program import BOOT, closure, imports, pack, shipped
 from tests.changed import programs
 
@@ -143,7 +148,7 @@ def test_a_module_is_sent_with_exactly_what_it_imports(path: Path) -> None:
 
 
 def start(sent: bytes, python: Path | str = sys.executable, **options: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([python, "-I", "-S", "-c", BOOT], input=sent, capture_output=True, timeout=60, **options)
+    return subprocess.run([python, "-I", "-S", "-c", BOOT], input=sent, capture_output=True, timeout=300, **options)
 
 
 @pytest.mark.parametrize("name", programs())
@@ -171,6 +176,49 @@ def test_what_asks_all_nodes_imports_little(name: str) -> None:
     loaded = set(done.stdout.decode().split())
     assert module in loaded
     assert not loaded & {"re", "json", "enum", "signal", "threading", "hashlib", "subprocess", "typing"}
+
+
+IN_A_ROW = """
+from fleet.node.base.wire import send_exit, send_json, start
+def main():
+    send_json({"told": start()})
+    send_exit(0)
+"""
+
+
+def test_programs_in_a_row_begin_each_with_its_own_spec() -> None:
+    """In one process, which says what it is but once."""
+    texts = {**closure("fleet.node.base.wire"), "first": IN_A_ROW.encode(), "second": IN_A_ROW.encode()}
+    sent = pack("first second", texts)
+    for specs, told in ((b"1\n2\n", [1, 2]), (b"1\n", [1])):  # who is not asked for the second ends it so
+        done = start(sent + specs)
+        assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
+        frames = list(Decoder("n").feed(done.stdout))
+        assert [frame.json() for frame in frames if frame.kind == MESSAGE] == [{"told": n} for n in told], frames
+        assert [frame.kind for frame in frames] == [MESSAGE, EXIT] * len(told), frames
+
+
+def test_a_program_is_packed_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their threads ask for it at the same time."""
+    asked, many = list[str](), 8
+    together = threading.Barrier(many)
+
+    def slowly(module: str) -> dict[str, bytes]:
+        asked.append(module)
+        time.sleep(0.2)
+        return closure(module)
+
+    def pack_it() -> None:
+        together.wait(60)
+        program.packed("run.ready run.stop", None)
+
+    monkeypatch.setattr(program, "closure", slowly)
+    threads = [threading.Thread(target=pack_it) for _ in range(many)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asked == ["fleet.node.run.ready", "fleet.node.run.stop"]
 
 
 def test_an_installed_fleet_is_never_picked_up(tmp_path: Path) -> None:

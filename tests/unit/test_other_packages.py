@@ -28,7 +28,7 @@ def fleet(site: Path, *args: str) -> tuple[int, str]:
     inventory.write_text(HOSTS)
     env = {**os.environ, "PYTHONPATH": str(site), "FLEET_INVENTORY": str(inventory)}
     argv = [sys.executable, "-m", "fleet", *args]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -133,6 +133,8 @@ def test_a_value_of_a_variable_is_not_looked_at_again() -> None:
         ("- vars: {a: 1}\n  echo: [a]", "p.yaml:1: 'vars' stands in a list item of its own", None),
         ("- vars:\n    password_file:", "p.yaml:2: variable 'password_file' has no value", "--var password_file="),
         ("- vars: {alpha: 1}\n- echo: ['${alhpa}']", "p.yaml:2: unknown variable 'alhpa'", "'alpha'"),
+        ("[]", "p.yaml:1: the playbook has no steps", None),
+        ("- vars: {a: 1}", "p.yaml:1: the playbook has no steps", None),
         ("- vars: {'a b': 1}", "p.yaml:1: 'a b' is not a variable's name", None),
         ("- echo: []\n\n- echo: [refused]", "p.yaml:3: echo: the verb says no", "ask nicely"),
         ("- &x [*x]", "p.yaml:1: is nested deeper than", None),
@@ -238,6 +240,25 @@ def test_values_of_variables_are_not_shown(tmp_path: Path, capfd: pytest.Capture
         assert "A=1" in err
 
 
+def test_secrets_among_a_scripts_arguments_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text("hosts: {me: {}}\n")
+    book = tmp_path / "p.yaml"
+    book.write_text(
+        "- vars: {mine: none}\n"
+        "- launch: {script: x.py, args: [PASSWORD=hunter2]}\n"
+        "- launch: {nnodes: 7, script: x.py, args: [--api-key, '${mine}', --token=hunter2, --lr, 0.1]}\n"
+    )
+    line = ["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "play", str(book), "--var", "mine=hunter2"]
+    assert run(["--dry-run", "--json", *line]) == 2
+    out, err = capfd.readouterr()
+    assert "x.py 'PASSWORD=***'" in err and "hunter2" not in err, err
+    argv = json.loads(out)["steps"][1]["argv"]
+    assert argv[-6:] == ["x.py", "--api-key", "***", "--token=***", "--lr", "0.1"], argv
+    assert run([*line, "--from", "2"]) == 2
+    err = capfd.readouterr().err
+    assert "--var 'mine=***' --from 2" in err and "hunter2" not in err, err
+
+
 def test_hosts_given_for_the_whole_playbook_never_widen_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +277,7 @@ def test_a_host_that_is_not_in_the_inventory_is_found_before_anything_runs(
     assert run(["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "play", str(book)]) == 121
     error = capsys.readouterr().err
     assert error.startswith(f"error: {book}:3: exec: ") and "gpu2" in error
+    assert "on: 'gpu2': no host" in error and "-w" not in error
     assert not (tmp_path / "ran").exists()
 
 
@@ -348,3 +370,12 @@ def test_a_step_may_be_a_python_task(
         assert run(["--transport", "local", "play", "q.yaml"]) == 121
         assert f"error: q.yaml:2: {message}" in capfd.readouterr().err
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_step_that_asks_for_help_puts_nothing_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.yaml").write_text("- lab: {}\n")
+    assert run(["--json", "play", "p.yaml"]) == 121
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == "p.yaml:1: lab: asks for help, it runs nothing"

@@ -30,7 +30,7 @@ from fleet.rules.matrix import matrix
 from tests.liar import steady
 from tests.schemas import as_json, fitting, kinds, nearly
 
-brief = settings(steady, max_examples=max(20, steady.max_examples // 10))
+brief = settings(steady, max_examples=max(min(20, steady.max_examples), steady.max_examples // 10))
 MODULES = (build, chain, code, facts, ports, run, wheels)
 KINDS = {f"{module.__name__.rpartition('.')[2]}.{kind.__name__}": kind for module in MODULES for kind in kinds(module)}
 A = TypedDict("A", {"event": Literal["a"], "x": int})

@@ -32,7 +32,7 @@ def test_real_parsers_take_our_argv_as_we_mean_it(name: str) -> None:
         [sys.executable, "-W", "ignore", "-c", code, json.dumps(argv)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", "DS_ACCELERATOR": "cpu"},
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,26 +13,36 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import click
 import pytest
 
 import fleet
 from fleet.cli.main import run
+from fleet.cli.runs import show_runs
 from fleet.errors import ConnectError, UsageError
-from fleet.model import Host, Inventory, Report, Result
+from fleet.model import Host, Inventory, Job, Report, Result
+from fleet.ops import launch
 from fleet.ops.launch import janitor
-from fleet.ops.launch.folder import RunFolder
-from fleet.ops.runs import attach
-from fleet.ops.runs.find import FoundRun, choose, chosen, is_part_of_name
-from fleet.ops.runs.left import left_alone
-from fleet.ops.runs.local import local_runs, names, prunable, prune
-from fleet.ops.runs.logs import LogsPlan, Reader, is_whole, tail_offset
-from fleet.ops.runs.watch import report_of, watch
+from fleet.ops.launch.folder import LOCK, RunFolder
+from fleet.ops.launch.follow import Heard
+from fleet.ops.launch.start import Sessions
+from fleet.ops.runs import attach, local, stop
+from fleet.ops.runs import bring as bringing
+from fleet.ops.runs.attach import report_of, watch
+from fleet.ops.runs.find import FoundRun, chosen
+from fleet.ops.runs.local import left_alone, local_runs, names, prunable, prune
+from fleet.ops.runs.logs import LogsPlan, is_whole
+from fleet.ops.runs.reader import Reader, tail_offset
+from fleet.ops.runs.stop import note
+from fleet.ops.runs.word import choose, is_part_of_name
 from fleet.rules.units import bytes_of
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
+from fleet.transport.program import Program
 
 IDS = [
     "train-20261122-120000-ab12",
@@ -110,6 +122,9 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
         ([part("exited", engine_status=0), part("exited", engine_status=0)], "done"),
         ([part("exited", engine_status=0), part("exited", engine_status=1)], "failed"),
         ([part("stopped", cause="asked"), part("exited", engine_status=1)], "stopped"),
+        ([part("stopped", cause="asked", reason="interrupted"), part("exited", engine_status=0)], "stopped"),
+        ([part("stopped", cause="asked", reason="stopped by ada@head")], "stopped"),
+        ([part("stopped", cause="asked", reason="rank 1 on h1 failed"), part("exited", engine_status=1)], "failed"),
         ([part("stopped", cause="lease")], "failed"),
     ],
 )
@@ -120,6 +135,7 @@ def test_how_a_run_stands(parts: list[Any], state: str) -> None:
     assert run.as_json()["state"] == state and run.record(Path("runs")).world_size == len(parts)
 
 
+END = {"incomplete_logs": ["b"], "first_failure": {"host": "b"}}
 LONG = "x" * (3 << 20) + "\nend\n"
 
 
@@ -153,7 +169,7 @@ def test_one_process_writes_to_a_folder(tmp_path: Path) -> None:
         assert other.stdout.readline() == "True\n"
         assert folder.hold(0.2) is False and folder.holder()["pid"] == other.pid and folder.holder()["helper"]
         other.stdin.close()
-        assert folder.hold(10.0)
+        assert folder.hold(120.0)
     folder.release()
 
 
@@ -167,6 +183,18 @@ def test_attach_without_a_run_ends_its_events_with_the_summary(
     assert last["event"] == "summary" and last["error"]["message"].startswith("no run nosuch-run")
 
 
+def test_a_command_line_that_is_refused_is_the_summary_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/json.md has it: the version is told of events, and there are none."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--json", "--transport", "local", "launch"]
+    assert run([*words, "t.py"]) == 121, "no inventory"
+    (tmp_path / "fleet.yaml").write_text("hosts: [a]\n")
+    assert run([*words, "--nproc-per-node", "x", "t.py"]) == 2
+    assert [json.loads(line)["event"] for line in capfd.readouterr().out.splitlines()] == ["summary", "summary"]
+
+
 def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
     begun = time.time() - 86400 * 9
     for number, code in enumerate([0, 1, 130, None]):
@@ -177,6 +205,8 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
         if code is not None:
             (folder / "summary.json").write_text(json.dumps({"exit_code": code}))
     found = local_runs(tmp_path)
+    (tmp_path / "r2/summary.json").write_text(json.dumps({"exit_code": 130, "first_failure": {"rank": 0}}))
+    assert local_runs(tmp_path)[1].state == "failed", "its rank exited so, nobody stopped it"
     assert [(run.run, run.state) for run in found] == [
         ("r3", "open"),
         ("r2", "stopped"),
@@ -189,6 +219,9 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
     for size, gone in ((40, []), (39, ["r0"]), (20, ["r1", "r0"]), (0, ["r2", "r1", "r0"])):
         assert [run.run for run in prunable(sized, 0, 0, size)] == gone
     assert [run.run for run in prunable(sized, 2, 0, 0)] == ["r0"]
+    (tmp_path / "r0").chmod(0o500)
+    assert local_runs(tmp_path)[-1].state == "done" and not (tmp_path / "r0/.lock").exists(), "who looks writes nothing"
+    (tmp_path / "r0").chmod(0o700)
     held = RunFolder.open(tmp_path, "r0")
     assert local_runs(tmp_path)[-1].state == "followed" and len(prunable(local_runs(tmp_path), 0, 0)) == 2
     with pytest.raises(UsageError, match="a process follows it"):
@@ -196,6 +229,48 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
     held.release()
     prune(found[-1])
     assert len(local_runs(tmp_path)) == 3
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who follows it writes its summary and lets go, after the documents were read or before."""
+    folder = RunFolder.create(tmp_path, "r-1")
+    folder.event("version")
+    followed, read = local.followed, local.read_object
+
+    def end() -> None:
+        if folder.held:
+            folder.write_json("summary.json", {"exit_code": 0})
+            folder.release()
+
+    monkeypatch.setattr(local, "followed", lambda path: (followed(path), end())[0])
+    monkeypatch.setattr(local, "read_object", lambda path: (read(path), end())[0])
+    assert [run.state for run in local_runs(tmp_path)] == ["followed"]
+    assert [run.state for run in local_runs(tmp_path)] == ["done"]
+
+
+def test_what_goes_while_runs_are_looked_at_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document's next version, which gets its name; a whole run, which is pruned."""
+    folder = RunFolder.create(tmp_path, "r-1")
+    folder.event("version")
+    folder.write_json("run.json", {"lease": 36000.0})
+    folder.release()
+    size = local_runs(tmp_path)[0].size
+    found = Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: [*found(path, pattern), path / "summary.json.new"])
+    assert local_runs(tmp_path)[0].size == size > 0
+
+    def pruned(path: Path) -> dict[str, Any]:
+        shutil.rmtree(folder.path)
+        return {"lease": 36000.0}
+
+    monkeypatch.setattr(local, "read_object", pruned)
+    assert list(left_alone(tmp_path)) == []
+
+
+def test_two_launches_make_the_first_runs_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # a moment ago
+    RunFolder.create(tmp_path / "runs", "r").release()
 
 
 def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
@@ -207,9 +282,60 @@ def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
         chosen("x", [], [Result("n1", True)])
 
 
-def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(tmp_path: Path) -> None:
+def found(run_id: str, state: str, started: float = 1.0, nnodes: int = 1) -> FoundRun:
+    about = {"started": started, "nnodes": nnodes, "world_size": nnodes, "owner": "ada@head", "master": "h:1"}
+    return FoundRun(run_id, {"h": Host("h", "h")}, {"h": {**part(state), "run": run_id, "about": about}})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("word", ["latest", "train"])
+def test_a_run_that_has_ended_is_not_stopped_for_one_that_a_silent_host_may_have(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    silent = Result("n2", False, error=ConnectError("no answer", host="n2", hint="is it up?"))
+    monkeypatch.setattr(stop, "find", lambda *_, **__: ([found(IDS[0], "exited")], (silent,)))
+    runtime = Runtime(LocalTransport(), 1, lambda _: None)
+    inventory = Inventory((Host("h", "h"), Host("n2", "n2")))
+    with pytest.raises(ConnectError, match=f"{IDS[0]} has ended, and no live run is known; no answer from n2"):
+        stop.run(stop.StopPlan(inventory, word, None, tmp_path), runtime)
+    assert stop.run(stop.StopPlan(inventory, IDS[0], None, tmp_path), runtime).data["run"] == IDS[0]
+
+
+def test_ranks_of_a_node_that_nobody_has_heard_of_are_not_up(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("ps", (), 0, {"runs": [found("r", "running", nnodes=2).as_json()]})
+    with click.Context(click.Command("ps")):
+        show_runs(report, every=False)
+    assert " 1/2 " in capsys.readouterr().out
+
+
+def test_no_live_run_needs_no_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "fleet.yaml").write_text("hosts: {me: {}}\n")
+    folder = RunFolder.create(Path("runs"), IDS[0])
+    folder.event("version")
+    folder.write_json("run.json", {"lease": 36000.0})
+    folder.release()
+    os.utime(folder.path / "events.jsonl", (time.time() - 60, time.time() - 60))
+    line = ["--transport", "local", "ps"]
+    assert run([*line, "-w", "me"], typed=True) == 0
+    assert "without its head" in capsys.readouterr().err, "other hosts may have it"
+    assert run(line, typed=True) == 0
+    said = capsys.readouterr()
+    assert "no live run" in said.out and said.err == ""
+
+
+def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who attaches would end it, and the host were never stopped; a second helper would write beside it."""
-    host, tried = Host("n1", "n1"), []
+    host, tried, clock = Host("n1", "n1"), [], SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(janitor, "time", clock)
 
     class Unreachable(LocalTransport):
         def connect(self, host: Host, cancel: Cancel) -> Any:
@@ -219,8 +345,26 @@ def test_a_helper_that_waits_for_a_host_leaves_the_logs_to_others(tmp_path: Path
             raise ConnectError("no answer", host=host.name)
 
     folder = RunFolder(tmp_path)
-    said, complete = janitor.clean(host, "r", 1.0, Unreachable(), time.monotonic() + 0.1, folder)
-    assert tried and all(tried) and not complete and said.startswith("given up")
+    said, complete = janitor.clean(host, "r", 1.0, Unreachable(), 60.0, folder)
+    assert len(tried) > 1 and all(tried) and not complete and said.startswith("given up")
+
+
+def test_a_helper_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a week nobody could attach, and no other host's logs were brought."""
+    monkeypatch.setattr(janitor, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(janitor, "LOOK_SECONDS", 0.05)
+
+    class Gone(LocalTransport):
+        def connect(self, host: Host, cancel: Cancel) -> Any:
+            raise ConnectError("no answer", host=host.name)
+
+    host, folder = Host("n1", "n1"), RunFolder(tmp_path)
+    session = LocalTransport().connect(host, Cancel())
+    stopping = Program(session, janitor.STOP, {"run": "r", "grace": 0, "reason": "given up"})
+    session.close()
+    assert not janitor.fetch("r", stopping, Gone(), time.monotonic() + 86400.0, folder, 0)
+    assert folder.hold()
+    folder.release()
 
 
 def test_a_summary_may_say_that_logs_are_missing(tmp_path: Path) -> None:
@@ -231,11 +375,59 @@ def test_a_summary_may_say_that_logs_are_missing(tmp_path: Path) -> None:
         assert is_whole(summary) is whole
 
 
-def test_a_live_run_is_meant_before_a_newer_one_that_has_ended() -> None:
-    def found(run_id: str, state: str, started: float) -> FoundRun:
-        about = {"started": started, "nnodes": 1}
-        return FoundRun(run_id, {"h": Host("h", "h")}, {"h": {**part(state), "run": run_id, "about": about}})
+def test_logs_that_come_late_complete_those_of_their_own_attempt_only(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "r")
+    folder.begin(1)
+    folder.write_json("summary.json", {"incomplete_logs": ["n1"]})
+    folder.release()
+    janitor.correct_summary(folder, ["n1"], 0)
+    assert not is_whole(folder.path / "summary.json"), "of n1's first attempt"
+    janitor.correct_summary(folder, ["n1"], 1)
+    assert is_whole(folder.path / "summary.json")
 
+
+def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rounds that takes."""
+    monkeypatch.setattr(janitor, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
+    monkeypatch.setattr(janitor, "HANDOVER_SECONDS", 60.0)
+    head = RunFolder.create(tmp_path, "r")
+    helper = threading.Thread(target=janitor.correct_summary, args=[RunFolder(head.path), ["n1"], 0])
+    helper.start()
+    helper.join(0.5)
+    head.write_json("summary.json", {"incomplete_logs": ["n1", "n2"]})
+    head.release()
+    helper.join(60)
+    assert json.loads((head.path / "summary.json").read_text()) == {"incomplete_logs": ["n2"]}
+
+
+def test_a_helper_brings_logs_once_a_slow_head_has_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is through only when it has waited for its other hosts."""
+    head = RunFolder.create(tmp_path, "r")
+    monkeypatch.setattr(janitor, "HANDOVER_SECONDS", 0.0)
+    monkeypatch.setattr(janitor, "LOOK_SECONDS", 0.05)
+    brought: list[bool] = []
+
+    class Brings(threading.Thread):
+        silent_since = None
+
+        def __init__(self, *args: Any, **_: object) -> None:
+            super().__init__(target=lambda: brought.append(head.held))
+
+    monkeypatch.setattr(janitor, "Follower", Brings)
+    program = cast(Program, SimpleNamespace(host=Host("n1", "n1"), session=SimpleNamespace(close=lambda: None)))
+    until = time.monotonic() + 600
+    args = ["r", program, LocalTransport(), until, RunFolder(head.path), 0]
+    helper = threading.Thread(target=janitor.fetch, args=args)
+    helper.start()
+    helper.join(0.5)
+    head.release()
+    helper.join(60)
+    assert brought == [False], brought
+
+
+def test_a_live_run_is_meant_before_a_newer_one_that_has_ended() -> None:
     runs = [found(IDS[0], "exited", 3.0), found(IDS[1], "running", 1.0), found(IDS[2], "running", 2.0)]
     for word, meant in (("latest", IDS[2]), ("train", IDS[1]), (IDS[0], IDS[0]), ("train-20261122", IDS[0])):
         assert chosen(word, runs, []).run_id == meant
@@ -255,6 +447,31 @@ def test_of_the_runs_here_one_that_is_followed_is_meant_first(tmp_path: Path) ->
     held.release()
 
 
+def test_a_run_that_never_began_is_not_the_latest(tmp_path: Path) -> None:
+    """As one that was refused in its start: there is nothing to be seen of it."""
+    for number, told in enumerate([{}, {}, {"error": {"kind": "preflight"}}]):
+        folder = RunFolder.create(tmp_path, f"r{number}")
+        folder.event("version")
+        folder.write_json("run.json", {"started": float(number)})
+        folder.write_json("summary.json", {"exit_code": 123, **told})
+        folder.release()
+    assert names(tmp_path) == ["r1", "r0", "r2"] and choose("latest", names(tmp_path)) == "r1"
+    assert [run.run for run in local_runs(tmp_path)] == ["r2", "r1", "r0"], "they are listed by their time"
+
+
+def test_the_engine_of_a_run_that_has_no_document_is_that_of_its_events(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, told in (("another-heads", {"engine": "accelerate"}), ("unknown", {})):
+        folder = RunFolder.create(tmp_path, name)
+        folder.event("attached", **told)
+        folder.release()
+    assert {each.run: each.engine for each in local_runs(tmp_path)} == {"another-heads": "accelerate", "unknown": None}
+    assert run(["runs", "--runs-dir", str(tmp_path)]) == 0
+    told = capfd.readouterr().out
+    assert "accelerate" in told and "?" not in told, told
+
+
 @pytest.mark.parametrize("machine, said", [(gethostname(), "of this machine"), ("login2", "of login2")])
 def test_who_follows_a_run_already_is_named_with_the_machine(machine: str, said: str, tmp_path: Path) -> None:
     held = RunFolder.create(tmp_path, "r")
@@ -262,6 +479,56 @@ def test_who_follows_a_run_already_is_named_with_the_machine(machine: str, said:
     with pytest.raises(UsageError, match=f"process 4242 {said} follows r already"):
         attach.take(FoundRun("r", {}, {}), tmp_path)
     held.release()
+
+
+def test_a_helper_that_ends_just_now_is_waited_for(tmp_path: Path) -> None:
+    """As the run is over: it is not there any more when it is told to end, its lock is a moment later."""
+    held = RunFolder.create(tmp_path, "r")
+    gone = {"pid": 1 << 30, "helper": True, "machine": gethostname()}
+    (held.path / ".lock").write_text(json.dumps(gone))
+    threading.Timer(0.3, held.release).start()
+    folder = attach.take(FoundRun("r", {}, {}), tmp_path)
+    assert folder.held and folder.holder()["pid"] == os.getpid()
+    folder.release()
+    assert folder.holder() == {}, "no number that may be another process's"
+
+
+def test_who_only_looks_whether_a_run_is_followed_follows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "MOMENT_SECONDS", 60.0)
+    RunFolder.create(tmp_path, "r").release()
+    with open(tmp_path / "r" / LOCK) as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        threading.Timer(0.3, fcntl.flock, (lock, fcntl.LOCK_UN)).start()
+        folder = attach.take(FoundRun("r", {}, {}), tmp_path)
+        assert folder.held
+        folder.release()
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.2])
+def test_logs_go_on_when_another_takes_a_run_over(
+    patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is over, or nobody follows it for a while."""
+    monkeypatch.setattr(bringing, "LEFT_SECONDS", patience)
+    first, steps = RunFolder.create(tmp_path, "r"), 0
+    second = RunFolder(first.path)
+
+    def poll() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            first.release()
+        elif steps == 6 and patience > 1.0:
+            assert second.hold()
+        elif steps == 9 and patience > 1.0:
+            second.write_json("summary.json", {})
+            second.release()
+
+    bringing.wait_for(RunFolder(first.path), Runtime(LocalTransport()), poll)
+    assert steps >= (9 if patience > 1.0 else 4)
+    assert not local.followed(first.path)
 
 
 def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -283,6 +550,17 @@ def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert fleet.runs(tmp_path) == []
 
 
+def test_a_run_that_cannot_be_removed_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder.create(tmp_path, "r")
+    folder.event("version")
+    folder.write_json("summary.json", {"exit_code": 0})
+    folder.release()
+    (folder.path / LOCK).unlink()
+    (folder.path / LOCK).mkdir()  # as in a folder that cannot be written, for root too
+    assert run(["runs", "--runs-dir", str(tmp_path), "--prune", "--keep", "0", "-y"]) == 2
+    assert capfd.readouterr().err.splitlines()[-1] == f"error: {folder.path / LOCK}: Is a directory"
+
+
 @pytest.mark.parametrize(
     "text, size",
     [("50GB", 50e9), ("1.5 GiB", 1.5 * 2**30), ("2t", 2e12), ("7", 7), ("", None), ("GB", None), ("-1", None)],
@@ -298,8 +576,11 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     folder.write_json("run.json", {"lease": 60.0})
 
     def said(ago: float) -> list[str]:
-        os.utime(folder.path / "events.jsonl", (0, time.time() - ago))
-        return [notice.message for notice in left_alone(tmp_path / "runs")]
+        now = time.time()
+        os.utime(folder.path / "events.jsonl", (0, now - ago))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "time", lambda: now)  # a busy machine takes its own seconds
+            return [notice.message for notice in left_alone(tmp_path / "runs")]
 
     assert said(20.0) == [], "we follow it"
     folder.release()
@@ -309,8 +590,33 @@ def test_a_run_that_lost_its_head_here_is_told_of_while_its_lease_lasts(tmp_path
     assert said(0.0) == said(61.0) == []
     folder.sign()
     assert time.time() - (folder.path / "events.jsonl").stat().st_mtime < 60
+    note(folder, "stopped by ada@head", 10.0)
+    assert said(20.0) == [], "'fleet stop' was typed here"
+    folder.event("attempt")
+    assert len(said(20.0)) == 1, "what was stopped was another attempt"
     folder.event("detached")
     assert said(20.0) == [], "it needs no head"
+    note(RunFolder(tmp_path / "runs/elsewhere"), "a run that another head started", 10.0)
+
+
+def test_a_run_that_could_not_start_is_over_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ConnectError("no answer", host="b", kind="timeout")
+    error.hosts = {"a": None, "b": error}
+    draft = launch.plan(
+        Inventory((Host("a", "a"), Host("b", "b"))), Job("t.py"), launch.LaunchOptions(runs_dir=tmp_path), IDS[0]
+    )
+
+    def start(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(launch, "preflight_all", lambda draft, _: (draft, {}))
+    monkeypatch.setattr(launch, "start_all", start)
+    with pytest.raises(ConnectError):
+        launch.run(draft, Runtime(LocalTransport(), 2, lambda event: None))
+    (found,) = local_runs(tmp_path)
+    assert (found.state, found.exit_code, len(prunable([found], 0, 0))) == ("failed", 122, 1), found
+    told = json.loads((tmp_path / IDS[0] / "summary.json").read_text())
+    assert told["stopped"] == "no answer" and told["hosts"]["b"]["error"]["kind"] == "timeout", told
 
 
 def test_who_looks_on_is_told_as_loudly_as_who_follows(tmp_path: Path) -> None:
@@ -319,7 +625,7 @@ def test_who_looks_on_is_told_as_loudly_as_who_follows(tmp_path: Path) -> None:
     plan = LogsPlan(Inventory(()), "r", tmp_path, tail=0)
     looking = threading.Thread(target=watch, args=(plan, RunFolder(held.path), runtime))
     looking.start()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while len(seen) < 3 and time.monotonic() < until:  # what was there before it began to look is not told
         held.notice("error", "gpu1 is full", "full", "gpu1")
         held.notice("warning", "all are silent", "alone")
@@ -412,19 +718,28 @@ def test_logs_of_a_rank_that_is_none_and_of_chosen_hosts(tmp_path: Path, capfd: 
     for rank, host in enumerate(("gpu1", "gpu2")):
         folder.node(host).write(f"rank{rank}.out", 0, b"of rank %d\n" % rank)
     folder.event("running")
+    folder.write_json("run.json", {"world_size": 3})
     folder.write_json("summary.json", {"incomplete_logs": []})
     folder.release()
     (tmp_path / "h").write_text("gpu1\ngpu2\n")
 
-    def said(*more: str) -> tuple[str, str]:
-        assert run(["-i", str(tmp_path / "h"), "logs", "t", "--runs-dir", str(runs), *more]) == 0
+    def said(*more: str, code: int = 0) -> tuple[str, str]:
+        words = ["-i", str(tmp_path / "h"), "logs", "t-20261122-101500-0001", "--runs-dir", str(runs)]
+        assert run([*words, *more]) == code
         return capfd.readouterr()
 
     assert said() == ("[gpu1:0] of rank 0\n[gpu2:1] of rank 1\n", "")
     assert said("-w", "gpu2") == said("-x", "gpu1") == said("--host", "gpu2") == ("[gpu2:1] of rank 1\n", "")
-    none = "warning: run t-20261122-101500-0001: no log of rank 9 is here, but of ranks 0-1\n"
-    assert said("--rank", "9") == ("", none)
-    assert said("--rank", "1,9") == ("[gpu2:1] of rank 1\n", none)
+    none = "warning: run t-20261122-101500-0001: no log of rank 2 is here, but of ranks 0-1\n"
+    assert said("--rank", "2") == ("", none)
+    assert said("--rank", "1,2") == ("[gpu2:1] of rank 1\n", none)
+    assert said("--rank", "1", "--host", "gpu1") == (
+        "",
+        none.replace("rank 2", "rank 1").replace("ranks 0-1", "rank 0"),
+    )
+    for ranks in ("9", "1,9"):
+        no_such = ("", "error: run t-20261122-101500-0001 has no rank 9\n  hint: it has ranks 0-2\n")
+        assert said("--rank", ranks, code=2) == said("-f", "--rank", ranks, code=2) == no_such
     assert said("--rank", "1") == ("of rank 1\n", "")
 
 
@@ -442,6 +757,75 @@ def test_what_is_shown_begins_where_the_nodes_said_and_another_attempt_as_a_whol
     assert said == [b"late", b"of another"], "and nothing of a host that could not say"
 
 
+def test_what_an_attempt_wrote_last_is_shown_though_the_next_one_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its logs are set aside while they are looked through."""
+    folder = RunFolder.create(tmp_path, "t-20261122-101500-0001")
+    folder.node("gpu1").write("rank0.out", 0, b"early ")
+    said: list[bytes] = []
+    reader = Reader(folder.path, LogsPlan(Inventory(()), "t", tmp_path), lambda output: said.append(output.data))
+    reader.poll()
+    folder.node("gpu1").write("rank0.out", 6, b"late")
+    stat = Path.stat
+
+    def begin(path: Path, **more: Any) -> os.stat_result:
+        if path.name == "rank0.out":
+            monkeypatch.setattr(Path, "stat", stat)
+            folder.begin(1)
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", begin)
+    reader.poll()
+    folder.node("gpu1").write("rank0.out", 0, b"of another")
+    reader.poll()
+    reader.poll()
+    assert said == [b"early ", b"late", b"of another"]
+
+
+def test_who_attaches_to_a_run_that_is_over_is_told_what_its_head_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes, of which one is gone, would tell that another one failed."""
+    here = Host("a", "a")
+    parts = {"a": part("stopped", cause="asked", reason="b was lost")}
+    found = FoundRun(IDS[0], {"a": here}, parts)  # type: ignore[arg-type]
+    monkeypatch.setattr(attach, "find", lambda *_, **__: ([found], ()))
+    folder = RunFolder.create(tmp_path, IDS[0])
+    folder.write_json(
+        "summary.json", {**Report("launch", (Result("a", True), Result("b", False)), 122).as_json(), **END}
+    )
+    folder.release()
+    before, said = (tmp_path / IDS[0] / "summary.json").read_text(), []
+    runtime = Runtime(LocalTransport(), 1, said.append)
+    report = attach.run(attach.AttachPlan(Inventory((here,)), "latest", tmp_path), runtime)
+    assert report.exit_code == 122 and report.data["first_failure"]["host"] == "b", report
+    assert (tmp_path / IDS[0] / "summary.json").read_text() == before
+    assert [notice.message for notice in said] == [
+        f"run {IDS[0]}: failed, 1 rank on 1 node, logs in {tmp_path / IDS[0]}"
+    ]
+
+
+def test_who_attaches_as_a_run_begins_follows_all_of_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = (Host("a", "a"), Host("b", "b"))
+    about = {"nnodes": 2, "started": time.time()}
+
+    def known(*names: str) -> tuple[list[FoundRun], tuple[Result, ...]]:
+        parts = {name: {**part(), "about": about} for name in names}
+        run = FoundRun(IDS[0], {host.name: host for host in hosts}, parts)  # type: ignore[arg-type]
+        return [run], tuple(Result(host.name, True) for host in hosts)
+
+    answers = [known("a"), known("a"), known("a", "b")]
+    monkeypatch.setattr(attach, "find", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(attach, "ASK_AGAIN_SECONDS", 0.0)
+    runtime = Runtime(LocalTransport())
+    plan = attach.AttachPlan(Inventory(hosts), "latest", tmp_path)
+    found, _ = attach._known(plan, runtime, Sessions(runtime))
+    assert list(found.parts) == ["a", "b"]
+    about["started"], answers[:] = time.time() - 3600.0, [known("a")]
+    assert list(attach._known(plan, runtime, Sessions(runtime))[0].parts) == ["a"], "of an old one no other comes"
+
+
 def test_the_report_of_a_run_that_others_followed_is_that_of_its_summary(tmp_path: Path) -> None:
     error = ConnectError("silent for 15 s", host="n2", kind="lost", hint="look there")
     results = (Result("n1", True, 0, data={"left": []}), Result("n2", False, error=error, data={"state": "lost"}))
@@ -453,3 +837,47 @@ def test_the_report_of_a_run_that_others_followed_is_that_of_its_summary(tmp_pat
     found = report_of(folder)
     assert found is not None and found.as_json() == report.as_json()
     assert found.exit_code == 122 and found.results[1].error is not None and found.results[1].error.kind == "lost"
+
+
+def test_a_run_that_begins_nowhere_has_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "fleet.yaml").write_text("hosts: {a: {address: 127.0.0.1}}\n")
+    words = ["--transport", "local", "launch", "--no-preflight", "--workdir", str(tmp_path / "nowhere")]
+    assert run(["--json", *words, "x.sh"]) == 1
+    (known,) = local_runs(Path("runs"))
+    assert (known.state, known.exit_code) == ("failed", 1)
+    summary = json.loads((Path("runs") / known.run / "summary.json").read_text())
+    assert "cannot enter the folder" in summary["error"]["message"] and not summary["hosts"]["a"]["ok"]
+    assert not list(left_alone(Path("runs"))) and run(["--transport", "local", "attach"]) == 1
+    assert not os.path.lexists("runs/latest"), "it never began"
+    assert json.loads((Path("runs") / known.run / "summary.json").read_text()) == summary
+
+
+class Full(threading.Thread):
+    """Follows a run whose bytes this machine's disk does not take."""
+
+    silent_since = None
+
+    def __init__(self, _run_id: str, host: Host, *rest: Any, **_: Any) -> None:
+        super().__init__()
+        self.host, self.post = host, rest[3]
+
+    def run(self) -> None:
+        self.post(Heard(self.host.name, "blocked", {"reason": "No space left on device"}, 0.0))
+        self.post(Heard(self.host.name, "over", {"complete": False, "blocked": "No space left on device"}, 0.0))
+
+    def give_up(self) -> None:
+        pass
+
+
+def test_a_full_disk_here_is_why_logs_are_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bringing, "Follower", Full)
+    runtime, host = Runtime(LocalTransport()), Host("a", "127.0.0.1")
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    found, sessions = FoundRun("r", {"a": host}, {}), Sessions(runtime)
+    error = bringing.bring(found, folder, runtime, sessions, lambda: None, once=True)["a"]
+    folder.release()
+    sessions.close()
+    assert error.message == f"its logs are not complete here: {folder.path}: No space left on device"
+    assert error.hint == "when there is room: fleet logs r"

@@ -7,6 +7,7 @@ import pwd
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -247,12 +248,32 @@ def test_a_distributions_own_file_needs_no_ssh(system: str, tmp_path: Path, monk
 
 
 def test_a_match_exec_that_hangs_is_bounded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.transport.ssh.ask.SECONDS", 3.0)
+    class Timer(threading.Thread):
+        """Its time is over when the command has begun, however long that takes."""
+
+        def __init__(self, seconds: float, over: Callable[[], None]) -> None:
+            super().__init__(daemon=True)
+            self.over, self.cancelled = over, threading.Event()
+            assert seconds == 10.0
+
+        def run(self) -> None:
+            while not self.cancelled.wait(0.02):
+                if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+                    self.over()
+                    return
+
+        def cancel(self) -> None:
+            self.cancelled.set()
+
+    monkeypatch.setattr(threading, "Timer", Timer)
     text = f'Match exec "echo $$ > {tmp_path}/pid; exec sleep 99"\n Port 10\n'
     with pytest.raises(ConnectError, match="no answer within"):
         endpoint(tmp_path, Host("x", "x"), text)
-    pid = (tmp_path / "pid").read_text().strip()
-    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    cmdline = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
+    deadline = time.monotonic() + 60  # killed it is, but who is killed still has to get the processor
+    while cmdline.exists() and cmdline.read_bytes() == b"sleep\x0099\0":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_ctrl_c_ends_a_match_exec_that_hangs(tmp_path: Path) -> None:

@@ -11,9 +11,15 @@ from fleet.model import Host, Node
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Stalls, Watch
+from fleet.ops.launch.stacks import STACKS_SECONDS
+from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Watch
 from fleet.protocol.messages.stacks import RankStack
 from fleet.rules.stacks import Place
+from fleet.transport.base import ConnectOptions
+
+
+def test_a_host_that_does_not_tell_its_stacks_costs_not_those_of_the_others() -> None:
+    assert STACKS_SECONDS + ConnectOptions().connect_timeout < TAKE_SECONDS
 
 
 def told(

@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from fleet.cli import main
-from fleet.errors import InventoryError, UsageError
+from fleet.errors import HostFailed, InventoryError, UsageError
 from fleet.model import Host, Inventory
-from fleet.ops.sync.agreed import agreed, outside, remember
-from fleet.ops.sync.section import Section, read_section
+from fleet.ops.cache import turn
+from fleet.ops.sync import Section, agreed, outside, plan, read_section, remember
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
 
 
 def section(sync: dict[str, Any]) -> Section:
@@ -45,6 +47,15 @@ def test_what_makes_no_sense_is_said_with_the_file(sync: dict[str, Any], text: s
     assert text in f"{caught.value} {caught.value.hint}" and caught.value.where == "fleet.yaml"
 
 
+def test_it_is_said_where_the_inventory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("hosts: [a]\nsync: {cod: .}\n")
+    assert main.run(["hosts"]) == 121
+    assert capsys.readouterr().err.startswith("error: fleet.yaml: sync: unknown key 'cod' in the section")
+
+
 def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *args: str) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(text)
@@ -56,13 +67,15 @@ def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *args: s
 
 
 def test_a_bare_sync_does_what_the_section_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "hosts: [a]\nsync: {code: {to: ~/c}, data: ['/d:/e'], wheels: w}\n"
+    source = tmp_path / "d"  # a dry run refuses what is not there
+    source.mkdir()
+    text = f"hosts: [a]\nsync: {{code: {{to: ~/c}}, data: ['{source}:/e'], wheels: w}}\n"
     plan = dry_run(tmp_path, monkeypatch, text)
     assert list(plan) == ["code", "data", "wheels"] and plan["code"]["to"] == {"a": "~/c"}
-    assert plan["data"]["data"] == [{"source": "/d", "to": {"a": "/e"}}]
+    assert plan["data"]["data"] == [{"source": str(source), "to": {"a": "/e"}}]
     assert dry_run(tmp_path, monkeypatch, text, "w")["source"] == "w", "SRC means code, and code alone"
-    assert "data" in dry_run(tmp_path, monkeypatch, text, "--data", "/x:/y")
-    only = dry_run(tmp_path, monkeypatch, "hosts: [a]\nsync: {data: ['/d:/e']}\n")
+    assert "data" in dry_run(tmp_path, monkeypatch, text, "--data", f"{source}:/y")
+    only = dry_run(tmp_path, monkeypatch, f"hosts: [a]\nsync: {{data: ['{source}:/e']}}\n")
     assert list(only) == ["data", "limit", "via"]
     plain = dry_run(tmp_path, monkeypatch, "hosts: [a]\n")
     assert plain["source"] == "."
@@ -116,3 +129,25 @@ def test_without_a_terminal_such_a_section_is_refused(
     assert f"{tmp_path}/secret" in said and "fleet -i theirs/fleet.yaml --transport local sync --yes" in said
     assert not (tmp_path / "got").exists()
     assert main.run([*words, "--yes"]) == 0 and (tmp_path / "got").read_text() == "mine"
+
+
+def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hostfile").write_text("a\n")
+    for words in ([], ["."], ["--data", "hostfile"]):
+        assert main.run(["--dry-run", "sync", "--refresh", *words]) == 2
+        assert capsys.readouterr().err == "error: --refresh has a meaning with --wheels only\n"
+
+
+def test_a_folder_that_begins_like_an_option_is_one_in_the_line_to_go_on_with() -> None:
+    hint = plan(Inventory((Host("a", "a"),), source="f"), Path("./-x"), None).hint
+    assert hint.endswith(": fleet sync ./-x --force")
+
+
+def test_a_home_that_cannot_be_written_has_a_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nosuch")
+    with pytest.raises(HostFailed) as caught, turn("a", "another one", Runtime(LocalTransport())):
+        pass
+    assert caught.value.hint == "$XDG_CACHE_HOME may name a folder that can be written"

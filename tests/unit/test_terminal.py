@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import io
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 import fleet.cli
 from fleet.cli import terminal
+from fleet.cli.exec import PrefixedLines
 from fleet.cli.layout import table, wrap
 from fleet.cli.output import echo, talk
 
@@ -207,3 +209,23 @@ def test_a_table_that_does_not_fit_becomes_a_paragraph_a_row() -> None:
         "    address 10.0.0.20",
         "all hosts: user root",
     ]
+
+
+@pytest.mark.parametrize("kind", ["terminal", "file"])
+def test_lines_of_exec_reach_a_terminal_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    said = b"one\x1b]0;title\x07 two"
+    reader, writer = os.openpty() if kind == "terminal" else (-1, os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT))
+    with open(writer, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        PrefixedLines._write(("gpu1", "stdout"), said)
+        shown = b"" if kind == "terminal" else (tmp_path / "f").read_bytes()
+        while kind == "terminal" and not shown.endswith(b"\n"):  # a terminal may hand it on in pieces
+            shown += os.read(reader, 4096)
+        monkeypatch.undo()
+    if kind == "file":
+        assert shown == b"gpu1: " + said + b"\n"
+    else:
+        os.close(reader)
+        assert b"gpu1: one" in shown and b"two" in shown and not {0x1B, 0x07} & set(shown), shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli.launch_summary import show_summary
+from fleet.cli.follow import show_summary
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.lines import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output

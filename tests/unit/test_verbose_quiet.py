@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from fleet.cli.main import run
-from fleet.cli.verbose import telling
+from fleet.cli.progress import telling
 from fleet.each import failed
 from fleet.events import Event, Finished, Started
 from fleet.model import Host, Inventory, Result
 from fleet.transport.local import LocalTransport
 from fleet.transport.ssh.transport import SshTransport
+from tests.free_port import free_port
 
 VERBS = [
     "hosts",
@@ -56,9 +56,7 @@ def said(line: str, here: Path, free: int, capfd: pytest.CaptureFixture[str], *,
 @pytest.fixture
 def free() -> int:
     """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize("line", VERBS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.rules.watchdog import odd_one_out
+from fleet.rules.stacks import odd_one_out
 
 
 def line(rank: int, number: int, kind: str = "ALLREDUCE") -> str:

@@ -16,8 +16,8 @@ from fleet.delivery.tree import scan
 from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.wheels import plan
-from fleet.ops.wheels.collect import collect, target_options
 from fleet.ops.wheels.node import refusal
+from fleet.ops.wheels.requirements import collect, target_options
 from fleet.ops.wheels.tags import agree, choose, common_tags
 from fleet.ops.wheels.wheel import read_folder, read_wheel
 from fleet.runtime import Runtime

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,17 @@ SETUP = "from setuptools import setup\nsetup(name='tinyext', version='0.1', py_m
 
 def ask(lab: VirtualLab, *args: str) -> dict[str, Any]:
     """The JSON document of a command that must succeed on every host."""
-    done = lab.fleet("-i", "lab", "--json", *args, check=True, timeout=250)
+    done = lab.fleet("-i", "lab", "--json", *args, check=True, timeout=300)
     document = json.loads(done.stdout.splitlines()[-1])
     assert document["ok"] and all(host["ok"] for host in document["hosts"].values())
     return dict(document)
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def init(lab: VirtualLab, tmp_path: Path) -> None:
@@ -83,7 +91,7 @@ def launch(lab: VirtualLab, tmp_path: Path) -> None:
     (lab.home / "job").mkdir()
     (lab.home / "job/job.py").write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
     words = ("launch", "--sync", "--workdir", "~/job", "job.py")
-    lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=250)
+    lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=300)
     logs = {path.read_text() for path in (lab.home / "job/runs").glob("*/*/rank*.out")}
     assert logs == {"rank 0\n", "rank 1\n"}
 
@@ -93,9 +101,11 @@ def ps(lab: VirtualLab, tmp_path: Path) -> None:
     script = "import time\nfor n in range(100000): print('step', n, flush=True); time.sleep(0.1)\n"
     (lab.home / "job/steps.py").write_text(script)
     words = ("launch", "--detach", "--sync", "--workdir", "~/job", "--engine", "command", "--", "python3", "steps.py")
-    lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=250)
+    lab.fleet("-i", "lab", *words, cwd=lab.home / "job", check=True, timeout=300)
     (run,) = ask(lab, "ps")["runs"]
     assert (run["state"], run["lease"], list(run["nodes"])) == ("running", None, lab.names)
+    for name in lab.names:  # the three want ranks that are at their work
+        until(lambda name=name: lab.sh(name, "cat ~/.fleet/runs/*/rank?.out").count("step "))
 
 
 def logs(lab: VirtualLab, tmp_path: Path) -> None:
@@ -106,14 +116,15 @@ def logs(lab: VirtualLab, tmp_path: Path) -> None:
 
 def stacks(lab: VirtualLab, tmp_path: Path) -> None:
     said = ask(lab, "stacks", "latest")
-    assert [rank["pid"] > 0 for host in said["hosts"].values() for rank in host["ranks"]] and said["places"]
+    assert [len(host["ranks"]) for host in said["hosts"].values()] == [1, 1] and said["places"], said
+    assert all(rank["pid"] > 0 for host in said["hosts"].values() for rank in host["ranks"]), said
 
 
 def attach(lab: VirtualLab, tmp_path: Path) -> None:
     process = lab.popen("-i", "lab", "attach", cwd=lab.home / "job")
     assert process.stdout and b"step " in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 
@@ -129,8 +140,13 @@ def get(lab: VirtualLab, tmp_path: Path) -> None:
 
 def runs(lab: VirtualLab, tmp_path: Path) -> None:
     folder = str(lab.home / "job/runs")
-    said = json.loads(lab.fleet("runs", "--json", "--runs-dir", folder, check=True).stdout)
-    assert [run["state"] for run in said["runs"]] == ["stopped", "done"]
+
+    def states() -> list[str]:
+        said = json.loads(lab.fleet("runs", "--json", "--runs-dir", folder, check=True).stdout)
+        return [run["state"] for run in said["runs"]]
+
+    until(lambda: "followed" not in states())  # who followed it notes that it was stopped
+    assert states() == ["stopped", "done"]
 
 
 def ssh(lab: VirtualLab, tmp_path: Path) -> None:
@@ -158,7 +174,7 @@ def play(lab: VirtualLab, tmp_path: Path) -> None:
         "--var",
         f"node={lab.names[1]}",
         check=True,
-        timeout=280,
+        timeout=300,
     )
     assert "playing fleet's own playbooks/demo.yaml" in done.stderr
     assert "test accuracy: 0.9" in done.stdout
@@ -183,6 +199,7 @@ def lab_(lab: VirtualLab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_verb(verb: str, lab: VirtualLab, tmp_path: Path) -> None:
-    name = verb.replace("-", "_")
-    does: Callable[[VirtualLab, Path], None] = globals()[f"{name}_" if name in ("exec", "help", "lab") else name]
+    name = verb.replace("-", "_") + "_" * (verb in ("exec", "help", "lab"))
+    assert name in globals(), f"this file has no function {name}() that runs 'fleet {verb}'"
+    does: Callable[[VirtualLab, Path], None] = globals()[name]
     does(lab, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fleet.delivery.chain.member import Member, Outbox
@@ -57,7 +58,7 @@ class Coordinator:
         self._lock = threading.RLock()
         self.steering: Steering | None = None
         self._staged = 0
-        source.on_news, source.on_link = self._news, self._source_link
+        source.on_news, source.on_link = self._news, partial(self.broke, SOURCE)
 
     @property
     def sent(self) -> int:
@@ -121,9 +122,6 @@ class Coordinator:
             member.tell(op="digests", files=wanted)
         if failed := [[index, CHANGED] for index in changed]:
             member.tell(op="fail", files=failed)
-
-    def _source_link(self, message: chain.Link) -> None:
-        self.broke(SOURCE, message)
 
     def broke(self, sender: str, message: chain.Link) -> None:
         with self._lock:

@@ -21,9 +21,8 @@ STALL_SECONDS = 15.0
 LAG_BYTES = 8 << 20
 TRIAL_LEFT_SECONDS = 20.0
 UNREACHED = 3
-DOUBT_SECONDS = 0.5
 # how often the same link is tried again first
-TRIES = {"lost": 3, "unreachable": 1, "corrupt": 2}
+TRIES = {"lost": 3, "unreachable": 1, "corrupt": 1}
 
 Action = Literal["aside", "last", "direct", "out"]
 # of a sender behind which two hosts fared badly
@@ -68,8 +67,6 @@ class Judge:
         self._first: tuple[str, float] | None = None  # what another host reached straight from the source
         self._tries: Counter[tuple[str, str, str]] = Counter()
         self._faults: dict[tuple[str, str], None] = {}  # (sender, receiver) between whom something was wrong
-        self._complaints: set[tuple[str, int]] = set()
-        self._doubts: list[tuple[float, str, int, int]] = []
 
     def _named(self, sender: str) -> str:
         return f"host {sender}" if sender else self._source
@@ -90,31 +87,16 @@ class Judge:
         if kind == "unreachable":
             senders = dict.fromkeys([source for source, receiver in self._faults if receiver == hop.name] + [sender])
             return self._fault(sender, hop, f"{' and '.join(map(self._named, senders))} cannot reach it: {why}", kind)
+        if kind == "corrupt":
+            return self._fault(sender, hop, "a file did not arrive as it was sent (changed while it was read?)", kind)
         if kind == "lost":
             return self._fault(sender, hop, f"the link from {self._named(sender)} broke again and again: {why}", kind)
         return self._fault(sender, hop, f"it does not keep to fleet's protocol: {why}", kind)
 
-    def corrupt(self, name: str, epoch: int, file: int) -> None:
-        """A hop got by link `epoch` what is not in the source. It waits for what tick() says: it may be that its sender
-        only passed that on."""
-        self._doubts.append((self._chain.now, name, epoch, file))
-        self._complaints.add((name, file))
-
-    def _corrupt(self, now: float) -> list[Verdict]:
-        ripe = [doubt for doubt in self._doubts if now - doubt[0] >= DOUBT_SECONDS]
-        del self._doubts[: len(ripe)]
-        verdicts = []
-        for _, name, epoch, file in ripe:
-            link = self._chain.links.get(name)
-            if link is None or link.epoch != epoch:
-                continue  # it gets another one anyway
-            del self._chain.links[name]
-            self._tries[link.sender, name, "corrupt"] += 1
-            excused = link.sender == SOURCE or (link.sender, file) in self._complaints
-            if not excused or self._tries[link.sender, name, "corrupt"] > TRIES["corrupt"]:
-                reason = "a file did not arrive as it was sent (changed while it was read?)"
-                verdicts += self._fault(link.sender, self._chain.hops[name], reason, "corrupt")
-        return verdicts
+    def corrupt(self, name: str, epoch: int) -> list[Verdict]:
+        """A hop got by link `epoch` what is not in the source. Its sender may only have passed that on, and mends it
+        as well: so it is asked again first."""
+        return self.broke(self._chain.sender_of(name), epoch, "corrupt", "")
 
     def _fault(self, sender: str, hop: Hop, reason: str, kind: str) -> list[Verdict]:
         """Something is wrong between two."""
@@ -141,7 +123,7 @@ class Judge:
         late, self._chain.now = now - self._chain.now, now
         if late > 1.0:
             self._chain.forgive(late)
-        if verdicts := self._silent(now) or self._corrupt(now):
+        if verdicts := self._silent(now):
             return verdicts
         # one at a time: what its successors suffer from is often the same
         for hop in [hop for hop in self._chain.hops.values() if not (hop.done or hop.away)]:

@@ -75,7 +75,7 @@ def corrupt(head: Coordinator, member: Member, message: chain.Corrupt) -> None:
     if head.steering is not None and member.state == "receiving":
         if not member.lacks(message["file"]):
             raise ProtocolError("a file is wrong that it has", member.host.name)
-        head.steering.judge.corrupt(member.host.name, message["epoch"], message["file"])
+        head.steering.corrupt(member.host.name, message["epoch"])
 
 
 def done(head: Coordinator, member: Member, message: chain.Done) -> None:

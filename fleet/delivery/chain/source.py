@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from fleet.delivery.chain.judge import DEATH_SECONDS
 from fleet.delivery.chain.member import Member, Outbox
@@ -26,26 +25,6 @@ from fleet.transport.program import Program
 EVERY_SECONDS = 0.2
 SILENCE_SECONDS = DEATH_SECONDS
 ASKED_AT_ONCE = 5000
-
-
-class Source(Protocol):
-    """name: in words. The rest is as in node.delivery.chain.source.Source."""
-
-    name: str
-    digests: dict[int, str]
-    changed: set[int]
-    on_news: Callable[[dict[int, str], set[int]], None]
-    on_link: Callable[[Link], None]
-
-    @property
-    def sent(self) -> int: ...
-
-    def ask(self, files: Iterable[int]) -> set[int]: ...
-
-    def serve(self, member: Member, epoch: int, session: Session | None) -> None:
-        """Send to a member, as that link; session: the head's with it."""
-
-    def end(self) -> None: ...
 
 
 class Here(Reader):
@@ -160,3 +139,6 @@ class There:
         self._ended = True
         self._outbox.put({"op": "end"})
         self._outbox.close()
+
+
+Source = Here | There

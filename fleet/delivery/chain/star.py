@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.delivery import rsync
 from fleet.delivery.chain.member import Member
 from fleet.delivery.manifest import Manifest
 from fleet.events import Progress
 from fleet.node.delivery.tree import travelling
 from fleet.runtime import Runtime
+from fleet.transport import rsh
 from fleet.transport.base import Session
 
 
 def send(
     session: Session, member: Member, manifest: Manifest, sources: Sequence[Path], limit: int | None, runtime: Runtime
 ) -> int:
-    """Stage what the member lacks, then tell it so; the bytes that rsync sent. Raises as transport.rsh.rsync does.
+    """Stage what the member lacks, then tell it so; the bytes that rsync sent. Raises as transport.rsh.stage does.
 
     limit: bytes a second for this host.
     """
@@ -42,6 +42,6 @@ def send(
         folder = source
         if paths == [""]:
             folder, paths = source.parent, [travelling(source.name)]
-        rsync.stage(session, options, folder, member.need["stages"][number], paths, cancel=member.cancel, moved=moved)
+        rsh.stage(session, options, folder, member.need["stages"][number], paths, cancel=member.cancel, moved=moved)
     member.tell(op="staged", names=[source.resolve().name for source in sources])
     return sent

@@ -59,6 +59,9 @@ class Steering:
     def link_broke(self, sender: str, message: Link) -> None:
         self._judged(self.judge.broke(sender, message["epoch"], message["kind"], message["why"][:WHY_LENGTH]))
 
+    def corrupt(self, name: str, epoch: int) -> None:
+        self._judged(self.judge.corrupt(name, epoch))
+
     def remove(self, name: str) -> None:
         """Close the gap that a host leaves behind."""
         self.chain.remove(name)

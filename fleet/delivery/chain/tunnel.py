@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from fleet.delivery.chain.member import Member
 from fleet.errors import FleetError
 from fleet.node.delivery.chain.send import way
-from fleet.protocol.frames import PREAMBLE
 from fleet.transport.base import Channel, Session
-from fleet.transport.frames import NOISE_LIMIT
+from fleet.transport.frames import behind_preamble
 from fleet.transport.program import bootstrap, packed
 
 if TYPE_CHECKING:
@@ -45,19 +44,10 @@ def _through(session: Session, member: Member) -> socket.socket:
 
 
 def _pull(channel: Channel, far: socket.socket) -> None:
-    noise: bytes | None = b""  # what a login shell's startup files print goes before the preamble
-    with far, contextlib.suppress(FleetError, OSError):
-        try:
-            while (data := channel.recv(POLL_SECONDS)) != b"" and len(noise or b"") <= NOISE_LIMIT:
-                if noise is not None:
-                    noise += data or b""
-                    if PREAMBLE not in noise:
-                        continue
-                    data, noise = noise.partition(PREAMBLE)[2], None
-                far.sendall(data or b"")
-            far.shutdown(socket.SHUT_RDWR)
-        finally:
-            channel.close()
+    with far, contextlib.suppress(FleetError, OSError), contextlib.closing(channel):
+        for data in behind_preamble(partial(channel.recv, POLL_SECONDS)):
+            far.sendall(data)
+        far.shutdown(socket.SHUT_RDWR)
 
 
 def _push(far: socket.socket, channel: Channel) -> None:

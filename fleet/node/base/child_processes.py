@@ -5,17 +5,17 @@ SIGTERM and SIGKILL for what is still there in the end, 0 by default.
 """
 
 import os
+import select
 import subprocess
 import threading
 from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.locks import wait_for
-from fleet.node.base.processes import end_marked
+from fleet.node.base.processes import end_all, with_env
 from fleet.node.base.types import Any, Callable
-from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
+from fleet.node.base.wire import listen, send_exit, send_json, start, start_thread
 
-JOIN_SECONDS = 5.0  # what it left behind may hold its output open
 stopped = threading.Event()
 
 
@@ -23,14 +23,12 @@ def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
     """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
     spec = start()
 
-    def listen() -> None:
-        for _message in control_lines():
-            pass
+    def gone() -> None:
         stopped.set()
         if on_stop is not None:
             on_stop(spec)
 
-    start_thread(listen)
+    listen(None, gone)
     return spec
 
 
@@ -58,20 +56,38 @@ def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.P
 
 
 def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
-    """Hand over what it prints until it has ended; False, and it has not, where the head told to stop."""
+    """Hand over what it prints until it has ended; False, and it may not have, where the head told to stop. What it
+    left behind may hold its output open: that is not waited for."""
     assert child.stdout
-    fd = child.stdout.fileno()
+    fd, ended = child.stdout.fileno(), threading.Event()
 
     def read() -> None:
-        for data in iter(lambda: os.read(fd, 1 << 16), b""):
-            take(data)
+        over, data = False, b"?"
+        while data and not over:
+            over = ended.is_set()  # all that it printed is there by now
+            if select.select([fd], [], [], 0.0 if over else 0.05)[0]:
+                data = os.read(fd, 1 << 16)
+                if data:
+                    take(data)
 
     reader = start_thread(read)
     while child.poll() is None:
         if stopped.wait(0.05):
             return False
-    reader.join(JOIN_SECONDS)
+    ended.set()
+    while reader.is_alive():
+        if stopped.wait(0.05):
+            return False
     return True
+
+
+def marked(spec: "Any") -> "dict[int, int]":
+    """{pid: start_time} of what runs under the mark."""
+    return with_env("FLEET_EXEC_ID", spec["mark"])
+
+
+def end_marked(spec: "Any", grace: float) -> None:
+    end_all(lambda: marked(spec), grace)
 
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:
@@ -80,4 +96,4 @@ def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0)
         if answer:
             send_json(answer)
         send_exit(status)
-    end_marked("FLEET_EXEC_ID", spec["mark"], spec.get("grace", 0.0) if stopped.is_set() else 0.0)
+    end_marked(spec, spec.get("grace", 0.0) if stopped.is_set() else 0.0)

@@ -1,9 +1,7 @@
 """Why a program of the node half gives up, in words for people."""
 
-from fleet.node.base.types import TYPE_CHECKING, Callable
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages.values import Failed
+from fleet.node.base.types import Any, Callable, Mapping, values
+from fleet.node.base.wire import send_exit, send_json, start
 
 
 class Refused(Exception):
@@ -16,7 +14,7 @@ class Refused(Exception):
 
 def failed(
     error: BaseException, shown: "Callable[[bytes], str]" = str, where: "str | None" = None, again: str = ""
-) -> "Failed":
+) -> "values.Failed":
     """The message about what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
     without errno), or a fault. shown: what people call a path in it; where: what it was about if the error does not
     say; again: what to do once there is space."""
@@ -33,3 +31,14 @@ def failed(
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     message = "%s: %s" % (name, reason) if name else reason
     return {"event": "failed", "message": message, "hint": "free some space there" + again if full else None}
+
+
+def answer(work: "Callable[[Any], Mapping[str, Any]]") -> None:
+    """A program that says one thing: what `work` makes of its spec, or why that is not to be had."""
+    spec = start()
+    try:
+        said = work(spec)
+    except (Refused, OSError, ValueError) as error:
+        said = failed(error)
+    send_json(said)
+    send_exit(0)

@@ -14,9 +14,9 @@ def lstat(path: bytes) -> "os.stat_result | None":
         return None
 
 
-def replace_file(path: bytes, data: bytes) -> None:
+def replace_file(path: bytes, data: bytes, mode: int = 0o666) -> None:
     """Atomic, and on the disk."""
-    with open(path + b".new", "wb") as f:
+    with open(path + b".new", "wb", opener=lambda name, flags: os.open(name, flags, mode)) as f:
         f.write(data)
         f.flush()
         os.fsync(f.fileno())
@@ -70,7 +70,7 @@ def to_disk(path: bytes) -> None:
         os.close(fd)
 
 
-def remove_tree(folder: bytes) -> None:
+def remove_tree(folder: "bytes | str") -> None:
     try:
         os.rmdir(folder)  # empty, most of the time
     except FileNotFoundError:

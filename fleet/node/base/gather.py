@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from fleet.node.base.types import Any, Callable, Mapping
-from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
+from fleet.node.base.wire import listen, send_exit, send_json, start, start_thread
 
 
 def gather(todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float) -> "dict[str, Any]":
@@ -50,14 +50,7 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
     spec = start()
     with suppress(OSError):  # already the leader of its session, as under sshd
         os.setpgid(0, 0)
-
-    def listen() -> None:
-        for message in control_lines():
-            if heed is not None and isinstance(message, dict):
-                heed(message)
-        leave()
-
-    start_thread(listen)
+    listen(heed, leave)
     return spec
 
 

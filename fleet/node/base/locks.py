@@ -7,12 +7,11 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Callable
+from fleet.node.base.types import Callable, values
 from fleet.node.base.wire import encode
 from fleet.protocol.state import LOCK
 
-if TYPE_CHECKING:
-    from fleet.protocol.messages.values import Delivery
+QUIET_SECONDS = 8.0  # a head speaks every two
 
 
 def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] | None" = None) -> bool:
@@ -25,14 +24,21 @@ def wait_for(fd: int, kind: int, seconds: float, meanwhile: "Callable[[], bool] 
     return True
 
 
-def take_lock(meta: bytes, spec: "Delivery") -> "tuple[int | None, str | None]":
-    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes."""
+def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | None]":
+    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes. Whose head is
+    silent gives it up after its patience, which is waited for: a link that was cut shows to the head at once."""
     fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDWR | os.O_CREAT, 0o600)
 
     def is_ours() -> bool:
         return bool(holder_of(fd).get("sync") == spec["sync"])
 
-    if wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0.0), is_ours):
+    def is_heard() -> bool:
+        return time.time() - os.fstat(fd).st_mtime < QUIET_SECONDS
+
+    got = wait_for(fd, fcntl.LOCK_EX, spec.get("wait", 0.0), is_ours)
+    if not got and not is_ours():
+        got = wait_for(fd, fcntl.LOCK_EX, spec.get("patience", 0.0), is_heard)
+    if got:
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps({"sync": spec["sync"], "host": spec["host"], "head": spec["head"]}).encode(), 0)
         return fd, None

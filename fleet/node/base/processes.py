@@ -4,6 +4,10 @@ import _signal
 import os
 import time
 
+from fleet.node.base.types import Callable, Iterable
+
+POLL_SECONDS = 0.05
+
 
 def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
     """Bytes of a /proc-like file, b"" when it is gone or forbidden."""
@@ -35,6 +39,22 @@ def start_time(pid: int) -> "int | None":
     return int(stat[19]) if stat and stat[0] not in (b"Z", b"X") else None
 
 
+def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
+    """{pid: as stat_of()} of all processes under these, the nearest first."""
+    children: dict[int, dict[int, list[bytes]]] = {}
+    for pid in pids():
+        stat = stat_of(pid)
+        if stat:
+            children.setdefault(int(stat[1]), {})[pid] = stat
+    found: dict[int, list[bytes]] = {}
+    todo = list(ancestors)
+    for above in todo:
+        under = children.pop(above, {})
+        found.update(under)
+        todo += under
+    return found
+
+
 def environment(pid: int) -> "dict[bytes, bytes]":
     """What it was exec'ed with; {} when it is gone, another user's, or in the middle of its exec."""
     items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
@@ -46,43 +66,33 @@ def has_env(pid: int, pair: bytes) -> bool:
     return pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
 
 
-def pids_with_env(name: str, value: str) -> "list[tuple[int, int]]":
-    """[(pid, start_time)] of live processes whose environment holds NAME=VALUE, this one excepted."""
+def with_env(name: str, value: str) -> "dict[int, int]":
+    """{pid: start_time} of live processes whose environment holds NAME=VALUE, this one excepted."""
     wanted = ("%s=%s" % (name, value)).encode()
-    found = []
-    for pid in pids():
-        if pid != os.getpid() and has_env(pid, wanted):
-            born = start_time(pid)
-            if born is not None:
-                found.append((pid, born))
-    return found
+    found = {pid: start_time(pid) for pid in pids() if pid != os.getpid() and has_env(pid, wanted)}
+    return {pid: born for pid, born in found.items() if born is not None}
 
 
-def signal_marked(name: str, value: str, signum: int) -> int:
-    """Send signum to every process with NAME=VALUE in its environment; returns how many there were."""
-    found = pids_with_env(name, value)
-    for pid, born in found:
-        if start_time(pid) == born:
-            try:
-                os.kill(pid, signum)
-            except OSError:
-                pass
-    return len(found)
+def send_signal(pid: int, born: int, signum: int) -> None:
+    """To this process, and none that has its number by now."""
+    if start_time(pid) in (born, None):
+        try:
+            os.kill(pid, signum)
+        except OSError:
+            pass
 
 
-def end_marked(name: str, value: str, grace: float, poll: float = 0.05, hard: float = 10.0) -> "list[int]":
-    """SIGTERM, wait up to `grace` seconds, SIGKILL until none is left; returns the pids that would not die."""
-    deadline = time.monotonic() + grace
-    if grace > 0:
-        signal_marked(name, value, _signal.SIGTERM)
-        while time.monotonic() < deadline:
-            left = pids_with_env(name, value)
+def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10.0) -> "dict[int, int]":
+    """SIGTERM, wait up to `grace` seconds, SIGKILL until none is left, `hard` seconds at most; {pid: start_time} of
+    those that would not die. find: those that are there."""
+    for signum, seconds in ((_signal.SIGTERM, grace), (_signal.SIGKILL, hard)):
+        until, told = time.monotonic() + seconds, False
+        while time.monotonic() < until:
+            left = find() or find()  # a process in the middle of exec shows no environment for a moment
             if not left:
-                return []
-            time.sleep(poll)
-    deadline = time.monotonic() + hard
-    while time.monotonic() < deadline:
-        if not signal_marked(name, value, _signal.SIGKILL):
-            return []
-        time.sleep(poll)
-    return [pid for pid, _ in pids_with_env(name, value)]
+                return left
+            for pid, born in left.items() if signum == _signal.SIGKILL or not told else ():
+                send_signal(pid, born, signum)
+            told = True
+            time.sleep(POLL_SECONDS)
+    return find()

@@ -1,4 +1,5 @@
-"""Names that annotations need. On a node they are nothing: to import typing costs more than most programs do."""
+"""Names that annotations need, those of the messages among them. On a node they are nothing: to import typing costs
+more than most programs do, and the messages stay on the head."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -9,6 +10,17 @@ if TYPE_CHECKING:
     from typing import Mapping as Mapping
     from typing import Sequence as Sequence
 
+    from fleet.protocol.messages import build as build
+    from fleet.protocol.messages import chain as chain
+    from fleet.protocol.messages import code as code
+    from fleet.protocol.messages import facts as facts
+    from fleet.protocol.messages import give as give
+    from fleet.protocol.messages import run as run
+    from fleet.protocol.messages import stacks as stacks
+    from fleet.protocol.messages import values as values
+    from fleet.protocol.messages import wheels as wheels
+
     Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): what it is called, what it tells
 else:
     Any = Callable = Iterable = Iterator = Mapping = Sequence = Step = None
+    build = chain = code = facts = give = run = stacks = values = wheels = None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _lock = allocate_lock()
 _out = 1
+_begun = False
+_pause: "list[float]" = []  # seconds between heartbeats, once there are any
 
 
 def write_all(fd: int, data: "bytes | memoryview") -> None:
@@ -40,10 +42,17 @@ def send_exit(status: int) -> None:
 
 
 def start(heartbeat: bool = True) -> "Any":
-    """Send the preamble, return the spec. heartbeat: not for a program that will fork."""
+    """Send the preamble, return the spec. heartbeat: not for a program that will fork. Of programs that begin one after
+    the other only the first sends it, and a later one need not be asked for: then this process ends."""
+    global _begun
     _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)  # a closed stdin tells that the head is gone
-    write_all(_out, PREAMBLE)
-    spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    if not _begun:
+        write_all(_out, PREAMBLE)
+    line = sys.stdin.buffer.readline()
+    if _begun and not line:
+        os._exit(0)
+    _begun = True
+    spec = json.loads(line.decode("utf-8"))
     if heartbeat:
         start_heartbeat()
     return spec
@@ -59,17 +68,21 @@ def start_thread(target: "Callable[..., object]", *args: object) -> "Thread":
 
 
 def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
-    """A thread that tells the head we live; it ends quietly when the head is gone."""
+    """A thread that tells the head we live; it ends quietly when the head is gone. From an earlier call there is one:
+    this says how often from now on."""
+    begun = bool(_pause)
+    _pause[:] = [seconds]
 
     def beat() -> None:
         try:
             while True:
-                time.sleep(seconds)
+                time.sleep(_pause[0])
                 frame(HEARTBEAT)
         except OSError:
             pass
 
-    start_new_thread(beat, ())
+    if not begun:
+        start_new_thread(beat, ())
 
 
 def control_lines() -> "Iterator[dict[str, Any]]":
@@ -82,6 +95,18 @@ def control_lines() -> "Iterator[dict[str, Any]]":
             yield json.loads(line.decode("utf-8"))
         except ValueError:
             continue
+
+
+def listen(heed: "Callable[[dict[str, Any]], object] | None", gone: "Callable[[], object]") -> None:
+    """In a thread: `heed` gets to see each control message; `gone` is called when the head is."""
+
+    def work() -> None:
+        for message in control_lines():
+            if heed is not None:
+                heed(message)
+        gone()
+
+    start_thread(work)
 
 
 def send_json(message: "Mapping[str, Any]") -> None:

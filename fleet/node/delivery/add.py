@@ -3,10 +3,10 @@
 import os
 import zlib
 
-from fleet.node.base import json
 from fleet.node.base.files import file_digest, to_disk
 from fleet.node.delivery.commit import compare
 from fleet.node.delivery.disk_space import check_space
+from fleet.node.delivery.journal import by_column
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.sync_state import forget_delivery, note_delivery
 
@@ -75,5 +75,5 @@ def finish(store: "Store") -> None:
         journal = target.journal
         if journal.log is not None:
             entries = [versions[-1] for versions in journal.known.values()]
-            journal.finish("", zlib.compress(json.dumps(entries).encode(), 1), [], None)
+            journal.finish("", zlib.compress(by_column(entries), 1), [], None)
         forget_delivery(target.path)

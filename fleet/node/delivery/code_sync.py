@@ -6,7 +6,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
     <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}} and n bytes
-       (zlib JSON), or size 0 where "known" is that digest
+       (zlib data of journal.by_column), or size 0 where "known" is that digest
     -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another folder
        delivered would be lost
     or {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
@@ -24,14 +24,15 @@ UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a fold
 where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
 """
 
+import gc
 import os
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, lstat
-from fleet.node.base.types import TYPE_CHECKING, Any
+from fleet.node.base.types import Any, code
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
-from fleet.node.delivery.commit import check_own, compare, count_lost, delete_stale, flush
+from fleet.node.delivery.commit import check_own, compare, count_lost, find_stale, look
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
 from fleet.node.delivery.journal import unpack
@@ -39,9 +40,6 @@ from fleet.node.delivery.stage import Stage, seal, unpack_parcel
 from fleet.node.delivery.sync_state import wait_for_runs
 from fleet.node.delivery.target import Target
 from fleet.protocol.state import CODE_STATE
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import code
 
 
 def verify(stage: "Stage", left: "dict[str, Any]", digests: "dict[str, str]") -> None:
@@ -85,8 +83,12 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]") -> "dict[str, 
         if message is None or message["op"] == "switch":
             return message
         for path, offset, data in unpack_parcel(head.payload(message)):
-            if stage.write(left[path], offset, data):
-                del left[path]
+            entry = left[path]
+            if len(data) == entry[3]:
+                stage.put(entry, data)
+            elif not stage.write(entry, offset, data):
+                continue
+            del left[path]
 
 
 def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
@@ -94,10 +96,10 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     holder = target.prepare(spec)
     if holder is not None:
         return {"event": "shared", "with": holder}
-    head = Head(spec["patience"])
+    head = Head(spec["patience"], [target.lock])
     journal, stage, dest = target.journal, target.stage, target.tree
     assert dest
-    state, known = journal.state, journal.known
+    state = journal.state
     head.say({"event": "hello", "dest": decode(dest.name), "known": state["digest"], "rsync": find_rsync()})
     message = head.hear("manifest")
     if message is None:
@@ -106,13 +108,14 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    needed, changed = compare(dest, entries, known)
+    needed, changed = compare(dest, entries, journal)
     if (
         state["source"] not in (None, spec["source"])
         and spec["replaces"] is not True
         and state["source"] not in spec["replaces"]
     ):
-        deleted, replaced = count_lost(dest, known, entries, needed)
+        deleted = count_lost(find_stale(dest, journal, entries), journal.known)
+        replaced = sum(look(dest, entry[0]) is not None for entry in needed)
         if deleted or replaced:
             return {
                 "event": "other",
@@ -137,12 +140,12 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     kept: list[str] = []
     if changed or digest != state["digest"]:
         wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
-        check_own(dest, changed, known)
+        check_own(dest, changed, journal.known)
+        stale = find_stale(dest, journal, entries)
         journal.begin(changed)
-        deleted, kept = delete_stale(dest, known, entries, target.commit)
+        deleted, kept = target.commit.delete(stale, journal.known)
         target.commit.run(changed, {entry[0] for entry in needed})
-        flush(dest, needed)
-        also = [entry for path in kept for entry in known[path] if entry[1] == "d"]
+        also = [entry for path in kept for entry in journal.known[path] if entry[1] == "d"]
         journal.finish(digest, packed, also, spec["source"])
     elif state["source"] != spec["source"]:
         journal.finish(digest, packed, state["also"], spec["source"])
@@ -159,6 +162,7 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
 
 
 def main() -> None:
+    gc.disable()  # of lists of tens of thousands that live to the end it finds nothing, again and again
     spec: code.Spec = start()
     answer: code.Shared | code.Other | code.Done | code.Refused | None
     try:

@@ -1,21 +1,24 @@
 """The state of a target beside what it is to be, and the commit: putting in place, and taking away what the source
 has no more."""
 
+import operator
 import os
 import stat
 import threading
-from contextlib import suppress
 
 from fleet.node.base.beneath import Beneath, check_folder, chmod, shown
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import check_inside, lstat, to_disk, waiting_link
-from fleet.node.base.types import Any, Iterator
+from fleet.node.base.files import check_inside, lstat, waiting_link
+from fleet.node.base.types import TYPE_CHECKING, Any
 from fleet.node.base.wire import decode, encode
+from fleet.node.delivery.journal import Journal
 from fleet.node.delivery.stage import Stage
+
+if TYPE_CHECKING:
+    Stale = list[tuple[str, os.stat_result]]  # paths, and what is there
 
 KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
 NAMES = {"d": "folder", "f": "file", "l": "link", "o": "device, pipe or socket"}
-FEW = 50  # files that are brought to the disk one by one: an fsync takes 0.3 ms to 10 ms
 
 
 def matches(entry: "list[Any]", st: "os.stat_result") -> bool:
@@ -60,14 +63,11 @@ def look(dest: "Beneath", path: str) -> "os.stat_result | None":
 
 
 def check_own(dest: "Beneath", changed: "list[Any]", known: "dict[str, Any]") -> None:
-    """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own;
-    and folders that are not safe to take anything away from."""
+    """Refuse, while all is as it was, to replace a folder that came by a sync but holds something of the node's own."""
 
     def unreadable(error: "Any") -> None:
         raise error
 
-    for path in known:
-        look(dest, path)
     for path, kind, _mode, _size, _mtime, _link in changed:
         if kind == "d" or all(entry[1] != "d" for entry in known.get(path, ())):
             continue
@@ -87,82 +87,61 @@ def check_own(dest: "Beneath", changed: "list[Any]", known: "dict[str, Any]") ->
                     )
 
 
-def compare(dest: "Beneath", entries: "list[Any]", known: "dict[str, Any] | None") -> "tuple[list[Any], list[Any]]":
-    """(entries of files that the head is to send, all entries that are not there as in the source)."""
+def compare(dest: "Beneath", entries: "list[Any]", journal: "Journal | None") -> "tuple[list[Any], list[Any]]":
+    """(entries of files that the head is to send, all entries that are not there as in the source). journal: see
+    check_place."""
     needed, changed = [], []
-    regular, at, of = stat.S_IFREG, dest.at, os.lstat
-    missing = ()  # "FOLDER/", the last that is not here, or is a link to another: nothing that belongs in it is here
+    regular, status = stat.S_IFREG, os.stat
+    around: str | None = None
+    folder: int | None = None  # around's; None: it is not here, or a link to another, as what belongs in it
     for entry in entries:
         path, kind, mode, size, mtime_ns, link = entry
-        inside = path.startswith(missing)
+        inside, _, name = path.rpartition("/")
+        st = None
         try:
-            full = at(encode(path))
-            st = None if inside else of(full)
+            if inside != around:
+                around, folder = inside, None
+                folder = dest.folder(encode(inside))
+            if folder is not None:
+                st = status(encode(name) or b".", dir_fd=folder, follow_symlinks=False)
         except OSError:
-            st = None
+            pass
         if st is not None:
             # of tens of thousands of files nearly all are as they were
             if kind == "f" and st.st_mtime_ns == mtime_ns and st.st_size == size and st.st_mode == regular | mode:
                 continue
             if kind == "d" and stat.S_ISDIR(st.st_mode):
-                check_folder(full, st)
+                check_folder(dest.at(encode(path)), st)
                 if not (st.st_mode ^ mode) & 0o777:
                     continue
-            if kind == "l" and stat.S_ISLNK(st.st_mode) and os.readlink(full) == encode(link):
+            if kind == "l" and stat.S_ISLNK(st.st_mode) and os.readlink(dest.at(encode(path))) == encode(link):
                 continue
-        check_place(dest, entry, st, known)
+        check_place(dest, entry, st, None if journal is None else journal.known)
         changed.append(entry)
-        if kind == "d" and not inside and (st is None or not stat.S_ISDIR(st.st_mode)):
-            missing = path + "/"
         if kind == "f" and (st is None or not matches(entry, st)):
             needed.append(entry)
     return needed, changed
 
 
-def find_stale(dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]") -> "Iterator[Any]":
-    """(path, what is there) of what was delivered and is no more in the source, the deepest first."""
-    folder = {e[0]: e[1] == "d" for e in entries}
-    stale = [path for path, versions in known.items() if any(folder.get(path) != (e[1] == "d") for e in versions)]
-    for path in sorted(stale, reverse=True):
+def find_stale(dest: "Beneath", journal: "Journal", entries: "list[Any]") -> "Stale":
+    """(path, what is there) of what was delivered and is no more in the source, the deepest first. Refused where it
+    lies in a folder that is not safe to take anything away from."""
+    which = operator.itemgetter(0, 1)
+    gone = set(map(which, journal.entries)).difference(map(which, entries))
+    folder = {e[0]: e[1] == "d" for e in entries} if gone else {}
+    found = []
+    for path in sorted({path for path, kind in gone if folder.get(path) != (kind == "d")}, reverse=True):
         st = look(dest, path)
-        if st is None:
-            continue  # gone already, or reached through a link that the node put there
-        if stat.S_ISDIR(st.st_mode) == folder.get(path):
-            continue  # what a switch that was cut short has put there
-        yield path, st
+        # not what is gone already, or reached through a link that the node put there; nor what a switch that was cut
+        # short has put there
+        if st is not None and stat.S_ISDIR(st.st_mode) != folder.get(path):
+            found.append((path, st))
+    return found
 
 
-def count_lost(
-    dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]", needed: "list[Any]"
-) -> "tuple[int, int]":
-    """(how many files and links that were delivered would be deleted, how many files would be replaced)."""
-    deleted = sum(
-        delivered(path, st, known) and not stat.S_ISDIR(st.st_mode) for path, st in find_stale(dest, known, entries)
-    )
-    return deleted, sum(look(dest, entry[0]) is not None for entry in needed)
-
-
-def delete_stale(
-    dest: "Beneath", known: "dict[str, Any]", entries: "list[Any]", commit: "Commit"
-) -> "tuple[int, list[str]]":
-    """Remove what was delivered and is no more in the source, unless the node changed it. -> deleted, kept"""
-    deleted, kept = 0, []
-    for path, st in find_stale(dest, known, entries):
-        if not delivered(path, st, known):
-            kept.append(path)
-            continue
-        commit.open(path)
-        if not stat.S_ISDIR(st.st_mode):
-            os.unlink(dest.at(encode(path)))
-            deleted += 1
-            continue
-        try:
-            os.rmdir(dest.at(encode(path)))
-            dest.forget(encode(path))
-            deleted += 1
-        except OSError:
-            kept.append(path)  # the node put something of its own there
-    return deleted, kept
+def count_lost(stale: "Stale", known: "dict[str, Any]") -> int:
+    """How many files and links of find_stale's would be deleted."""
+    return sum(delivered(path, st, known) and not stat.S_ISDIR(st.st_mode) for path, st in stale)
 
 
 class Commit:
@@ -190,6 +169,26 @@ class Commit:
             elif path.rpartition("/")[0] not in self.moved:
                 self.enter(self.stage.at(path), path)
         self.close(modes)
+
+    def delete(self, stale: "Stale", known: "dict[str, Any]") -> "tuple[int, list[str]]":
+        """Remove what find_stale found, unless the node changed it. -> deleted, kept"""
+        deleted, kept = 0, []
+        for path, st in stale:
+            if not delivered(path, st, known):
+                kept.append(path)
+                continue
+            self.open(path)
+            if not stat.S_ISDIR(st.st_mode):
+                os.unlink(self.dest.at(encode(path)))
+                deleted += 1
+                continue
+            try:
+                os.rmdir(self.dest.at(encode(path)))
+                self.dest.forget(encode(path))
+                deleted += 1
+            except OSError:
+                kept.append(path)  # the node put something of its own there
+        return deleted, kept
 
     def make(self, path: str, whole: bool = True) -> None:
         """A folder; a new one comes with all its new files in one step, unless they are not whole yet."""
@@ -229,20 +228,3 @@ class Commit:
             st = look(self.dest, inside)
             if st is not None and stat.S_ISDIR(st.st_mode) and stat.S_IMODE(st.st_mode) != modes[inside]:
                 chmod(self.dest.at(encode(inside)), modes[inside])
-
-
-def flush(dest: "Beneath", needed: "list[Any]") -> None:
-    """Bring the files that were put in place to the disk, before the state vouches for them."""
-    with suppress(PermissionError):  # a mode without "r"
-        if len(needed) <= FEW:
-            for entry in needed:
-                to_disk(dest.at(encode(entry[0])))
-            return
-    import ctypes
-
-    fd = os.open(dest.path, os.O_RDONLY)
-    try:
-        # not os.sync(), which waits for every other file system, too, and for ever where a server is gone
-        ctypes.CDLL(None).syncfs(fd)
-    finally:
-        os.close(fd)

@@ -10,13 +10,10 @@ import hashlib
 import os
 
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import TYPE_CHECKING, Callable
-from fleet.node.base.wire import control_lines, encode, frame, send_exit, send_json, start
+from fleet.node.base.types import Callable, chain, give
+from fleet.node.base.wire import control_lines, decode, encode, frame, send_exit, send_json, start
 from fleet.node.delivery.tree import Walk, tell
 from fleet.protocol.frames import OUTPUT
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import give
 
 say: "Callable[[give.Giving], None]" = send_json
 CHUNK = 1 << 20
@@ -48,12 +45,22 @@ def give_file(full: bytes, index: int, offset: int, size: int) -> None:
     say({"event": "given", "index": index, "size": at, "sha256": digest.hexdigest()})
 
 
+def written(root: str, entry: "chain.Entry") -> int:
+    """When, in nanoseconds since the epoch; 0 of a folder, which comes with what is in it."""
+    if entry[1] != "l":
+        return entry[4]
+    try:
+        return os.lstat(os.path.join(os.fsencode(root), encode(entry[0]))).st_mtime_ns
+    except FileNotFoundError:  # since it was listed
+        return 0
+
+
 def converse(spec: "give.GiveSpec") -> None:
     root = os.path.expanduser(spec["path"])
     walk, since = Walk(root, changing=True), spec["since"]
     entries = list(walk.entries()) if os.path.exists(root) else []
     if since is not None:
-        entries = [entry for entry in entries if entry[1] == "f" and entry[4] >= since * 1e9]
+        entries = [entry for entry in entries if written(root, entry) >= since * 1e9]
     tell(walk, entries)
     offsets: list[int] = next((line["offsets"] for line in control_lines() if line.get("op") == "give"), [])
     for index, offset in enumerate(offsets):
@@ -68,5 +75,5 @@ def main() -> None:
     try:
         converse(spec)
     except (Refused, OSError) as error:
-        send_json(failed(Refused(str(error))))
+        send_json(failed(error, shown=decode))
     send_exit(0)

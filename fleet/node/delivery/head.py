@@ -9,28 +9,30 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import TYPE_CHECKING, Any, Iterator
+from fleet.node.base.types import Any, Iterable, Iterator, code
 from fleet.node.base.wire import control_lines, send_exit, send_json, start_thread
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import code
 
 
 class Head:
     """What says nothing, not even ping, for `patience` seconds while it is waited for is gone: the program ends, and
-    its locks with it. waits: since when it is waited for, None while it need not say anything."""
+    its locks with it. waits: since when it is waited for, None while it need not say anything. locks: descriptors of
+    the locks that are held, which tell others when the head was heard last."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, patience: float, locks: "Iterable[int | None]" = ()) -> None:
+        self.patience, self.locks = patience, [fd for fd in locks if fd is not None]
         self.waits: float | None = None
         self.control = control_lines()
         start_thread(self.watch)
 
     def watch(self) -> None:
+        pause = min(1.0, self.patience / 4)
         while True:
-            time.sleep(min(1.0, self.patience / 4))
-            waits = self.waits
-            if waits is not None and time.monotonic() - waits > self.patience:
+            slept = time.monotonic()
+            time.sleep(pause)
+            waits, now = self.waits, time.monotonic()
+            if now - slept > 2 * pause:
+                continue  # it is this node that slept: what the head has said meanwhile is still to be read
+            if waits is not None and now - waits > self.patience:
                 # what it does not read may fill the pipe: these words then go with this program
                 start_thread(self.part).join(1.0)
                 os._exit(1)
@@ -53,6 +55,8 @@ class Head:
             self.waits = None
             if message is None:
                 return
+            for fd in self.locks:
+                os.utime(fd)
             yield message
 
     def hear(self, *ops: str) -> "dict[str, Any] | None":

@@ -1,7 +1,7 @@
 """What deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two files.
 
     state      a JSON line {"digest": of the manifest, "also": [entry]: what of older ones is still there, "source":
-               {"host", "path"}: the folder that it came from}, and all entries, packed: zlib JSON
+               {"host", "path"}: the folder that it came from}, and all entries, zlib data of by_column()
     switching  JSON, a line for each list of entries: what is being put in place, or has been, since the state was
                written; there until the state says so, too
 
@@ -16,29 +16,36 @@ from contextlib import suppress
 from fleet.node.base import json
 from fleet.node.base.files import replace_file
 from fleet.node.base.processes import read_file
-from fleet.node.base.types import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages.code import Source
+from fleet.node.base.types import Any, Iterable, code
 
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
 NOTHING: "dict[str, Any]" = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
-COLUMNS = (str, str, int, int, int, str, str)  # of an entry
+MEMBERS = [{str}, {str}, {int}, {int}, {int}, {str}, {str}]  # of an entry
+
+
+def by_column(entries: "Iterable[Any]") -> bytes:
+    """Entries as JSON: of tens of thousands every node reads it in half the time that it takes by row."""
+    return json.dumps({"columns": list(zip(*entries))}).encode()
 
 
 def unpack(packed: bytes) -> "list[Any]":
     """The entries in it; one of BROKEN where they are none."""
-    return check_entries(json.loads(zlib.decompress(packed).decode()))
+    found = json.loads(zlib.decompress(packed).decode())
+    return of_columns(found["columns"]) if isinstance(found, dict) else check_entries(found)  # as by older versions
 
 
 def check_entries(entries: "Any") -> "list[Any]":
+    if entries != [] and set(map(len, entries)) not in ({6}, {7}):
+        raise ValueError("these are no entries")
+    return of_columns(list(zip(*entries)))
+
+
+def of_columns(columns: "list[Any]") -> "list[Any]":
     """Cheap also with tens of thousands: preflight reads them, too."""
-    if entries != []:
-        widths = set(map(len, entries))
-        kinds = [set(map(type, column)) for column in zip(*entries)]
-        if widths not in ({6}, {7}) or kinds != [{kind} for kind in COLUMNS[: max(widths)]]:
-            raise ValueError("these are no entries")
-    return list(entries)
+    kinds = [set(map(type, column)) for column in columns]
+    if columns and (len(set(map(len, columns))) != 1 or kinds not in (MEMBERS[:6], MEMBERS)):
+        raise ValueError("these are no entries")
+    return list(map(list, zip(*columns)))
 
 
 def read_state(meta: bytes) -> "dict[str, Any] | None":
@@ -103,10 +110,17 @@ class Journal:
     def __init__(self, meta: bytes, name: str = "") -> None:
         self.meta = meta
         self.state = read_state(meta) or NOTHING
-        self.known: dict[str, list[Any]] = {}
-        for entry in older(meta, name) + self.state["also"] + self.state["entries"]:
-            self.known.setdefault(entry[0], []).append(entry)
+        self.entries = older(meta, name) + self.state["also"] + self.state["entries"]
+        self.versions: dict[str, list[Any]] | None = None
         self.log: Any = None
+
+    @property
+    def known(self) -> "dict[str, list[Any]]":
+        if self.versions is None:  # most syncs change nothing and need not ask
+            self.versions = {}
+            for entry in self.entries:
+                self.versions.setdefault(entry[0], []).append(entry)
+        return self.versions
 
     def digest_of(self, entry: "list[Any]") -> str:
         """The sha256 with which this very file was delivered last, or nothing."""
@@ -127,7 +141,7 @@ class Journal:
         self.log.write(json.dumps([entry]).encode() + b"\n")
         self.log.flush()
 
-    def finish(self, digest: str, packed: bytes, also: "list[Any]", source: "Source | None") -> None:
+    def finish(self, digest: str, packed: bytes, also: "list[Any]", source: "code.Source | None") -> None:
         """All is in place."""
         self.write("state", json.dumps({"digest": digest, "also": also, "source": source}).encode() + b"\n" + packed)
         for name in (b"switching", b"delivered"):

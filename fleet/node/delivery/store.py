@@ -10,14 +10,11 @@ import threading
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable
+from fleet.node.base.types import Any, Callable, Iterable, chain
 from fleet.node.base.wire import decode, encode, send_json
 from fleet.node.delivery.stage import BLOCK
 from fleet.node.delivery.stream import Stopped, Stream
 from fleet.node.delivery.target import Target
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import chain
 
 say: "Callable[[chain.Corrupt], None]" = send_json
 

@@ -19,13 +19,10 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import held_by, try_lock, wait_for
 from fleet.node.base.processes import read_file
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable
+from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import read_state
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, below_home
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages.run import CodeInUse
 
 SYNC_STATE = encode(CODE_STATE)
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
@@ -80,7 +77,7 @@ def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:
     return os.open(os.path.join(meta, b"begins"), how | os.O_NOFOLLOW, 0o600)
 
 
-def begin_from(code: "CodeInUse", run: str, seconds: float) -> "int | None":
+def begin_from(code: "run.CodeInUse", run: str, seconds: float) -> "int | None":
     """Hold the code as preflight saw it, {"state", "digest"}, while a run begins: a descriptor to close when it has,
     None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
     meta = encode(code["state"])
@@ -146,7 +143,8 @@ def half_delivered(path: str) -> "dict[str, str | None] | None":
                 busy = None if try_lock(lock.fileno(), fcntl.LOCK_SH) else held_by(lock.fileno())
             return {"folder": record["target"], "busy": busy}
         except FileNotFoundError:
-            os.unlink(note)  # somebody took all of it away
+            with suppress(FileNotFoundError):  # so has another who looks
+                os.unlink(note)  # somebody took all of it away
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # no note, or a file system without locks
     return None

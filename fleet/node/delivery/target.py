@@ -7,15 +7,12 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import remove_tree
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
-from fleet.node.base.types import TYPE_CHECKING, Any
+from fleet.node.base.types import Any, values
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.commit import Commit
 from fleet.node.delivery.journal import Journal
 from fleet.node.delivery.stage import Stage, key_of
 from fleet.protocol.state import DATA_STATE
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages.values import Delivery
 
 MENDS = {
     True: ("name a folder: PATH:DEST/", "choose another destination"),
@@ -43,7 +40,7 @@ class Target:
         self.needed: set[str] = set()
         self.made = False
 
-    def prepare(self, spec: "Delivery") -> "str | None":
+    def prepare(self, spec: "values.Delivery") -> "str | None":
         """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
         tree = self.tree = self.hold(os.path.dirname(self.path) if self.name else self.path)
         # links on the way to the target are the node's own business; below it none is followed

@@ -5,14 +5,12 @@ import os
 import stat
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Iterator
+from fleet.node.base.types import TYPE_CHECKING, Iterator, chain
 from fleet.node.base.wire import decode, in_parts, send_json
 from fleet.protocol.state import STATE_FOLDERS
 
 if TYPE_CHECKING:
     from typing import Protocol
-
-    from fleet.protocol.messages.chain import Entry
 
     class Rules(Protocol):
         """What is left out of a folder; prefix: its path for the rules."""
@@ -21,8 +19,11 @@ if TYPE_CHECKING:
 
         def drops(self, path: str, folder: bool) -> bool: ...
 
+        def is_fleets(self, folder: str) -> bool: ...
+
 
 MOST_TOLD = 10000
+EVERYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 class Walk:
@@ -40,7 +41,7 @@ class Walk:
         self.allocated: dict[str, int] = {}
         self.linked: list[tuple[int, int]] = []
 
-    def entries(self) -> "Iterator[Entry]":
+    def entries(self) -> "Iterator[chain.Entry]":
         """Raises OSError, and Refused for what is neither file nor folder."""
         info = os.stat(self.root)
         if stat.S_ISDIR(info.st_mode):
@@ -51,7 +52,7 @@ class Walk:
         else:
             raise Refused("%s is neither a file nor a folder" % self.root, "name one of these")
 
-    def below(self, inside: str, rules: "Rules | None", prefix: str) -> "Iterator[Entry]":
+    def below(self, inside: str, rules: "Rules | None", prefix: str) -> "Iterator[chain.Entry]":
         """Entries below root/inside, folders before what they hold, sorted by name."""
         folder = os.path.join(self.root, inside).rstrip("/") or "/"
         rules = rules and rules.enter(folder, prefix)
@@ -64,7 +65,7 @@ class Walk:
                 is_folder
                 and child.name.endswith(STATE_FOLDERS)
                 or rules
-                and rules.drops(prefix + child.name, is_folder)
+                and (rules.drops(prefix + child.name, is_folder) or is_folder and rules.is_fleets(child.path))
             ):
                 continue
             path = travelling(inside + child.name)
@@ -83,8 +84,9 @@ class Walk:
                 if not self.changing:
                     raise
 
-    def file(self, path: str, full: str, info: "os.stat_result") -> "Entry":
-        if not os.access(full, os.R_OK) and (os.path.lexists(full) or not self.changing):
+    def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
+        readable = info.st_mode & EVERYBODY == EVERYBODY or os.access(full, os.R_OK)
+        if not readable and (os.path.lexists(full) or not self.changing):
             raise PermissionError(errno.EACCES, "Permission denied", full)
         if info.st_nlink > 1:
             self.linked.append((info.st_dev, info.st_ino))
@@ -93,7 +95,7 @@ class Walk:
         return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
 
 
-def tell(walk: Walk, entries: "list[Entry]") -> None:
+def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
     """Tell the head what there is."""
     parts = in_parts(entries)
     for number, part in enumerate(parts, 1):

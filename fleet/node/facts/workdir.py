@@ -54,8 +54,12 @@ class Workdir:
                     data = f.read(HASH_LIMIT)
                 facts["sha256"] = hashlib.sha256(data).hexdigest()
                 # rank.py starts a shell's and an interpreter's script also where it may not be executed
-                facts["executable"] = facts["executable"] or data[:2] == b"#!" or path.endswith(".sh")
-        return {"script": facts}
+                # but it would take one of Python's that names no interpreter for a shell's
+                if data[:2] == b"#!" or path.endswith(".sh"):
+                    facts["executable"] = True
+                elif path.endswith(".py"):
+                    facts["executable"] = False
+        return {"script": facts, **({"script_folder": path} if os.path.isdir(path) else {})}
 
     def find(self) -> str:
         """Where the script lies, or would lie."""

@@ -13,15 +13,11 @@ ones never.
 
 import os
 import pwd
-import signal
-import time
 
-from fleet.node.base.processes import read_file, start_time
+from fleet.node.base.processes import end_all, read_file, start_time
 from fleet.node.base.types import Any
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.ports.listeners import TCP_LISTENS, UDP_LISTENS, describe, holders, parse_listeners, status_number
-
-POLL = 0.05
 
 
 def user_name(uid: int) -> str:
@@ -103,6 +99,12 @@ def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "s
         return str(entry["refused"])
     if not entry["own"] and not force:
         return "it belongs to %s" % entry["user"]
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return "not permitted"
+    except OSError:
+        pass  # it has just ended
     return None
 
 
@@ -121,25 +123,10 @@ def end(
             reasons[pid] = reason
         else:
             left[pid] = born
-    for signum, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
-        for pid, born in list(left.items()):
-            try:
-                if start_time(pid) == born:
-                    os.kill(pid, signum)
-            except OSError as error:
-                if not isinstance(error, ProcessLookupError):
-                    reasons[pid] = "not permitted" if isinstance(error, PermissionError) else str(error)
-                    del left[pid]
-        deadline = time.monotonic() + seconds
-        while left:
-            for pid in [pid for pid, born in left.items() if start_time(pid) != born]:
-                ended.append(pid)
-                del left[pid]
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(POLL)
-    for pid in left:
-        reasons[pid] = "it survived SIGKILL: it hangs in the kernel"
+    there = dict(left)
+    left = end_all(lambda: {pid: born for pid, born in there.items() if start_time(pid) == born}, grace)
+    ended += [pid for pid in there if pid not in left]
+    reasons.update(dict.fromkeys(left, "it survived SIGKILL: it hangs in the kernel"))
     return ended, reasons
 
 

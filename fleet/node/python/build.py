@@ -16,15 +16,13 @@ from fleet.node.base.child_processes import begin_marked, finish_marked, heard, 
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import held_by, try_lock
-from fleet.node.base.types import TYPE_CHECKING, Any
+from fleet.node.base.types import Any
+from fleet.node.base.types import build as messages
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import BUILDS, CODE_STATE, LOCK, below_home
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import build as messages
 
 
 def room(spec: "messages.BuildSpec") -> str:
@@ -42,9 +40,20 @@ def room(spec: "messages.BuildSpec") -> str:
         os.close(fd)
     work = os.path.join(base, os.path.basename(spec["id"]))
     os.mkdir(work, 0o700)
-    held = os.open(os.path.join(work, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.lockf(held, fcntl.LOCK_EX)
+    while not claimed(work):
+        os.makedirs(work, 0o700, exist_ok=True)
     return work
+
+
+def claimed(work: str) -> bool:
+    """Whether it is held to the end of this process; not where another build has just taken it away as nobody's."""
+    lock = os.path.join(work, ".lock")
+    try:
+        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        return os.path.samestat(os.fstat(held), os.stat(lock))
+    except FileNotFoundError:
+        return False
 
 
 def copy_tree(there: str, source: str, wait: float) -> None:

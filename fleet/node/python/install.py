@@ -20,19 +20,17 @@ import threading
 import time
 from contextlib import suppress
 
-from fleet.node.base.child_processes import begin_marked, finish_marked, heard, locked, started, stopped
+from fleet.node.base.child_processes import begin_marked, end_marked, finish_marked, heard, locked, started, stopped
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
-from fleet.node.base.processes import end_marked, signal_marked
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable
+from fleet.node.base.types import Any, Callable
+from fleet.node.base.types import wheels as messages
 from fleet.node.base.wire import send_json
-from fleet.node.facts.tools import OUTPUT_LIMIT, Tools, last_line
+from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
+from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
 from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import wheels as messages
 
 PIP = (
     "-m",
@@ -103,7 +101,7 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
         child.send_signal(signal.SIGINT)  # pip puts back what it had taken away
         with suppress(subprocess.TimeoutExpired):
             child.wait(10)
-        end_marked("FLEET_EXEC_ID", spec["mark"], 1.0)
+        end_marked(spec, 1.0)
         raise Refused("interrupted", None)
     out = b"".join(said)[-OUTPUT_LIMIT:].decode("utf-8", "replace")
     if child.returncode:
@@ -213,7 +211,7 @@ def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any
 def end_imports(spec: "messages.InstallSpec") -> None:
     """Unlike pip, an import has nothing to put back."""
     while importing.is_set():
-        signal_marked("FLEET_EXEC_ID", spec["mark"], signal.SIGKILL)
+        end_marked(spec, 0.0)
         time.sleep(0.2)
 
 

@@ -4,14 +4,11 @@ import json
 import subprocess
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any
-from fleet.node.facts.tools import Tools, last_line
+from fleet.node.base.types import Any, Sequence
+from fleet.node.base.types import wheels as messages
+from fleet.node.facts.ask import last_line
+from fleet.node.facts.tools import Tools
 from fleet.protocol.state import WHEELS, below_home
-
-if TYPE_CHECKING:
-    from typing import Sequence
-
-    from fleet.protocol.messages import wheels as messages
 
 # Runs in the training interpreter, whatever its age; asked on stdin, answers JSON on its last line.
 # A distribution is "there" when the RECORD it was installed with tells the files of the very wheel, and they exist:

@@ -13,12 +13,9 @@ import os
 
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.types import TYPE_CHECKING, Any
+from fleet.node.base.types import Any, wheels
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python, verified_file, wheel_answer
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import wheels
 
 
 def facts(spec: "wheels.InterpreterSpec") -> "dict[str, Any]":

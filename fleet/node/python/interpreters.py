@@ -10,8 +10,8 @@ from functools import partial
 
 from fleet.node.base.gather import gather
 from fleet.node.base.types import Any
+from fleet.node.facts.ask import ask_interpreter
 from fleet.node.facts.system import text
-from fleet.node.facts.tools import ask_interpreter
 
 MOST = 24
 LOOK_SECONDS, ASK_SECONDS = 3.0, 10.0  # two dozen that start at once take a busy node a while

@@ -7,10 +7,8 @@ import os
 import re
 import shutil
 
-from fleet.node.base.types import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import wheels as messages
+from fleet.node.base.types import Any
+from fleet.node.base.types import wheels as messages
 
 
 def sweep(answer: "dict[str, Any]", wheels: "list[messages.Carried]", states: "dict[str, Any]") -> None:

@@ -14,12 +14,10 @@ import json
 import re
 
 from fleet.node.base.gather import begin, finish, gather
-from fleet.node.base.types import TYPE_CHECKING, Any
+from fleet.node.base.types import Any, build
+from fleet.node.facts.ask import run
 from fleet.node.facts.system import system
-from fleet.node.facts.tools import GCC, NINJA, Tools, run
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import build
+from fleet.node.facts.tools import GCC, NINJA, Tools
 
 ASK_BUILD = r"""
 import json, os, sysconfig
@@ -37,7 +35,6 @@ print(json.dumps({"headers": header if os.path.exists(header) else None, "backen
 class Toolchain:
     def __init__(self, spec: "build.ToolchainSpec") -> None:
         self.tools = Tools(spec)
-        self.spec = spec
 
     def compilers(self) -> "dict[str, Any]":
         env = self.tools.environment()[1]

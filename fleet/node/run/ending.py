@@ -4,36 +4,24 @@ import os
 import signal
 import time
 
-from fleet.node.base.processes import pids, read_file, start_time, stat_of
+from fleet.node.base.processes import below, read_file, send_signal
+from fleet.node.base.types import Any, Sequence
 from fleet.node.run.extension_builds import Builds
 from fleet.node.run.kernel_log import KernelLog
 from fleet.node.run.marks import marked
-from fleet.node.run.run_folder import RANK_WRAPPER, final_status, read_json, write_final
-from fleet.protocol.state import PID
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Sequence
+from fleet.node.run.run_folder import RANK_WRAPPER, final_status, read_json, read_status, write_final
+from fleet.protocol.state import FINAL, PID
 
 LEFTOVER_GRACE = 2.0  # of what is left when nobody waits for it any more
+RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
 
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
     """{pid: start_time} of all processes below the given pids."""
-    children: dict[int, list[tuple[int, int, bool]]] = {}
-    for pid in pids():
-        fields = stat_of(pid)
-        if fields:
-            # a zombie whose other threads run on has not ended
-            over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
-            children.setdefault(int(fields[1]), []).append((pid, int(fields[19]), over))
-    found, todo = {}, list(ancestors)
-    while todo:
-        for pid, born, over in children.pop(todo.pop(), ()):
-            todo.append(pid)
-            if not over:
-                found[pid] = born
-    return found
+    stats = below(ancestors)
+    # a zombie whose other threads run on has not ended
+    over = {pid for pid, stat in stats.items() if stat[0] in (b"Z", b"X") and int(stat[17]) <= 1}
+    return {pid: int(stat[19]) for pid, stat in stats.items() if pid not in over}
 
 
 class Ending:
@@ -50,7 +38,7 @@ class Ending:
         self.hard = hard
         self.kill_at = time.monotonic() + grace
         self.polite = grace > 0
-        self.killing = False
+        self.killing_since: float | None = None
         self.told: set[tuple[int, int]] = set()
         self.newest: int | None = None  # start time of the youngest that was there at the beginning
         self.quiet = 0
@@ -77,12 +65,14 @@ class Ending:
         self.newest = self.newest or max(found.values())
         now = time.monotonic()
         kill = not self.polite or now >= self.kill_at
-        first, self.killing = kill and not self.killing, kill
+        if kill and self.killing_since is None:
+            self.killing_since = now
+        spare_wrappers = kill and now < (self.killing_since or now) + RECORD_GRACE
         # youngest first: a rank hears it from here before its engine hears it and passes it on
         for pid in reversed(self.left):
             key = (pid, found[pid])
-            if first and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
-                continue  # a round later than its rank: it puts on record how that ended
+            if spare_wrappers and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
+                continue  # it ends by itself, once its rank has
             if kill or key not in self.told and found[pid] <= self.newest:
                 self.told.add(key)
                 send_signal(pid, found[pid], signal.SIGKILL if kill else signal.SIGTERM)
@@ -95,14 +85,6 @@ class Ending:
         return self.left
 
 
-def send_signal(pid: int, born: int, signum: int) -> None:
-    if start_time(pid) in (born, None):
-        try:
-            os.kill(pid, signum)
-        except OSError:
-            pass
-
-
 def bury(
     run: str,
     folder: str,
@@ -113,11 +95,15 @@ def bury(
     cause: str = "supervisor",
     kernel: "KernelLog | None" = None,
 ) -> "dict[str, Any]":
-    """End what a dead supervisor left behind and say so in status.json; returns that status. kernel: what was kept of
-    its log since the run's beginning."""
+    """End what a dead supervisor left behind and say so in status.json; returns that status. One that had its last word
+    just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
+    beginning."""
     began = time.time()
     status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
     Builds(folder).finish()
+    said = read_status(folder)
+    if said.get("state") in FINAL:
+        return dict(said, left=status["left"])
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
         status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)

@@ -1,28 +1,24 @@
 """The start of a run on its node: its folder, and the engine as a child process."""
 
 import ctypes
-import glob
 import os
 import re
 import select
-import shutil
 import signal
 import sys
 import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import run
 from fleet.node.base.wire import encode
-from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
 from fleet.node.python.environment import enter
 from fleet.node.run.marks import RUN_MARK, put_limit
 from fleet.node.run.run_folder import (
     NODE,
     attempt_of,
-    boot_id,
     final_status,
     is_forbidden,
-    owners,
     read_json,
     read_status,
     reserve,
@@ -33,15 +29,11 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 from fleet.protocol.environment import running
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, PID, SPEC, STATUS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fleet.protocol.messages import run
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, SPEC, STATUS
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
-KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
@@ -77,23 +69,37 @@ def fill_folder(folder: str, spec: "run.Starting") -> None:
         open(os.path.join(folder, name), "wb").close()
 
 
-def set_aside(folder: str, temporary: str, attempt: int) -> None:
-    """What an earlier attempt left goes into the folder of the one that is to take its place; folders, those of still
-    earlier ones and what ranks put there to go on from, keep their place."""
+def exchange(one: str, other: str) -> bool:
+    """Each gets the other's name, in one step; False where a libc or a file system knows of no such thing."""
+    try:
+        return not ctypes.CDLL(None).renameat2(AT_FDCWD, encode(one), AT_FDCWD, encode(other), RENAME_EXCHANGE)
+    except (OSError, AttributeError):
+        return False
+
+
+def take_place(temporary: str, folder: str, attempt: int) -> bool:
+    """What an earlier attempt left goes into the folder of the one that follows; folders, those of still earlier ones
+    and what ranks put there to go on from, keep their place. True where this took its name, too, in one step: nobody
+    looks for the run amid it, and finds none. False: the name is free, or of an attempt that is none of these."""
     before = attempt_of(read_json(os.path.join(folder, SPEC)))
     if before >= attempt or read_status(folder).get("state") not in FINAL:
-        return
+        return False
+    aside = "%s%d" % (ATTEMPT, before)
+    os.mkdir(os.path.join(temporary, aside))  # first, on a disk that may be full
     for name in os.listdir(folder):
         if os.path.isdir(os.path.join(folder, name)) and not os.path.exists(os.path.join(temporary, name)):
             os.rename(os.path.join(folder, name), os.path.join(temporary, name))
-    os.rename(folder, os.path.join(temporary, "%s%d" % (ATTEMPT, before)))
+    # RUN@NODE is a spare's, which gets the plain name where it may, or in a home folder of several machines, and the
+    # file systems of those know of no exchange
+    if "@" not in os.path.basename(folder) and exchange(temporary, folder):
+        os.rename(temporary, os.path.join(folder, aside))
+        return True
+    os.rename(folder, os.path.join(temporary, aside))
+    return False
 
 
-def publish_folder(temporary: str, run: str) -> str:
-    """Give the folder its name in one step, so that nobody ever sees half of one; returns the new path."""
-    attempt, own = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
-    if own is not None:
-        set_aside(own, temporary, attempt)
+def take_name(temporary: str, run: str) -> str:
+    """Give the folder a name of the run in one step, so that nobody ever sees half of one; returns the new path."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         try:
@@ -102,46 +108,23 @@ def publish_folder(temporary: str, run: str) -> str:
             if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
                 break
             continue
-        if is_forbidden(run, attempt):
-            write_final(folder, final_status("stopped", "stopped before it began", []))
-            raise Refused("run %s was stopped before it began" % run)
         return folder
     raise Refused("run %s exists already on this node" % run, "every launch needs a run id of its own")
 
 
-def has_ended(folder: str) -> bool:
-    """Whether this is the folder of a run of this node of which nothing can be alive any more."""
-    if read_json(os.path.join(folder, SPEC)).get("node") != NODE or owners(folder):
-        return False
-    status = read_status(folder)
-    return (
-        status.get("state") in FINAL
-        and not status.get("left")
-        or read_json(os.path.join(folder, PID)).get("boot", boot_id()) != boot_id()
-    )
+def publish_folder(temporary: str, run: str) -> str:
+    """Make the run known here; returns its folder's new path."""
+    attempt, folder = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
+    if folder is None or not take_place(temporary, folder, attempt):
+        folder = take_name(temporary, run)
+    if is_forbidden(run, attempt):
+        write_final(folder, final_status("stopped", "stopped before it began", [], "asked"))
+        raise Forbidden("run %s was stopped before it began" % run)
+    return folder
 
 
-def own_names() -> "list[str]":
-    """Of the folders of runs those that may be this node's: a home folder may be that of many nodes."""
-    return [name for name in os.listdir(runs_root()) if name[0] != "." and name.partition("@")[2] in ("", NODE)]
-
-
-def disk_size(folder: str) -> int:
-    """Of the files in it."""
-    return sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
-
-
-def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
-    """Take away runs of this node that have ended, the oldest first: beyond so many, so much, or so long ago.
-    What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
-    folders = [os.path.join(runs_root(), name) for name in own_names()]
-    ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
-    for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
-        size -= sum(map(disk_size, [folder, *glob.glob(os.path.join(folder, ATTEMPT + "*"))]))
-        age = time.time() - when
-        # what ended just now may still be fetched
-        if number >= keep or age > (FETCH_SECONDS if size < 0 else KEPT_SECONDS):
-            shutil.rmtree(folder, ignore_errors=True)
+class Forbidden(Refused):
+    """It was stopped for good."""
 
 
 class Beginning:
@@ -149,10 +132,13 @@ class Beginning:
 
     def __init__(self, spec: "run.Starting", folder: str) -> None:
         self.spec, self.folder, self.lock = spec, folder, None
-        self.latest = time.monotonic() + BEGIN_SECONDS
+        self.latest = time.monotonic()
         self.until: float | None = None
         code = spec.get("code")
         if code:
+            from fleet.node.delivery.sync_state import BEGIN_SECONDS, begin_from
+
+            self.latest += BEGIN_SECONDS
             self.settle = code["settle"]
             self.lock = begin_from(code, spec["run"], SYNC_WAIT)
 

@@ -10,13 +10,14 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 
 from fleet.node.base.files import filesystem
 from fleet.node.base.processes import environment, pids, read_file
 from fleet.node.base.types import Mapping
 from fleet.protocol.state import SPEC
 
-OF_SEVERAL = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs")
+OF_SEVERAL = "nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs"
 
 
 def build_root(env: "Mapping[bytes, bytes]") -> str:
@@ -46,19 +47,21 @@ def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
     for pid in pids():
         folder = "/proc/%d/fd/" % pid
         try:
-            for name in os.listdir(folder):
+            names = os.listdir(folder)
+        except OSError:
+            continue  # gone, or not ours to see
+        for name in names:
+            with suppress(OSError):  # closed under our eyes
                 if os.readlink(folder + name).endswith("/lock"):
                     st = os.stat(folder + name)
                     held.add((st.st_dev, st.st_ino))
-        except OSError:
-            continue  # gone, or not ours to see
     return held & wanted
 
 
 def is_shared(path: str) -> bool:
     """Whether other machines may use the file system that a path lies on."""
     mounts = read_file("/proc/self/mounts").decode("utf-8", "surrogateescape")
-    return OF_SEVERAL.match(filesystem(path, mounts)[0] or "") is not None
+    return re.match(OF_SEVERAL, filesystem(path, mounts)[0] or "") is not None
 
 
 def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":

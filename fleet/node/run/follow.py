@@ -7,7 +7,9 @@ rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
         "asked": true where it ended after a head had the run stopped
     J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
-    J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor was killed
+    J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor
+        was killed, or the folder removed
+    J {"event": "clock", "sent"}    now and then: the fastest of these tells how far two clocks are apart
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
@@ -19,9 +21,10 @@ stdin ends this program; the run goes on under its lease.
 
 import os
 import time
-from _signal import SIGKILL
+from _signal import SIGCHLD, SIGKILL
 from _thread import start_new_thread
 
+from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.run_folder import (
     attempt_folder,
@@ -35,19 +38,14 @@ from fleet.node.run.run_folder import (
     run_folder,
 )
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, SPEC, STATUS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from fleet.protocol.messages import run
+from fleet.protocol.state import FINAL, LEASE, NODE_LOG, OVER, PID, SPEC, STATUS
 
 say: "Callable[[run.Followed], None]" = send_json
 CHUNK = 65536
 CHUNKS_A_TURN = 16
-BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS = 0.01, 0.04, 1.0
+BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
+FIRST_CLOCK_SECONDS, CLOCK_SECONDS = 0.5, 15.0
 
 
 class Stream:
@@ -79,14 +77,16 @@ class Follower:
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
-        self.owners_checked = self.disk_checked = time.monotonic()
+        self.owners_checked = self.disk_checked = self.looked = self.changed = time.monotonic()
+        self.folder_time = 0
         self.disk_full = False
+        self.clock_due, self.clock_pause = self.looked, FIRST_CLOCK_SECONDS
 
     def follow(self) -> None:
         last = time.monotonic()
         while True:
             over = self.once or self.status.get("state") in FINAL
-            found = self.look()
+            found = self.look() if over or self.is_due(time.monotonic()) else []
             moved = False
             for stream in self.streams.values():
                 moved = stream.turn() or moved
@@ -96,12 +96,23 @@ class Follower:
                 break
             now = time.monotonic()
             self.check_disk(now)
+            self.tell_time(now)
             if moved or found:
                 last = now
             else:
                 self.check_owners(now)
                 time.sleep(BUSY_SECONDS if now - last < AWAKE_SECONDS else IDLE_SECONDS)
         say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
+
+    def is_due(self, now: float) -> bool:
+        """Whether files may have come or been replaced: that renews the folder, whose clock may be a coarse one."""
+        folder_time = os.stat(self.folder).st_mtime_ns
+        if folder_time != self.folder_time:
+            self.folder_time, self.changed = folder_time, now
+        if now - self.changed >= AWAKE_SECONDS and now - self.looked < LOOK_SECONDS:
+            return False
+        self.looked = now
+        return True
 
     def look(self) -> "list[dict[str, Any]]":
         """Open new files; returns the events of records that are new, of ranks as they ended, then the run's."""
@@ -110,7 +121,10 @@ class Follower:
             path = os.path.join(self.folder, name)
             if name == NODE_LOG or name.startswith("rank") and name.endswith((".out", ".err")):
                 if name not in self.streams:
-                    self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name))
+                    try:
+                        self.streams[name] = Stream(path, name, len(self.streams), self.offsets.get(name))
+                    except FileNotFoundError:
+                        pass  # removed since it was listed: check_owners() tells
             elif name == STATUS or name.startswith("rank") and name.endswith(".json"):
                 record = self.renewed(name, path)
                 if record and name == STATUS:
@@ -136,7 +150,8 @@ class Follower:
         return read_json(path)
 
     def check_owners(self, now: float) -> None:
-        """A run whose supervisor and guardian were both killed has nobody left to end it: do that here."""
+        """A run whose supervisor and guardian were both killed has nobody left to end it: do that here. Where its
+        folder was removed, they hear of no stop any more."""
         if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.owners_checked = now
@@ -144,7 +159,10 @@ class Follower:
             return
         from fleet.node.run.ending import LEFTOVER_GRACE, bury  # rarely needed, and long
 
-        self.status = bury(self.run, self.folder, LEFTOVER_GRACE, "the supervisor was killed")
+        cause, reason = "supervisor", "the supervisor was killed"
+        if not os.path.exists(os.path.join(self.folder, PID)):
+            cause, reason = "removed", "the run's folder there was removed"
+        self.status = bury(self.run, self.folder, LEFTOVER_GRACE, reason, cause=cause)
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
             send_json(dict(self.status, event="status", sent=time.time()))
@@ -157,6 +175,12 @@ class Follower:
         if self.disk_full != disk_is_full(self.folder):
             self.disk_full = not self.disk_full
             say({"event": "status", "state": "running", "disk_full": self.disk_full})
+
+    def tell_time(self, now: float) -> None:
+        """Which of two ranks on two nodes ended first is seen by it, though this node or the head be busy just then."""
+        if now >= self.clock_due:
+            self.clock_due, self.clock_pause = now + self.clock_pause, min(CLOCK_SECONDS, 2 * self.clock_pause)
+            say({"event": "clock", "sent": time.time()})
 
 
 def listen(run: str, folder: str, passive: bool = False) -> None:
@@ -179,6 +203,8 @@ def listen(run: str, folder: str, passive: bool = False) -> None:
                     os.kill(pid, SIGKILL)
             elif op == "over":
                 open(os.path.join(folder, OVER), "wb").close()
+                for who in owners(folder)[:1]:
+                    os.kill(who["pid"], SIGCHLD)  # what a supervisor wakes up for
         except (OSError, ValueError, TypeError, KeyError):
             pass
     os._exit(0)

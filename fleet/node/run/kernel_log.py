@@ -5,29 +5,25 @@ import re
 import time
 
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import Any, Iterator, run
 from fleet.node.run.run_folder import read_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Iterator
-
-    from fleet.protocol.messages import run
 
 KMSG = "/dev/kmsg"
 # where that cannot be opened: a container's, or one that only some group may ask for
 READERS = (["dmesg"], ["journalctl", "-k", "-b", "-q", "-n", "5000", "--no-pager", "-o", "short-monotonic"])
 READER_SECONDS = 2.0
-READ_SECONDS = 0.5
+MOST_RECORDS = 1 << 16  # more than the kernel keeps: who reads slowly, on a node without memory, reads all of them
 MAX_LINES, MAX_LENGTH = 5, 300
 DRIFT = 1e-4  # of the kernel's clock against that of programs, since boot
-WORTH = re.compile(
+# compiled when they are needed: a run that ends well pays for none
+WORTH = (
     r"Killed process \d|NVRM: |SXid|amdgpu .*(?:reset|timeout|uncorrect)|[Hh]ardware [Ee]rror|Uncorrect|"
     r"segfault at|general protection|traps: |I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|"
     r"[Rr]emounting filesystem read-only|nfs: server .* not responding"
 )
-_PID = re.compile(r"Killed process (\d+)|\[(\d+)\]: segfault|\bpid=(\d+)")
-_RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)")
-_LINE = re.compile(r"\[ *(\d+\.\d+)\] ?(.*)")
+_PID = r"Killed process (\d+)|\[(\d+)\]: segfault|\bpid=(\d+)"
+_RECORD = r"\d+,\d+,(\d+),[^;]*;(.*)"
+_LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
 
 
 class KernelLog:
@@ -53,7 +49,7 @@ class KernelLog:
         found = [
             (stamp, text[:MAX_LENGTH])
             for stamp, text in lines or ()
-            if WORTH.search(text) and stamp >= self.since * (1 - DRIFT) - 1
+            if re.search(WORTH, text) and stamp >= self.since * (1 - DRIFT) - 1
         ]
         now = time.time() - time.monotonic()
         ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
@@ -67,15 +63,15 @@ class KernelLog:
         return None if lines is None and not told else told
 
     def _records(self) -> "Iterator[tuple[float, str]]":
-        deadline = time.monotonic() + READ_SECONDS
-        while self.fd is not None and time.monotonic() < deadline:
+        assert self.fd is not None
+        for _ in range(MOST_RECORDS):
             try:
                 record = os.read(self.fd, 8192).decode("utf-8", "replace")
             except BrokenPipeError:  # the oldest are gone: on with what is there
                 continue
             except OSError:
                 return
-            found = _RECORD.match(record)
+            found = re.match(_RECORD, record)
             if found is None:
                 return  # a container may be given anything by that name, /dev/null or a file
             yield int(found.group(1)) / 1e6, found.group(2)
@@ -95,13 +91,13 @@ class KernelLog:
             except (OSError, subprocess.SubprocessError):
                 continue
             if said.returncode == 0:
-                lines = map(_LINE.match, said.stdout.decode("utf-8", "replace").splitlines())
+                lines = [re.match(_LINE, line) for line in said.stdout.decode("utf-8", "replace").splitlines()]
                 return [(float(line.group(1)), line.group(2)) for line in lines if line]
         return None
 
 
 def pid_in(text: str) -> int:
-    found = _PID.search(text)
+    found = re.search(_PID, text)
     return int(next(filter(None, found.groups()))) if found else 0
 
 

@@ -7,17 +7,11 @@ RunHere in fleet/protocol/messages/run.py.
 import os
 import time
 
-from fleet.node.base.wire import send_exit, send_json, start
-from fleet.node.run.run_folder import NODE, lease_of, owners, read_json, read_status, restarts, runs_root, since_boot
-from fleet.protocol.state import FINAL, RESTARTING, SPEC
+from fleet.node.base.errors import answer
+from fleet.node.base.types import Any, run
+from fleet.node.run.run_folder import NODE, awaited, lease_of, read_json, runs_root, since_boot, standing
+from fleet.protocol.state import FINAL, SPEC
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from fleet.protocol.messages import run
-
-say: "Callable[[run.RunsHere], None]" = send_json
 LAST_BYTES, LAST_CHARACTERS = 4096, 200
 
 
@@ -80,9 +74,10 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     spec = read_json(os.path.join(folder, SPEC))
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
         return None
-    status, alive = read_status(folder), bool(owners(folder))
-    if status.get("state") in FINAL and restarts(folder):
-        status, alive = dict(status, state=RESTARTING), True
+    status, alive = standing(folder)
+    next_one = awaited(folder) if status.get("state") in FINAL and not status.get("stopped") else None
+    if next_one:
+        status, alive = dict(status, state=next_one), True
     here = alive or since_boot(folder)
     if live and (status.get("state") in FINAL or not here):
         return None  # it has ended, or the machine's own end was its
@@ -104,7 +99,9 @@ def runs(prefix: str, live: bool) -> "list[Any]":
     return [run for run in found if run is not None]
 
 
+def told(spec: "run.RunsSpec") -> "run.RunsHere":
+    return {"event": "runs", "runs": runs(spec["prefix"], spec["live"])}
+
+
 def main() -> None:
-    spec: run.RunsSpec = start()
-    say({"event": "runs", "runs": runs(spec["prefix"], spec["live"])})
-    send_exit(0)
+    answer(told)

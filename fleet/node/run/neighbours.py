@@ -6,14 +6,10 @@ fleet/protocol/messages/run.py.
 
 import time
 
-from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, Mapping
-from fleet.node.base.wire import send_exit, send_json, start
+from fleet.node.base.errors import Refused, answer
+from fleet.node.base.types import Any, Mapping, run
 from fleet.node.run.list_runs import runs
 from fleet.protocol.state import meet
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import run
 
 YIELD_SECONDS = 8.0  # in which a younger one goes that was turned away on another of its nodes
 
@@ -54,5 +50,4 @@ def _age(name: str, about: "run.About | None") -> "tuple[float, str]":
 
 
 def main() -> None:
-    send_json({"event": "neighbours", "runs": neighbours(start())})
-    send_exit(0)
+    answer(lambda spec: {"event": "neighbours", "runs": neighbours(spec)})

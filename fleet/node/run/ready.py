@@ -1,28 +1,35 @@
 """Whether another attempt of a run can begin on this node: nothing of earlier ones is left, a port is free for it.
 
-spec: {"run", "attempt", "ports": [candidates], none where ranks do not meet, "pause": seconds to wait first, none if it
-is missing}. While it waits the run is known here as restarting; it is over when the head goes away, and the pause when
-the run is stopped for good. Answers J {"event": "ready", "left": [pids], "port": the first that is free or null,
-"forbidden": whether the run was stopped for good meanwhile}.
+spec: {"run", "attempt", "ports": [candidates], none where ranks do not meet, "pause": seconds to wait first, "part": of
+SPEC what a spare keeps, which has no folder of the run yet; the last two if need be}.
+While it waits the run is known here as restarting, after its answer as starting, until the head has begun the attempt;
+it is over when the head goes away, and the pause when the run is stopped for good. Answers J {"event": "ready", "left":
+[pids], "port": the first that is free or null, "forbidden": whether the run was stopped for good meanwhile}.
 """
 
 import os
 import time
 
-from fleet.node.base.wire import control_lines, send_exit, send_json, start, start_thread
+from fleet.node.base.types import Callable, run
+from fleet.node.base.wire import listen, send_exit, send_json, start
 from fleet.node.run.rendezvous import listen_everywhere
-from fleet.node.run.run_folder import boot_id, identity, is_forbidden, run_folder, write_json
+from fleet.node.run.run_folder import (
+    NODE,
+    boot_id,
+    final_status,
+    identity,
+    is_forbidden,
+    run_folder,
+    run_names,
+    runs_root,
+    write_json,
+)
 from fleet.node.run.stop import stop
-from fleet.protocol.state import NEXT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
-    from fleet.protocol.messages import run
+from fleet.protocol.state import NEXT, RESTARTING, SPEC, STARTING, STATUS
 
 say: "Callable[[run.Ready], None]" = send_json
 POLL_SECONDS = 0.1
+START_SECONDS = 120.0  # in which the head begins the attempt, or has gone unnoticed
 
 
 def is_free(port: int) -> bool:
@@ -33,15 +40,21 @@ def is_free(port: int) -> bool:
     return True
 
 
-def end_with_head() -> None:
-    for _message in control_lines():
-        pass
-    os._exit(0)
-
-
-def be_seen(folder: str) -> None:
+def stand_by(run: str, part: "run.Part") -> "str | None":
+    """A folder for a run that has not been here: by it the run is found, and stopped, before it begins."""
+    folder = os.path.join(runs_root(), run_names(run)[1])
     try:
-        write_json(os.path.join(folder, NEXT), dict(identity(os.getpid()), boot=boot_id()))
+        os.makedirs(folder, 0o700)
+        write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE))
+        write_json(os.path.join(folder, STATUS), final_status("stopped", "it stood by for another attempt", []))
+    except OSError:
+        return None
+    return folder
+
+
+def be_seen(folder: str, state: str) -> None:
+    try:
+        write_json(os.path.join(folder, NEXT), dict(identity(os.getpid()), boot=boot_id(), state=state))
     except OSError:
         pass  # a full disk: it is not
 
@@ -54,15 +67,22 @@ def wait(run: str, attempt: int, seconds: float) -> None:
 
 def main() -> None:
     spec: run.ReadySpec = start()
-    start_thread(end_with_head)
+    listen(None, lambda: os._exit(0))
     name, attempt, pause = spec["run"], spec["attempt"], spec.get("pause", 0.0)
     left: list[int] = []
     folder = run_folder(name)
+    if folder is None and "part" in spec:
+        folder = stand_by(name, spec["part"])
     if folder is not None:
         if pause > 0:
-            be_seen(folder)
+            be_seen(folder, RESTARTING)
         left, _was = stop({"run": name, "grace": 0.0, "reason": "another attempt begins", "attempt": attempt - 1})
     wait(name, attempt, pause)
     port = next((port for port in spec["ports"] if is_free(port)), None)
-    say({"event": "ready", "left": left, "port": port, "forbidden": is_forbidden(name, attempt)})
+    forbidden = is_forbidden(name, attempt)
+    if folder is not None and not forbidden:
+        be_seen(folder, STARTING)
+    say({"event": "ready", "left": left, "port": port, "forbidden": forbidden})
+    if not forbidden:
+        time.sleep(START_SECONDS)
     send_exit(0)

@@ -1,8 +1,9 @@
 """Whether all nodes can meet at the master's address and port, and through which interface.
 
 master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port as
-the engine will, on all interfaces; every other node connects and shows the token. Peers close first, so that
-nothing of the exchange stays on the port.
+the engine will, on all interfaces; every other node connects and shows the token, and says so once it has its answer: a
+peer that was too busy to wait for that comes again, and must find the port open. Peers close first, so that nothing of
+the exchange stays on the port.
 """
 
 import errno
@@ -18,6 +19,7 @@ from fleet.node.facts.network import addresses
 from fleet.node.ports.listeners import describe, holders, parse_listeners
 
 RETRY_SECONDS, ATTEMPT_SECONDS = 0.05, 1.0
+GOT_IT = b"\n"
 REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 
@@ -95,14 +97,15 @@ def holder(port: int) -> "dict[str, Any] | None":
 
 
 def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
-    """One peer: its token and node rank in, our answer out; wait for it to close first."""
+    """One peer: its token and node rank in, our answer out, that it has it in; wait for it to close first."""
     with peer:
         peer.settimeout(2.0)
         try:
             said = peer.makefile("rb").readline(256).split()
             if len(said) == 2 and hmac.compare_digest(said[0], token):
-                arrived.add(int(said[1]))
                 peer.sendall(hmac.new(token, b"master", "sha256").hexdigest().encode() + b"\n")
+                if peer.recv(1) == GOT_IT:
+                    arrived.add(int(said[1]))
             peer.recv(1)
         except (OSError, ValueError):
             pass
@@ -149,8 +152,9 @@ def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "
             with socket.create_connection((master["address"], master["port"]), timeout=left) as link:
                 link.sendall(token + b" %d\n" % node_rank)
                 answer = link.makefile("rb").readline(256).strip()
-            if hmac.compare_digest(answer, hmac.new(token, b"master", "sha256").hexdigest().encode()):
-                return dict(facts, ok=True, error=None, hint=None)
+                if hmac.compare_digest(answer, hmac.new(token, b"master", "sha256").hexdigest().encode()):
+                    link.sendall(GOT_IT)
+                    return dict(facts, ok=True, error=None, hint=None)
             facts["error"] = "%s: something else answers there" % where
             facts["hint"] = "another program listens on that port, or the address is another machine's"
         except socket.timeout:

@@ -10,16 +10,14 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.processes import read_file, start_time
+from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
-from fleet.protocol.state import ATTEMPT, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home
 
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
-# head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed)
+# head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed),
+# "removed" (this folder)
 TOLD = 20  # of the processes that would not die
 NODE = os.uname()[1].replace("/", "_")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -187,9 +185,20 @@ def owners(folder: str) -> "list[dict[str, Any]]":
     return alive(read_json(os.path.join(folder, PID)))
 
 
-def restarts(folder: str) -> bool:
-    """Whether a head waits with another attempt."""
-    return bool(alive(read_json(os.path.join(folder, NEXT))))
+def standing(folder: str) -> "tuple[dict[str, Any], bool]":
+    """(status, whether somebody keeps the run). In this order: who is seen no more has had its last word; and where
+    that is missing, another attempt may have taken the place of the one that was looked at."""
+    kept = bool(owners(folder))
+    status = read_status(folder)
+    if not kept and status.get("state") not in FINAL:
+        kept = bool(owners(folder))
+    return status, kept
+
+
+def awaited(folder: str) -> "str | None":
+    """RESTARTING where a head waits with another attempt, STARTING where it begins one; None."""
+    record = read_json(os.path.join(folder, NEXT))
+    return record.get("state") if alive(record) else None
 
 
 def alive(record: "dict[str, Any]") -> "list[dict[str, Any]]":

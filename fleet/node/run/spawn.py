@@ -56,6 +56,8 @@ def start(rank: int, local_rank: int) -> int:
 
 
 def be_engine(first: int, count: int) -> int:
+    # a stop that comes amid their start is for all of them; a rank takes signals when it can
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     alive = {start(first + local_rank, local_rank) for local_rank in range(count)}
     code = 0
 
@@ -64,6 +66,7 @@ def be_engine(first: int, count: int) -> int:
             os.kill(pid, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while alive:
         # until it is reaped it can be signalled, and nobody else gets its pid
         pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]

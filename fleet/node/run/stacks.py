@@ -15,23 +15,18 @@ import signal
 import subprocess
 import time
 
-from fleet.node.base.errors import Refused, failed
+from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import environment, read_file, state_of
-from fleet.node.base.wire import send_exit, send_json, start, start_thread
+from fleet.node.base.types import TYPE_CHECKING, Any, stacks
+from fleet.node.base.wire import start_thread
 from fleet.node.run.rank import STACK_SIGNAL, stack_file
 from fleet.node.run.run_folder import run_folder
 from fleet.node.run.trainers import is_ours, trainers
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
-    from fleet.protocol.messages import stacks, values
-
     Threads = list[stacks.Thread]
 
-say: "Callable[[stacks.Stacks | values.Failed], None]" = send_json
-NATIVE_SECONDS, PYTHON_SECONDS, SIGNAL_SECONDS, QUIET_SECONDS = 10.0, 4.0, 2.0, 0.1
+NATIVE_SECONDS, PYTHON_SECONDS, SIGNAL_SECONDS = 10.0, 4.0, 5.0
 MAX_NAME, MAX_FRAMES, MAX_THREADS = 300, 150, 100
 STOPPED, UNINTERRUPTIBLE = "Tt", "D"
 _FRAME = re.compile(r'  File "?(.*?)"?, line (\d+|\?+) in (.*)')
@@ -120,21 +115,29 @@ def is_armed(pid: int, path: str) -> bool:
         return False
 
 
+def answering(pid: int) -> "set[str]":
+    """Its threads in which the signal is blocked: the kernel does that to one for as long as it handles it."""
+    found = set()
+    for tid in os.listdir("/proc/%d/task" % pid):
+        mask = re.search(rb"^SigBlk:\s*([0-9a-f]+)", read_file("/proc/%d/task/%s/status" % (pid, tid)), re.M)
+        if mask and int(mask.group(1), 16) >> (STACK_SIGNAL - 1) & 1:
+            found.add(tid)
+    return found
+
+
 def by_faulthandler(pid: int, path: str) -> "Threads":
     """Of the main thread. Refused where it is not armed, or does not answer."""
     if not is_armed(pid, path):
         raise Refused("fleet has not armed it (started by an older fleet, python -I or -E, or no python)")
     if state_of(pid) in STOPPED + UNINTERRUPTIBLE:
         raise Refused("it answers no signal now")
-    begin = size = os.stat(path).st_size
+    begin, deaf = os.stat(path).st_size, answering(pid)
     os.kill(pid, STACK_SIGNAL)
-    asked = grown = time.monotonic()
-    while size == begin or time.monotonic() - grown < QUIET_SECONDS:
+    asked = time.monotonic()
+    while os.stat(path).st_size == begin or answering(pid) - deaf:
         if time.monotonic() - asked > SIGNAL_SECONDS:
             break
         time.sleep(0.01)
-        now = os.stat(path).st_size
-        size, grown = now, grown if now == size else time.monotonic()
     with open(path, "rb") as f:
         f.seek(begin)
         frames = parse(f.read().decode("utf-8", "replace"))
@@ -184,7 +187,7 @@ def stack_of(rank: int, pid: int, folder: str, native: bool) -> "stacks.RankStac
     return found
 
 
-def stacks_of(spec: "stacks.StacksSpec") -> "list[stacks.RankStack]":
+def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
     folder = run_folder(spec["run"])
     if folder is None:
         raise Refused("run %s is not known on this node" % spec["run"])
@@ -197,13 +200,8 @@ def stacks_of(spec: "stacks.StacksSpec") -> "list[stacks.RankStack]":
     ]
     for thread in threads:
         thread.join()
-    return sorted(found, key=lambda it: it["rank"])
+    return {"event": "stacks", "ranks": sorted(found, key=lambda it: it["rank"])}
 
 
 def main() -> None:
-    spec: stacks.StacksSpec = start()
-    try:
-        say({"event": "stacks", "ranks": stacks_of(spec)})
-    except (Refused, OSError, ValueError) as error:
-        say(failed(error))
-    send_exit(0)
+    answer(stacks_of)

@@ -9,45 +9,49 @@ comes late refuse). left: pids that would not die; stuck: what they do instead, 
 import os
 import signal
 import time
+from contextlib import suppress
 
-from fleet.node.base.wire import send_exit, send_json, start
-from fleet.node.run.ending import Ending, bury, descendants, send_signal
+from fleet.node.base.errors import answer
+from fleet.node.base.processes import send_signal
+from fleet.node.base.types import run
+from fleet.node.run.ending import Ending, bury, descendants
 from fleet.node.run.run_folder import (
     NODE,
     TOLD,
     attempt_of,
+    awaited,
+    is_forbidden,
     owners,
     read_json,
     read_status,
     request_stop,
     run_folder,
     runs_root,
+    standing,
     stuck,
     tombstone,
+    write_final,
 )
 from fleet.protocol.state import FINAL, SPEC
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
-
-    from fleet.protocol.messages import run, values
-
-say: "Callable[[run.Stopped | values.Failed], None]" = send_json
-MARGIN = 5.0
+MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: for a supervisor to hear of it, and for one that ends the run
 OLD_SECONDS = 86400
 
 
 def forbid(run: str, attempt: "int | None") -> None:
-    """Leave the tombstone, and clear away those of yesterday."""
+    """Leave the tombstone, whole from the first, where none forbids as much; clear away those of yesterday."""
     root = runs_root()
     os.makedirs(root, 0o700, exist_ok=True)
-    with open(tombstone(run), "w") as f:
-        f.write("" if attempt is None else str(attempt))
+    if attempt is None or not is_forbidden(run, attempt):
+        new = os.path.join(root, ".%s.%d" % (os.path.basename(tombstone(run)), os.getpid()))
+        with open(new, "w") as f:
+            f.write("" if attempt is None else str(attempt))
+        os.rename(new, tombstone(run))
     for name in os.listdir(root):
         path = os.path.join(root, name)
-        if name.endswith("@%s.stop" % NODE) and time.time() - os.stat(path).st_mtime > OLD_SECONDS:
-            os.unlink(path)
+        with suppress(FileNotFoundError):  # others clear away, too
+            if name.endswith("@%s.stop" % NODE) and time.time() - os.stat(path).st_mtime > OLD_SECONDS:
+                os.unlink(path)
 
 
 def may_start_again(folder: str) -> bool:
@@ -59,12 +63,13 @@ def ask(folder: str, grace: float, reason: str) -> bool:
     """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
     request_stop(folder, grace, reason)
     # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
-    deadline = time.monotonic() + grace + MARGIN
-    while time.monotonic() < deadline:
-        if read_status(folder).get("state") in FINAL:
-            return True
-        if not owners(folder):
-            return read_status(folder).get("state") in FINAL
+    began, margin = time.monotonic(), MARGIN
+    while time.monotonic() < began + grace + margin:
+        status, kept = standing(folder)
+        if status.get("state") in FINAL or not kept:
+            return status.get("state") in FINAL
+        if status.get("state") == "stopping":
+            margin = ENDING_MARGIN  # it waits for those that are slow to die, as whoever took its place would
         time.sleep(0.02)
     return False
 
@@ -81,11 +86,14 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
         folder = run_folder(run)
         if folder is None:
             return Ending(run, grace).finish(), "unknown"
-        os.unlink(tombstone(run))
+        with suppress(FileNotFoundError):
+            os.unlink(tombstone(run))
     if attempt is not None and attempt < attempt_of(read_json(os.path.join(folder, SPEC))):
         return [], "gone"
     if attempt is None and may_start_again(folder):
         forbid(run, None)
+        if awaited(folder):
+            write_final(folder, dict(read_status(folder), stopped=reason))
     if read_status(folder).get("state") in FINAL:
         # of an attempt what its end has left, not what another begins just now
         left = read_status(folder).get("left") if attempt is not None else True
@@ -102,22 +110,13 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
     return status["left"], "running"
 
 
-def answer() -> int:
-    spec = start()
-    try:
-        left, was = stop(spec)
-    except ValueError as error:
-        say({"event": "failed", "message": str(error), "hint": None})
-        return 1
+def stopped(spec: "run.StopSpec") -> "run.Stopped":
+    left, was = stop(spec)
     said: run.Stopped = {"event": "stopped", "left": left, "was": was}
     if left:
         said["stuck"] = list(map(stuck, left[:TOLD]))
-    say(said)
-    return 0
+    return said
 
 
 def main() -> None:
-    try:
-        send_exit(answer())
-    except OSError:
-        pass
+    answer(stopped)

@@ -14,21 +14,22 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 """
 
 import os
-import shutil
 import signal
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.files import remove_tree
+from fleet.node.base.processes import send_signal, start_time
+from fleet.node.base.types import run
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.ending import bury
 from fleet.node.run.engine import (
-    KEPT_RUNS,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
     Beginning,
+    Forbidden,
     fill_folder,
     prctl,
-    prune_runs,
     publish_folder,
     start_engine,
     temporary_folder,
@@ -49,10 +50,6 @@ from fleet.node.run.run_folder import (
 from fleet.node.run.supervisor import Signals, Supervisor
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.state import FINAL, NODE_LOG, PID
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fleet.protocol.messages import run
 
 MOST_TOLD = 20  # of other runs: one write of the answer
 
@@ -89,11 +86,13 @@ def supervise(
         beginning = Beginning(spec, folder)
         engine = start_engine(spec, folder)
     except (Refused, OSError, ValueError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
         why = error if isinstance(error, Refused) else Refused("cannot start the run: %s" % error)
         if folder is not None:
             write_final(folder, final_status("stopped", why.message, []))
-        said = {"event": "neighbours", "runs": why.runs[:MOST_TOLD]} if isinstance(why, Occupied) else failed(why)
+        said = dict(failed(why), forbidden=isinstance(why, Forbidden))
+        if isinstance(why, Occupied):
+            said = {"event": "neighbours", "runs": why.runs[:MOST_TOLD]}
         os.write(writer, json.dumps(said).encode())
         return
     supervisor = Supervisor(
@@ -123,15 +122,18 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
             status = 0
         finally:
             os._exit(status)
+    born = start_time(child) or 0
     os.close(writer)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda got, _frame: os.kill(child, got))
+    for signum in (signal.SIGTERM, signal.SIGINT):  # until this process ends: by then another one may have its number
+        signal.signal(signum, lambda got, _frame: send_signal(child, born, got))
     _pid, status = os.waitpid(child, 0)
     folder = run_folder(spec["run"])
     ours = status != 0 and folder and read_json(os.path.join(folder, PID)).get("pid") == child
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
         bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
+    from fleet.node.run.prune import KEPT_RUNS, prune_runs  # not before a run is over
+
     try:
         prune_runs(KEPT_RUNS - 1)  # beside this one
     except OSError:
@@ -145,7 +147,7 @@ def answer() -> None:
     try:
         fill_folder(temporary, spec)
     except (OSError, ValueError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
         where = "cannot create the run's folder in %s: %s" % (runs_root(), error)
         send_json(failed(Refused(where, "is the home folder there writable, its disk full?")))
         return
@@ -155,6 +157,7 @@ def answer() -> None:
             guard(spec, temporary, writer)
         finally:
             os._exit(0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who follows the run from here on waits for no guardian
     os.close(writer)
     start_heartbeat()
     # one message, not up to end of file: an engine that hangs on its way into a dead mount holds the other end

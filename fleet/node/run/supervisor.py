@@ -6,6 +6,7 @@ import signal
 import time
 
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import run
 from fleet.node.run.ending import LEFTOVER_GRACE, Ending, descendants
 from fleet.node.run.engine import (
     Beginning,
@@ -24,10 +25,6 @@ from fleet.node.run.run_folder import (
 )
 from fleet.node.run.times import Times
 from fleet.protocol.state import LEASE, OVER, STATUS, STOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fleet.protocol.messages import run
 
 TICK, ENDING_TICK = 0.05, 0.02
 

@@ -1,14 +1,21 @@
-"""When the logs of a run grew: marks of their sizes, once a second at most, for who asks for what was written since."""
+"""When the logs of a run grew: marks of their sizes, once a second at most; as a program, where in its logs begins what
+was written in the last seconds, give or take one.
+
+spec: {"run", "ago": seconds}. Answers J {"event": "since", "offsets": {name: bytes}}; a log that is missing was written
+since as a whole. Or J {"event": "failed", "message", "hint"}.
+"""
 
 import os
 import re
 import time
 
 from fleet.node.base import json
+from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import read_file
+from fleet.node.base.types import TYPE_CHECKING, run
+from fleet.node.run.run_folder import run_folder
 from fleet.protocol.state import LOG_NAME, TIMES
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     Mark = tuple[float, dict[str, int]]
 
@@ -71,3 +78,14 @@ def sizes_at(folder: str, when: float) -> "dict[str, int]":
         except (ValueError, TypeError):
             pass  # cut short by a full disk
     return sizes
+
+
+def since(spec: "run.SinceSpec") -> "run.Since":
+    folder = run_folder(spec["run"])
+    if folder is None:
+        raise Refused("run %s is not known on this node" % spec["run"])
+    return {"event": "since", "offsets": sizes_at(folder, time.time() - spec["ago"])}
+
+
+def main() -> None:
+    answer(since)

@@ -3,8 +3,7 @@
 import os
 import re
 
-from fleet.node.base.processes import environment, pids, read_file, stat_of
-from fleet.node.base.types import Iterable
+from fleet.node.base.processes import below, environment, read_file
 from fleet.node.run.marks import marked
 from fleet.node.run.run_folder import RANK_WRAPPER
 
@@ -16,16 +15,6 @@ def is_ours(pid: int) -> bool:
     """Whether it runs as this program does: what another user's process says is not to be acted upon."""
     found = re.search(rb"^Uid:\s*(\d+)\s+(\d+)", read_file("/proc/%d/status" % pid), re.M)
     return found is not None and {int(uid) for uid in found.groups()} == {os.geteuid()}
-
-
-def children() -> "dict[int, list[int]]":
-    """Of every process here."""
-    found: dict[int, list[int]] = {}
-    for pid in pids():
-        stat = stat_of(pid)
-        if stat:
-            found.setdefault(int(stat[1]), []).append(pid)
-    return found
 
 
 def is_python(pid: int) -> bool:
@@ -45,34 +34,28 @@ def rank_of(env: "dict[bytes, bytes]") -> "int | None":
         return None
 
 
-def below(roots: "Iterable[int]", tree: "dict[int, list[int]]") -> "list[int]":
-    """The processes under these, the nearest first."""
-    found = [child for root in roots for child in tree.get(root, ())]
-    return found + below(found, tree) if found else []
-
-
 def trainers(run: str) -> "dict[int, int]":
     """{rank: pid}. Of a rank that is a script of some shell: the ranks that an engine started below it, else the first
     python."""
-    tree, found = children(), {}
+    found: dict[int, int] = {}
     for wrapper in marked(run):
         if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
             continue
-        for pid in tree.get(wrapper, ()):
+        for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
             env = environment(pid)
             rank = rank_of(env)
             if rank is None:  # it has written its title over its environment
                 rank = rank_of(environment(wrapper))
-            found.update(_inner(pid, env, tree) or {rank: pid} if rank is not None else {})
+            found.update(_inner(pid, env) or {rank: pid} if rank is not None else {})
     return found
 
 
-def _inner(pid: int, env: "dict[bytes, bytes]", tree: "dict[int, list[int]]") -> "dict[int, int]":
+def _inner(pid: int, env: "dict[bytes, bytes]") -> "dict[int, int]":
     if is_python(pid):
         return {}
     found: dict[int, int] = {}
     first = None
-    for inner in below([pid], tree):
+    for inner in below([pid]):
         if is_python(inner):
             own = environment(inner)
             rank = rank_of(own)

@@ -20,7 +20,8 @@ from fleet.ops import wheels
 from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
-from fleet.ops.plans import Line
+from fleet.ops.plans import Line, OnHosts
+from fleet.protocol.state import OF_THE_HEAD
 from fleet.runtime import Runtime
 
 OP = re.compile(r"[a-z][a-z0-9_]*")
@@ -46,21 +47,16 @@ class BuildOptions:
 
 
 @dataclass(frozen=True)
-class BuildPlan:
+class BuildPlan(OnHosts):
     """inventory: the hosts that it is for. tree: the source on the head, None: deepspeed's sdist of `version`. host:
     who builds. arch: () means auto."""
 
-    inventory: Inventory
     options: BuildOptions
     name: str
     tree: Path | None
     version: str | None
     host: Host
     arch: tuple[str, ...]
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     @property
     def deepspeed(self) -> bool:
@@ -199,7 +195,7 @@ def _own_folder(builds: Path) -> Path:
     try:
         builds.mkdir(0o700, parents=True, exist_ok=True)
         if not (builds / ".gitignore").exists():
-            (builds / ".gitignore").write_text("*\n")
+            (builds / ".gitignore").write_text(OF_THE_HEAD)
     except OSError as error:
         raise UsageError(
             f"cannot write to {builds}: {error.strerror}", hint="choose a folder with --builds-dir"

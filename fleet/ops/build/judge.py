@@ -7,8 +7,7 @@ from typing import Any
 
 from fleet.errors import PreflightError, UsageError
 from fleet.inventory.nodeset import fold
-from fleet.rules.compilers import another_gcc, gcc_bounds, numbers
-from fleet.rules.gpus import ARCH, FIRST_CUDA, LAST_CUDA, capability
+from fleet.rules.compilers import ARCH, FIRST_CUDA, LAST_CUDA, another_gcc, capability, gcc_bounds, numbers
 
 Facts = Mapping[str, Any]
 Wrong = Iterator[tuple[str, str]]  # what is wrong, and what mends it

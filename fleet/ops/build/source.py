@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -12,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
-from fleet.ops.turn import cache
-from fleet.ops.wheels.cache import fresh
-from fleet.ops.wheels.collect import pip_command, run_pip
+from fleet.ops.cache import cache, fresh, turn
+from fleet.ops.wheels.requirements import pip_command, run_pip
 from fleet.runtime import Runtime
 
 DEEPSPEED = "0.19.8"
@@ -40,9 +38,14 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
     if not VERSION.fullmatch(version):
         raise UsageError(f"--version: '{version}' is no version", hint=f"write {DEEPSPEED}, for instance")
     folder = cache() / "sources" / f"deepspeed-{version}"
-    if (folder / "setup.py").is_file():
-        return folder
-    with fresh(folder.with_name(f".{folder.name}.{os.getpid()}")) as work:
+    with turn(folder.name, "another download of this source", runtime):
+        if not (folder / "setup.py").is_file():
+            _download(version, folder, runtime)
+    return folder
+
+
+def _download(version: str, folder: Path, runtime: Runtime) -> None:
+    with fresh(folder.with_name(f".{folder.name}.new")) as work:
         # pip asks an sdist for its metadata, which runs its setup.py: nothing is to be compiled for that. Without
         # isolation it needs no second download for it; where setuptools is missing here, it must isolate.
         pip = pip_command()
@@ -65,7 +68,7 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
             raise HostFailed(f"pip left no source of deepspeed {version}", kind="collect", hint=GIVE_TREE)
         inner = unpack(sdist, work / "tree")
         shutil.rmtree(folder, ignore_errors=True)
-        return inner.rename(folder)
+        inner.rename(folder)
 
 
 def unpack(sdist: Path, to: Path) -> Path:

@@ -15,10 +15,12 @@ from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice, Progress
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.cache import turn
 from fleet.ops.get.receive import Received, listing
-from fleet.ops.plans import Line
-from fleet.ops.runs.find import choose, find, is_part_of_name, meant_first, missing
-from fleet.ops.turn import turn
+from fleet.ops.launch.folder import LATEST
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.runs.find import find, meant_first, missing
+from fleet.ops.runs.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
 from fleet.rules.units import size_text
 from fleet.runtime import Runtime
@@ -28,17 +30,12 @@ STAGE = ".fleet-get"
 
 
 @dataclass(frozen=True)
-class GetPlan:
+class GetPlan(OnHosts):
     """what: a path on the nodes, relative to a host's workdir; or a run: what was written in its folder since its
     start. to: a folder of this machine."""
 
-    inventory: Inventory
     what: str
     to: Path
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     @property
     def is_path(self) -> bool:
@@ -54,7 +51,7 @@ class GetPlan:
 def plan(inventory: Inventory, what: str, to: Path) -> GetPlan:
     """Pure. UsageError."""
     if not what or "\0" in what:
-        raise UsageError("nothing is named", hint="fleet get checkpoints, or fleet get latest")
+        raise UsageError("nothing is named", hint="fleet get checkpoints; or fleet get latest")
     return GetPlan(inventory, what, to)
 
 
@@ -73,6 +70,11 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     looked = on_each(hosts, runtime, look, what="listing")
     have = [result for result in looked if result.ok and result.data["found"]]
     if not have and all(result.ok for result in looked):
+        if any(spec["since"] is not None for spec in specs.values()):
+            wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
+            raise UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
+        if plan.what == LATEST:
+            raise UsageError("there is no run yet", hint="'fleet launch' starts one; a path: fleet get ./latest")
         raise UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
     where = _places(plan, {result.host: result.data["path"] for result in have})
     name = f"get-{hashlib.sha256(os.fsencode(plan.to.absolute())).hexdigest()[:16]}"
@@ -114,6 +116,9 @@ def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[R
         try:
             run = known[choose(plan.what, list(known))]
         except UsageError:
+            alike = [run_id for run_id in known if run_id.startswith(plan.what)]
+            if alike and not any(is_part_of_name(plan.what, run_id) for run_id in alike):
+                raise  # which it is of several
             run = None
         if run is not None and not is_part_of_name(plan.what, run.run_id):
             runtime.emit(Notice("info", f"{plan.what} is run {run.run_id}"))

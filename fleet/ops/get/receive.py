@@ -72,7 +72,8 @@ class Received:
                 if not bad:
                     return self._place(entries)
         except OSError as error:
-            raise HostFailed(f"{error.filename or self.target}: {error.strerror}", host=self.host) from error
+            what = f"{error.filename or self.target}: {error.strerror}"
+            raise HostFailed(what, host=self.host, hint="once that is mended, get it again: it goes on") from error
         raise HostFailed(
             f"{sorted(bad)[0]} changed while it was read, {PASSES} times",
             host=self.host,

@@ -24,31 +24,26 @@ from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.init import ask, choose
 from fleet.ops.init.choose import proposed
 from fleet.ops.init.sources import Given, find
-from fleet.ops.plans import Line
+from fleet.ops.plans import Line, OnHosts
 from fleet.ops.setup_ssh import SetupRuntime, files
 from fleet.transport.base import ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
 
 
 @dataclass(frozen=True)
-class InitPlan:
+class InitPlan(OnHosts):
     """path: the inventory to write. old: what it holds now. inventory: the hosts to ask, `new` those that are not in
     there yet. folder: the head's current one, which needs no workdir where the hosts have it, too. python: that of the
     head's environment, which may be theirs."""
 
     path: Path
     old: str | None
-    inventory: Inventory
     new: frozenset[str]
     notes: tuple[str, ...] = ()
     folder: str = "/"
     python: str = "python3"
     connect_timeout: float = 10.0
     tofu: bool = False
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -93,7 +88,7 @@ def plan(
         added = _added(given.inventory, there, read_defaults(old, str(path)))
         inventory, new = replace(there, hosts=(*there.hosts, *added)), frozenset(host.name for host in added)
     inventory = select(inventory, hosts, exclude)
-    return InitPlan(path, old, inventory, new & {*inventory.names}, given.notes, folder, python, connect_timeout, tofu)
+    return InitPlan(inventory, path, old, new & {*inventory.names}, given.notes, folder, python, connect_timeout, tofu)
 
 
 def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:

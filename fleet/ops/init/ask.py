@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,13 @@ from fleet.model import Host, Inventory, Result
 from fleet.ops import check, setup_ssh
 from fleet.ops.facts import ask
 from fleet.ops.init.choose import Address
-from fleet.ops.setup_ssh import SetupOptions, SetupPlan, SetupRuntime
-from fleet.ops.setup_ssh.enrol import enrol
-from fleet.ops.setup_ssh.planning import HostPlan
+from fleet.ops.setup_ssh import SetupOptions, SetupRuntime
+from fleet.ops.setup_ssh.enrol import settle
 from fleet.protocol.messages.facts import Facts, Reached
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
-from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
-
-
-class _Pins:
-    """Keeps the host keys that are accepted, for the inventory."""
-
-    def __init__(self, plan: SetupPlan) -> None:
-        self.plan = plan
-        self.keys: dict[str, str] = {}
-
-    def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None:
-        self.keys.update((plan.name, key.fingerprint) for plan, key in wanted)
 
 
 def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inventory, dict[str, Result]]:
@@ -50,13 +37,14 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
     clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
     setup = setup_ssh.plan(clear, clear, SetupOptions(mesh=False, tofu=tofu), Path.home())
     for level in setup.levels:
-        pins = _Pins(setup)
         transport = SshTransport(runtime.transport.options, hosts=(*inventory.hosts, *inventory.unselected))
         try:
-            failures.update(enrol([each for each in level if not each.gateway], pins, transport, runtime)[1])
+            settled = settle([each for each in level if not each.gateway], setup.options, transport, runtime)
         finally:
             transport.close()
-        pinned = (replace(host, host_key=host.host_key or pins.keys.get(host.name)) for host in inventory.hosts)
+        failures.update(settled.failures)
+        keys = {plan.name: key.fingerprint for plan, key in settled.accepted}
+        pinned = (replace(host, host_key=host.host_key or keys.get(host.name)) for host in inventory.hosts)
         inventory = replace(inventory, hosts=tuple(pinned))
     return inventory, failures
 

@@ -12,10 +12,9 @@ from fleet.each import as_one
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Host, Report
-from fleet.ops.launch.attempts import Course, follow_run
 from fleet.ops.launch.findings import beside, refuse
 from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_least, parse_nnodes, parse_nproc, read_env
+from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
 from fleet.ops.launch.spares import preflight_all, record_left_out, with_enough
@@ -29,7 +28,6 @@ __all__ = [
     "LaunchOptions",
     "Plan",
     "new_run_id",
-    "parse_least",
     "parse_nnodes",
     "parse_nproc",
     "plan",
@@ -64,20 +62,22 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 def _run(draft: Plan, runtime: Runtime) -> Report:
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.options.runs_dir
-    inventory = draft.inventory
+    inventory, name = draft.inventory, draft.job.name
+    if name and not run_id.startswith(f"{name}-"):
+        text = f"the run's name is {run_id.rsplit('-', 3)[0]}, not {name!r}"
+        runtime.emit(Notice("warning", text, hint="a name has 48 characters at most, of A-Z a-z 0-9 . _ -"))
     out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     if draft.options.sync:
-        with step(runtime, "sync", hosts):
+        with step(runtime, "sync", hosts, out):
             draft, _, unsynced = with_enough(draft, runtime, lambda plan: sync_code(plan, runtime))
             out.update(unsynced)
     sessions, folder, origin = Sessions(runtime), None, None
     try:
-        with step(runtime, "preflight", hosts):
+        with step(runtime, "preflight", hosts, out):
             plan, unfit = preflight_all(draft, sessions)
             out.update(unfit)
         folder = RunFolder.create(runs_dir, run_id)
-        folder.be_latest()
         folder.event("version", **first_event())
         for name, why in out.items():
             record_left_out(folder, name, why)
@@ -87,13 +87,22 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
             Notice(
                 "info",
                 f"ranks meet at {plan.world.master}",
-                data=folder.event("plan", **plan.describe()),
+                data=folder.event("plan", **plan.told()),
             )
         )
-        with step(runtime, "start", hosts):
-            started = start_all(plan, record, sessions)
-        for host, answer in started.items():
-            folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"])
+        try:
+            with step(runtime, "start", len(plan.hosts)):
+                started = start_all(plan, record, sessions)
+        except FleetError as error:
+            from fleet.ops.launch.attempts import begin_with_spares
+
+            sessions.close()
+            plan, record, waiting = begin_with_spares(plan, record, error, folder, runtime)
+        else:
+            for host, answer in started.items():
+                folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"])
+            waiting = sessions.take_all(host.name for host in plan.hosts)
+        folder.be_latest()
         logs = runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
         runtime.emit(
@@ -105,10 +114,12 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
                 ),
             )
         )
+        from fleet.ops.launch.attempts import follow_run  # long, and ranks begin meanwhile
+        from fleet.ops.launch.course import Course
+
         if plan.options.detach:
             runtime.detach.set()
-        mine = {host.name: sessions.take(host) for host in plan.hosts}
-        return follow_run(record, folder, mine, runtime, Course(plan))
+        return follow_run(record, folder, waiting, runtime, Course(plan))
     finally:
         sessions.close()
         if origin is not None:

@@ -1,16 +1,14 @@
-"""A run as a row of attempts: after a failure the whole gang is started again, as often as --max-restarts says; after
-the loss of a node with a spare in its place, as long as there are spares.
-
-An attempt is a start like the first, with a port and so a store of its own; the run keeps its id. What it takes
-(`Course`) is known to the process that planned the run, or to the keeper that it left behind.
+"""Follows a run to its end, attempt by attempt: where a failure need not be the end (course.py), its nodes are asked
+whether nothing is left of the last attempt, and started again, by the code that started them first. The run keeps
+its id.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from typing import Any
 
 from fleet.each import as_one
@@ -18,77 +16,27 @@ from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed,
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
+from fleet.ops.launch.course import Course, Ended
 from fleet.ops.launch.folder import RunFolder, read_object
-from fleet.ops.launch.gang import INTERRUPTED
+from fleet.ops.launch.gang import INTERRUPTED, STOPPED_BY
 from fleet.ops.launch.keeper import send_keeper
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.origin import RUN
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import preflight
-from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.spares import Failed, go_on, lost_hosts, record_left_out
-from fleet.ops.launch.start import START_SECONDS, Sessions, start_all, step, stop_all
-from fleet.ops.launch.summary import left_alone
+from fleet.ops.launch.record import RunRecord, whoami
+from fleet.ops.launch.spares import go_on, record_left_out
+from fleet.ops.launch.start import START_SECONDS, Sessions, part_of, start_all, step, stop_all
+from fleet.ops.launch.summary import left_alone, not_started
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Session
-from fleet.transport.program import call
+from fleet.transport.base import Cancel
+from fleet.transport.program import Program, first_word, read_all
 
-PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
-LONG_SECONDS = 60.0  # who failed after that long was no quick failure
 READY_SECONDS, RETRY_SECONDS = 30.0, 0.5
+CONNECT_SECONDS = 10.0  # after the pause, in which a host may be reached: one refusal of a busy one is not the end
 BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
-
-
-def pause_before(attempt: int) -> float:
-    """Seconds of waiting, where those before it were quick to fail."""
-    return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, attempt - 1)))
-
-
-@dataclass(frozen=True)
-class Course:
-    """What starting a run again takes. plan: of the attempt under way. restarts: failures so far. quick: those in a row
-    that came soon after a start. lost: the hosts that others replace for this attempt."""
-
-    plan: Plan
-    restarts: int = 0
-    quick: int = 0
-    lost: Failed = field(default_factory=dict)
-
-    def after(self, report: Report, lasted: float) -> Course | None:
-        """What is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
-        failure, lost = report.data["first_failure"], lost_hosts(report)
-        if failure is None or failure["what"] == "link" or self.plan.world.least:  # an elastic engine restarts
-            return None
-        quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
-        plan = replace(self.plan, attempt=self.plan.attempt + 1)
-        if 0 < len(lost) <= len(plan.spares):
-            return Course(plan.without(lost), self.restarts, quick, lost)
-        return Course(plan, self.restarts + 1, quick) if self.restarts < self.most else None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether a failure need not be the end."""
-        return self.plan.world.least > 0 or self.restarts < self.most or bool(self.plan.spares)
-
-    @property
-    def most(self) -> int:
-        """Restarts."""
-        return self.plan.job.max_restarts
-
-    @property
-    def pause(self) -> float:
-        """Seconds before the attempt begins: a script that fails at once is not started again and again at once."""
-        return pause_before(self.quick)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """An attempt that another one is to follow. told: what was said of that."""
-
-    report: Report
-    told: dict[str, Any]
 
 
 class Left(Interrupted):
@@ -98,19 +46,20 @@ class Left(Interrupted):
 def follow_run(
     record: RunRecord,
     folder: RunFolder,
-    sessions: Mapping[str, Session],
+    waiting: Mapping[str, Program],
     runtime: Runtime,
     course: Course | None = None,
     run: Run | None = None,
     ended: Ended | None = None,
 ) -> Report:
-    """To the end of the run, attempt by attempt; writes summary.json. run: of the attempt under way, where it was made
-    already. ended: that one is over, and `course` is what follows."""
+    """To the end of the run, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
+    the attempt under way, where it was made already. ended: that one is over, and `course` is what follows."""
+    read_all()
     restarts: list[dict[str, Any]] = list(read_object(folder.path / RUN).get("restarts", []))  # others' before us
     while True:
         if ended is None:
             began = time.monotonic()
-            run = run or Run(record, folder, sessions, runtime, course.plan if course else None)
+            run = run or Run(record, folder, waiting, runtime, course.plan if course else None)
             report = run.follow()
             if report.data.get("detached"):
                 course = course and replace(course, plan=run.plan or course.plan)
@@ -126,7 +75,7 @@ def follow_run(
             ended = Ended(report, told)
         assert course is not None
         try:
-            plan, record, sessions = begin(course, record, folder, runtime)
+            plan, record, waiting = begin(course, record, folder, runtime)
         except Left:
             return _leave(record, folder, runtime, course, ended)
         except FleetError as error:
@@ -135,7 +84,7 @@ def follow_run(
         restarts.append(ended.told)
         ended = None
         with suppress(FleetError):  # on a full disk; the events tell it, too
-            folder.write_json(RUN, {**read_object(folder.path / RUN), "restarts": restarts})
+            folder.amend(RUN, restarts=restarts)
 
 
 def _leave(
@@ -200,10 +149,30 @@ def _not_again(error: FleetError, report: Report, folder: RunFolder, runtime: Ru
     return report
 
 
+def begin_with_spares(
+    plan: Plan, record: RunRecord, error: FleetError, folder: RunFolder, runtime: Runtime
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    """As begin(), for a run of which no attempt has begun: some hosts did not start, as `error` says, and all were
+    stopped again. FleetError, with the run's summary written, where there are not spares enough."""
+    try:
+        if not plan.spares:
+            raise error
+        plan, failed = go_on(plan, error)
+        for name, why in failed.items():
+            runtime.emit(record_left_out(folder, name, why))
+        # who asks to leave it is heard once it runs
+        return begin(
+            Course(replace(plan, attempt=record.attempt + 1)), record, folder, replace(runtime, detach=Cancel())
+        )
+    except FleetError as final:
+        conclude(not_started(final, record), record, [], folder, runtime)
+        raise
+
+
 def begin(
     course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
-) -> tuple[Plan, RunRecord, Mapping[str, Session]]:
-    """Start the attempt: its plan and record, and a connection to each node. Spares take the place of hosts where it
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
+    """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
     cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
@@ -221,14 +190,15 @@ def begin(
 
 def _begin(
     plan: Plan, last: RunRecord, folder: RunFolder, sessions: Sessions, until: float
-) -> tuple[Plan, RunRecord, Mapping[str, Session]]:
+) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     runtime = sessions.runtime
-    plan = check(plan, sessions, until)
-    with step(runtime, "restart", len(plan.hosts)):
-        if plan.hosts != last.hosts:
-            plan = preflight(plan, sessions)
-        record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
-        started = start_all(plan, record, sessions)
+    with ExitStack() as waiting:
+        plan = check(plan, last, sessions, until, waiting)
+        with step(runtime, "restart", len(plan.hosts)):
+            if plan.hosts != last.hosts:
+                plan = preflight(plan, sessions)
+            record = replace(plan.record(last.started), lease=last.lease, owner=last.owner)
+            started = start_all(plan, record, sessions)
     try:
         folder.begin(record.attempt)
     except FleetError:
@@ -236,8 +206,9 @@ def _begin(
         raise
     for host, answer in started.items():
         folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
-    where = f"logs of the last one are in {folder.aside(last.attempt)}"
-    text = f"attempt {record.attempt}: ranks meet at {record.master}; {where}"
+    before = folder.aside(last.attempt)
+    where = f"; logs of the last one are in {before}" if before.is_dir() else ""
+    text = f"attempt {record.attempt}: ranks meet at {record.master}{where}"
     notice = folder.notice(
         "info",
         text,
@@ -252,9 +223,10 @@ def _begin(
     return plan, record, sessions.take_all(host.name for host in plan.hosts)
 
 
-def check(plan: Plan, sessions: Sessions, until: float) -> Plan:
+def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
     """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
-    by time.monotonic(), nodes wait, and know of the run. Left, Interrupted: as soon as it is asked for."""
+    by time.monotonic(), nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: as soon as it is
+    asked for."""
     runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
     hurry = Cancel()
     for latch in (runtime.cancel, runtime.detach):
@@ -267,13 +239,15 @@ def check(plan: Plan, sessions: Sessions, until: float) -> Plan:
             "attempt": plan.attempt,
             "ports": ports if host.name == first else [],
             "pause": pause,
+            "part": part_of(plan.node(host.name), last),
         }
         timeout = pause + READY_SECONDS + START_SECONDS
         try:
-            answer = call(sessions.get(host), "run.ready", spec, Ready, timeout=timeout, cancel=hurry)
+            program = waiting.enter_context(Program(sessions.get(host), "run.ready", spec))
+            answer = first_word(program, Ready, timeout=timeout, cancel=hurry)
         except ConnectError:
             sessions.drop(host)
-            if time.monotonic() >= until or hurry.wait(min(RETRY_SECONDS, pause)):
+            if time.monotonic() >= until + CONNECT_SECONDS or hurry.wait(RETRY_SECONDS):
                 raise
             return ask(host)
         if answer["forbidden"]:
@@ -286,6 +260,7 @@ def check(plan: Plan, sessions: Sessions, until: float) -> Plan:
     if any(answer["forbidden"] for answer in answers.values()):
         raise Interrupted(STOPPED_MEANWHILE)
     if runtime.cancel.is_set():
+        stop_all(plan, sessions, 0.0, STOPPED_BY + whoami(), for_good=True)
         raise Interrupted(BETWEEN)
     if runtime.detach.is_set():
         raise Left("left between two attempts")

@@ -22,10 +22,10 @@ CONNECT_SECONDS = 5.0
 
 
 def begin(
-    name: str, record: RunRecord, hosts: Sequence[Host], transport: Transport, **more: Any
+    name: str, record: RunRecord, hosts: Sequence[Host], transport: Transport, lock: int | None = None, **more: Any
 ) -> subprocess.Popen[bytes] | None:
     """Start it detached; None when it cannot be started, or knows no such transport. Its stdout is a pipe, what else it
-    says is in NAME.log of the run's folder."""
+    says is in NAME.log of the run's folder. lock: of that folder, if it is to hold it, too."""
     if transport.name not in TRANSPORTS.names:
         return None
     spec = {
@@ -33,6 +33,7 @@ def begin(
         "hosts": [host_as_json(host) for host in hosts],
         "transport": transport.name,
         "gateways": [host_as_json(hop) for host in hosts for hop in transport.route(host)],
+        "lock": lock,
         **more,
     }
     try:
@@ -41,6 +42,7 @@ def begin(
                 [sys.executable, "-c", f"from fleet.ops.launch.{name} import main; main()"],
                 cwd="/",
                 start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

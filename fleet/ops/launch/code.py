@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-import subprocess
-import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from fleet.transport.local import finish
 
 SECONDS = 5.0  # for all of it
 STATUS_BYTES, DIFF_BYTES = 4 << 20, 4 << 20
@@ -54,7 +52,7 @@ def look(folder: str, seconds: float = SECONDS) -> tuple[Code, bytes]:
     code, until = Code(folder), time.monotonic() + seconds
     try:
         words = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", *_CHANGES)
-        code = _read(code, _git(folder, *words, until=until, limit=STATUS_BYTES))
+        code = _read(code, _git(folder, *words, until=until, most=STATUS_BYTES))
         if not code.dirty or code.commit is None:
             return code, b""
         changes = (
@@ -67,7 +65,7 @@ def look(folder: str, seconds: float = SECONDS) -> tuple[Code, bytes]:
             *_CHANGES,
             "HEAD",
         )
-        diff = _git(folder, *changes, until=until, limit=DIFF_BYTES)
+        diff = _git(folder, *changes, until=until, most=DIFF_BYTES)
     except NotTold as why:
         return replace(code, why=str(why)), b""
     return replace(code, sha256=hashlib.sha256(diff).hexdigest()), diff
@@ -86,45 +84,18 @@ def _read(code: Code, status: bytes) -> Code:
     )
 
 
-def _git(folder: str, *words: str, until: float, limit: int) -> bytes:
+def _git(folder: str, *words: str, until: float, most: int) -> bytes:
     """What it prints. NotTold."""
+    argv, seconds = [*GIT, "-C", folder, *words], max(0.0, until - time.monotonic())
     try:
-        process = subprocess.Popen(
-            [*GIT, *words],
-            cwd=folder,
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        status, said, complaint = finish(argv, b"", seconds, env={**os.environ, **ENVIRONMENT}, most=most)
     except OSError as error:
         raise NotTold(f"git: {error.strerror}") from None
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        _kill(process)
-
-    timer = threading.Timer(max(0.0, until - time.monotonic()), end)
-    timer.start()
-    with process:
-        assert process.stdout and process.stderr
-        said = process.stdout.read(limit + 1)
-        if len(said) > limit:
-            _kill(process)
-        complaint = process.stderr.read(4096).decode("utf-8", "replace").strip().partition("\n")[0]
-    timer.cancel()
-    if late.is_set():
+    if len(said) > most:
+        raise NotTold(f"git {words[0]} tells more than {most >> 20} MiB")
+    if status is None:
         raise NotTold(f"git {words[0]} took more than {SECONDS:.0f} s")
-    if len(said) > limit:
-        raise NotTold(f"git {words[0]} tells more than {limit >> 20} MiB")
-    if process.returncode:
-        raise NotTold(complaint.removeprefix("fatal: ") or f"git {words[0]} failed: {process.returncode}")
+    if status:
+        first = complaint.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise NotTold(first.removeprefix("fatal: ") or f"git {words[0]} failed: {status}")
     return said
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With the programs that it started, which would hold its output open."""
-    with suppress(OSError):  # it has ended by itself
-        os.killpg(process.pid, signal.SIGKILL)

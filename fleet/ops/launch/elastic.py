@@ -10,104 +10,30 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import silent
-from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.ops.facts import ask
-from fleet.ops.launch.findings import findings
+from fleet.ops.launch.elastic_gang import ElasticGang
+from fleet.ops.launch.findings import late_findings
 from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.follow import Follower, Heard
-from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.follow import Follower, Heard, pause_after
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import known_of, spec_for
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.start import START_SECONDS, STOP_SECONDS, supervise_spec
+from fleet.ops.launch.start import START, START_SECONDS, STOP_SECONDS, supervise_spec
 from fleet.protocol.messages import run
-from fleet.protocol.messages.values import Failed
-from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import call
+from fleet.transport.program import Program, call, first_word, last_word
 
-RETRY_SECONDS, REFUSED_SECONDS = 2.0, 10.0
+RETRY_SECONDS = 2.0
+NO_ENTRY = ("auth", "host-key", "unknown-host-key")
 HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
-
-BARRIER_SECONDS = 5.0  # at its exit that are worth a word
-EXIT_BARRIER_SECONDS = 300  # torch.distributed.elastic.agent.server: exit_barrier_timeout
-EXIT_BARRIER = "those that are started again meet without it; ranks that need each other should end together"
-
-
-class ElasticGang(Gang):
-    """least: nodes that must be left. away: hosts that went, and are not back. The first node is where ranks meet:
-    nothing goes on without it."""
-
-    def __init__(self, nodes: Mapping[str, int], least: int) -> None:
-        super().__init__(nodes, restarts=True)
-        self.least = least
-
-    def node_status(self, host: str, status: run.RunState) -> str | None:
-        reason = super().node_status(host, status)
-        node = self.nodes[host]
-        for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
-        if reason is None or for_good or reason.startswith(INTERRUPTED):
-            return reason
-        return self._without(host, reason)
-
-    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str | None:
-        reason = super().node_lost(host, heard, why)
-        return reason and self._without(host, reason)
-
-    def _without(self, host: str, reason: str) -> str | None:
-        if self.stopped_at is not None:
-            return reason
-        self.away.add(host)
-        left = len(self.nodes) - len(self.away)
-        if self.nodes[host].node_rank == 0:
-            self.needed = "; ranks meet there, so nothing goes on without it"
-        elif left < self.least:
-            self.needed = f"; {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.least}"
-        return reason + self.needed if self.needed else None
-
-    def back(self, host: str) -> None:
-        """It takes part again, as if it had just been started."""
-        self.away.discard(host)
-        self.absent.discard(host)
-        self.nodes[host] = NodeState(host, self.nodes[host].node_rank)
-
-    def done(self, ranks: Mapping[str, int], now: float) -> tuple[list[str], list[str]]:
-        """(hosts whose agents wait, the others' ranks having longer to go; these others). A host's agent waits at its
-        exit for all others, once each of its ranks has left with 0. ranks: how many a host has."""
-        waiting, others = [], []
-        for host in ranks.keys() - self.away:
-            node = self.nodes[host]
-            ends = sorted(node.ranks.values(), key=lambda end: end.time)[-ranks[host] :]
-            if len(ends) < ranks[host] or any(end.failed for end in ends):
-                others.append(host)
-            elif node.state not in FINAL and now - node.clock.on_head(ends[-1].time) > BARRIER_SECONDS:
-                waiting.append(host)
-        return (waiting, others) if others and self.stopped_at is None else ([], [])
-
-    def gone_at(self, host: str) -> float:
-        """When a host that is away went, on the head's clock."""
-        node = self.nodes[host]
-        return node.lost or node.began
-
-    def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
-        return super()._rank_failures(collateral) if self.stopped_at is not None else []
-
-    def _node_failures(self) -> list[Failure]:
-        found = super()._node_failures()
-        return found if self.stopped_at is not None else [each for each in found if each.host not in self.away]
-
-
-def gang_of(record: RunRecord) -> Gang:
-    nodes = {node.host.name: node.node_rank for node in record.nodes}
-    return ElasticGang(nodes, record.least) if record.least else Gang(nodes, record.restarts)
 
 
 class Elastic:
@@ -131,8 +57,6 @@ class Elastic:
         self.plan, self._planning = plan, threading.Lock()
         self._followers, self._say, self._post = followers, say, post
         self._away: dict[str, float] = {}  # since when its loss is known here
-        self._ranks = {node.host.name: node.local_world_size for node in record.nodes}
-        self._waiting: set[str] = set()  # hosts whose agents wait at their exit, as was told
         self._attempts = dict.fromkeys(gang.nodes, record.attempt)
         self._cancel = Cancel()
         self._threads: list[threading.Thread] = []
@@ -147,18 +71,6 @@ class Elastic:
             if now - since > HANG_SECONDS:
                 self._away[host] = inf
                 self._wake(host)
-        waiting, others = self._gang.done(self._ranks, time.time())
-        if set(waiting) > self._waiting:
-            self._waiting = set(waiting)
-            what = f"{fold(waiting)}: all ranks have ended with 0; torchrun waits there in its exit barrier for"
-            self._say(
-                "warning",
-                f"{what} {fold(others)}, {EXIT_BARRIER_SECONDS} s at most",
-                "advice",
-                hint=EXIT_BARRIER,
-                id="exit-barrier",
-                remedy=EXIT_BARRIER,
-            )
 
     def _went(self, host: str) -> None:
         gang = self._gang
@@ -185,39 +97,46 @@ class Elastic:
     # -- a host that is to come back, in a thread of its own -----------------------------------------------
     def _return(self, host: Host) -> None:
         self._followers[host.name].join()
-        pause = RETRY_SECONDS
-        while not self._cancel.wait(pause):
+        began, said = time.monotonic(), ""
+        while not self._cancel.wait(pause_after(time.monotonic() - began, RETRY_SECONDS)):
+            session = None
             try:
                 session = self._runtime.transport.connect(host, self._cancel)
-            except FleetError:
-                continue
-            try:
-                self._start(host, session)
-                self._post(Heard(host.name, "back", session, time.time()))
-                return
-            except Interrupted:
-                session.close()
-                return
+                waiting = self._start(host, session)
             except FleetError as error:
-                session.close()
-                pause = REFUSED_SECONDS
-                self._say(
-                    "warning",
-                    Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}",
-                    "away",
-                    host.name,
-                )
+                if session is not None:
+                    session.close()
+                if isinstance(error, Interrupted):
+                    return
+                answers = session is not None or error.kind in NO_ENTRY
+                if answers and error.message != said:
+                    said = error.message
+                    text = Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}"
+                    self._say("warning", text, "away", host.name, hint=error.hint)
+            else:
+                self._post(Heard(host.name, "back", waiting, time.time()))
+                return
 
-    def _start(self, host: Host, session: Session) -> None:
+    def _start(self, host: Host, session: Session) -> Program:
         """Its part of the run, once nothing is left of the last one there, and all that it wrote is here."""
-        assert self.plan is not None
         last = self._attempts[host.name]
         ready: run.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
-        answer = call(session, "run.ready", ready, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
-        if answer["left"]:
-            raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
-        if answer["forbidden"]:
-            raise Interrupted("stopped meanwhile")
+        with Program(session, "run.ready", ready) as pause:
+            answer = first_word(pause, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
+            if answer["left"]:
+                left = f"processes that would not die: {answer['left'][:20]}"
+                raise HostFailed(left, host=host.name, kind="stubborn")
+            if answer["forbidden"]:
+                raise Interrupted("stopped meanwhile")
+            program = self._supervise(host, session, last)
+        with self._planning:
+            assert self.plan is not None
+            absent = {name: why for name, why in self.plan.absent.items() if name != host.name}
+            self.plan = replace(self.plan, absent=absent)
+        return program
+
+    def _supervise(self, host: Host, session: Session, last: int) -> Program:
+        assert self.plan is not None
         if host.name in self._gang.absent:
             self._prepare(host, session)
         self._fetch(host, last)
@@ -225,16 +144,15 @@ class Elastic:
         self._attempts[host.name] = last + 1
         record = replace(self._record, attempt=last + 1)
         spec = supervise_spec(self.plan, self.plan.node(host.name), record)
-        started = call(session, "run.supervise", spec, run.Started | Failed, timeout=START_SECONDS)
+        program = Program(session, START, spec)
+        started = last_word(program, run.Started | run.NotStarted, timeout=START_SECONDS)
         if started["event"] == "failed":
             raise HostFailed(Reason.of_node(started["message"]), host=host.name, hint=started["hint"])
         if self._cancel.is_set():
             stop: run.StopSpec = {"run": self._record.run_id, "grace": 0.0, "reason": "the run is over"}
             call(session, "run.stop", stop, run.Stopped, timeout=STOP_SECONDS)
             raise Interrupted("the run is over")
-        with self._planning:
-            absent = {name: why for name, why in self.plan.absent.items() if name != host.name}
-            self.plan = replace(self.plan, absent=absent)
+        return program
 
     def _prepare(self, host: Host, session: Session) -> None:
         """What the start did for the others: its code, and whether it is fit."""
@@ -249,7 +167,7 @@ class Elastic:
         spec = spec_for(self.plan, host, (world.master_addr, world.master_port), secrets.token_hex(16))
         facts = ask(session, spec, self._cancel, hurry=met)
         facts.pop("port", None)
-        for finding in findings(alone, {host.name: facts}, complete=False):
+        for finding in late_findings(self.plan, host.name, facts):
             if finding.severity == "error" and alone.options.preflight:
                 raise HostFailed(finding.message, host=host.name, hint=finding.remedy)
         with self._planning:

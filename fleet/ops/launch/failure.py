@@ -1,27 +1,43 @@
-"""What ended a run, in a sentence, and what to do about it. Pure.
+"""What ended a run: whose fault it was, in a sentence, and what to do about it. Pure, but for the tails of logs.
 
-The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed.
+The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed; a rank
+that only laments what happened to another one is passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from fleet.errors import EXIT_CONNECT
-from fleet.ops.launch.gang import Failure, Gang, RankEnd
+from fleet.ops.launch.gang import SIGTERM, Failure, Gang, RankEnd
 from fleet.ops.launch.record import RunRecord
+from fleet.protocol.messages.run import KernelLine
+from fleet.rules.hints import hint_for
+from fleet.rules.kernel import SIGKILL, KernelRule, rule_of
+from fleet.rules.tracebacks import exception_of, last_of, split
 
-LINK_SECONDS = 5.0  # within which all nodes fall silent when it is this machine's own link
+Tail = Callable[..., str]
+# within which all nodes fall silent when it is this machine's own link: each is heard of every 2 s, and that it is not
+# is seen as late as this machine is busy
+LINK_SECONDS = 10.0
+ERROR_LINES = 20  # of an error's message and what stands behind it: a rank that goes on after one writes more
+KERNEL_LINES = 20  # more than any honest node sends
+SUDDEN_SECONDS = 30.0  # between what the kernel said and what that explains; the two clocks drift apart with the years
+# what a rank raises because it was told to end
+_TOLD = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
 
 
+# -- whose fault it was -----------------------------------------------------------------------------------
 def own_link(gang: Gang) -> Failure | None:
-    """All of several nodes fell silent at once: the head's link, not theirs."""
+    """All of several nodes fell silent at once, and no spare answers: the head's link, not theirs."""
     lost = [
         node.lost
         for node in gang.nodes.values()
         if node.lost is not None and node.why is not None and node.why.kind == "lost"
     ]
-    if len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
+    if gang.link_is_whole or len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
         return None
     first = next(iter(gang.nodes.values()))
     return Failure(first.host, first.node_rank, EXIT_CONNECT, min(lost), what="link")
@@ -40,10 +56,87 @@ def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
     return (end, seconds) if end is not None else None
 
 
+def laments(text: str) -> bool:
+    """Whether a rank's last words tell of another one's death only."""
+    hint = hint_for(text)
+    return hint is not None and hint.collateral
+
+
+def raised(text: str) -> bool:
+    """Whether a rank's last words are an error of its own."""
+    trace = last_of(text)
+    if trace is None or not exception_of(trace) or _TOLD.match(exception_of(trace)) or laments(text):
+        return False
+    lines = text.splitlines()
+    end = max(end for is_trace, _, end in split(lines) if is_trace)
+    return len(lines) - end + len(exception_of(trace).splitlines()) <= ERROR_LINES
+
+
+def blamed(failure: Failure, gang: Gang, tail: Tail) -> Failure:
+    """The failure of the rank that raised an error of its own but ended later than those whom it left: a rank may hang
+    in its clean-up for as long as it likes."""
+    if failure.rank is None or failure.what != "rank" or not laments(tail(failure.host, failure.rank)):
+        return failure
+    ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.on_head(end.time))
+    end = next((end for end in ends if end.failed and raised(tail(end.host, end.rank))), None)
+    if end is None:
+        return failure
+    told = end.signal == SIGTERM
+    return replace(
+        failure,
+        host=end.host,
+        node_rank=end.node_rank,
+        rank=end.rank,
+        local_rank=end.local_rank,
+        signal=None if told else end.signal,
+        exit_code=failure.exit_code if told else end.exit_code,
+    )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The kernel's line that explains a failure, on whichever host, and what it means."""
+
+    host: str
+    line: str
+    rule: KernelRule
+
+    @property
+    def remedy(self) -> str:
+        return self.rule.remedy.format(host=self.host)
+
+
+def evidence(failure: Failure, gang: Gang, text: str, victim: bool) -> Evidence | None:
+    """text: the failed rank's last words. victim: it only laments what happened elsewhere, so that any host may know
+    why."""
+    others = [host for host in gang.nodes if host != failure.host] if victim else []
+    for host in [failure.host, *others]:
+        for line in reversed((gang.nodes[host].status.get("kernel") or [])[-KERNEL_LINES:]):
+            rule = rule_of(line["text"])
+            if rule is None:
+                continue
+            if _explains(rule, line, failure, gang, text) if host == failure.host else rule.broken:
+                return Evidence(host, line["text"], rule)
+    return None
+
+
+def _explains(rule: KernelRule, line: KernelLine, failure: Failure, gang: Gang, text: str) -> bool:
+    if line["rank"] is not None and line["rank"] == failure.rank:
+        return True
+    when = gang.nodes[failure.host].clock.on_head(line["time"])
+    if rule.sudden and abs(failure.time - when) > SUDDEN_SECONDS:
+        return False
+    signal = SIGKILL if failure.what == "supervisor" else failure.signal or max(0, failure.exit_code - 128)
+    return signal in rule.signals or re.search(rule.words, text) is not None
+
+
+# -- in words ---------------------------------------------------------------------------------------------
 def message(failure: Failure, run: RunRecord) -> str:
     """One sentence."""
     where = f"{failure.host} (node rank {failure.node_rank})"
     how = f"exit code {failure.exit_code}" if failure.signal is None else f"signal {failure.signal}"
+    if failure.why is not None and failure.why.kind == "ended":
+        return f"{where} ended its part: {failure.why.message}"
     sentences: Mapping[str, str] = {
         "rank": f"rank {failure.rank} on {where} failed: {how}",
         "vanished": f"rank {failure.rank} on {where} left no word of how it ended",
@@ -55,6 +148,7 @@ def message(failure: Failure, run: RunRecord) -> str:
         "signal": f"{where} ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
         "stalled": failure.why.message if failure.why else "no rank wrote anything any more",
         "supervisor": f"{where} ended its ranks: fleet's supervisor of this run was killed there",
+        "removed": f"{where} ended its ranks: the run's folder there, ~/.fleet/runs/{run.run_id}, was removed",
     }
     return sentences[failure.what]
 
@@ -68,9 +162,10 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
         "lease": "this command or this machine was stopped for so long, or its link down; --lease S gives more time",
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
+        "removed": "a live run needs it; its logs until then are here, and folders of old runs go by themselves",
         "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
-    if failure.why is not None and failure.why.kind in ("host-key", "stalled"):
+    if failure.why is not None and failure.why.kind in ("host-key", "stalled", "ended"):
         return failure.why.hint
     if failure.what in hints:
         return hints[failure.what]

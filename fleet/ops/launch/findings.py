@@ -29,6 +29,16 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
     )
 
 
+def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with a host that comes when others run already, beside what is known of them. What a --sync of its
+    own brought it is the same folder; that has a runs/ by now, and so another digest."""
+    others: dict[str, Mapping[str, Any]] = {}
+    for name, known in plan.facts.items():
+        code = {} if plan.options.sync else {"code": known.code and {"digest": known.code[1]}}
+        others[name] = {**known.seen, **code}
+    return [each for each in findings(plan, {**others, host: facts}, complete=False) if host in each.hosts]
+
+
 def want(plan: Plan, node: NodePlan, met: bool) -> Want:
     """What the plan wants of a host. Ranks that the command line asks for say nothing about the inventory's slots."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
@@ -74,4 +84,5 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
             hint="--no-preflight starts in spite of them",
         )
         refusal.hosts = wrong
+        refusal.findings = [finding.as_json() for finding in found if finding.severity == "error"]
         raise refusal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,13 +16,15 @@ from typing import Any
 
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
+from fleet.node.base.files import replace_file
 from fleet.ops.launch.logs import LOG, NodeLogs
-from fleet.protocol.state import ATTEMPT
+from fleet.protocol.state import ATTEMPT, OF_THE_HEAD
 
 SIGN_SECONDS = 2.0
-LATEST = "latest"  # the newest run, as a word and as a link
+LATEST = "latest"  # the newest run that has begun, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MISSING = "is not there"
+LOCK = ".lock"  # who writes there holds it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
@@ -53,7 +56,8 @@ class RunFolder:
         self.path = path.absolute()
         self._lock = threading.Lock()
         self._waiting = b""
-        self._held: int | None = None
+        self.lock: int | None = None  # while we hold it
+        self._holds_as = dict[str, bool]()
         self._signed = 0.0
 
     @classmethod
@@ -65,8 +69,8 @@ class RunFolder:
         path = runs_dir / run_id
         try:
             if not runs_dir.exists():
-                runs_dir.mkdir(0o700, parents=True)
-                (runs_dir / ".gitignore").write_text("*\n")
+                runs_dir.mkdir(0o700, parents=True, exist_ok=True)  # another launch may be as quick
+                (runs_dir / ".gitignore").write_text(OF_THE_HEAD)
             path.mkdir(0o700)
             folder = cls(path)
             folder.hold()
@@ -84,15 +88,24 @@ class RunFolder:
         if not (runs_dir / run_id).is_dir():
             return cls.create(runs_dir, run_id)
         folder = cls(runs_dir / run_id)
-        folder.hold()
+        try:
+            folder.hold()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to the log folder {folder.path}: {error.strerror}",
+                hint="who may not write there can look on from another folder",
+            ) from None
         return folder
 
     def sign(self) -> None:
-        """Of life, every few seconds: somebody follows the run here."""
+        """Of life, every few seconds: somebody follows the run here. A lock that was removed is made anew."""
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
             with contextlib.suppress(OSError):
+                held = self.lock
+                if held is not None and not os.fstat(held).st_nlink and self.hold(**self._holds_as):
+                    os.close(held)
                 os.utime(self.path / "events.jsonl")
 
     def be_latest(self) -> None:
@@ -106,14 +119,14 @@ class RunFolder:
     @property
     def held(self) -> bool:
         """Whether we are the one who writes here."""
-        return self._held is not None
+        return self.lock is not None
 
     def hold(self, seconds: float = 0.0, *, helper: bool = False, restarts: bool = False) -> bool:
         """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
         long. helper: what holds it is nobody's terminal, and may be ended. restarts: but for that, it starts the run
         again where that is needed."""
         deadline = time.monotonic() + seconds
-        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,20 +136,31 @@ class RunFolder:
                     continue
                 os.close(fd)
                 return False
-            os.ftruncate(fd, 0)
-            who = {"pid": os.getpid(), "helper": helper, "machine": gethostname()}
-            os.write(fd, json.dumps({**who, **({"restarts": True} if restarts else {})}).encode())
-            self._held = fd
+            self.take_over(fd, helper=helper, restarts=restarts)
             return True
 
+    def take_over(self, lock: int, *, helper: bool, restarts: bool) -> None:
+        """Be the one who writes here: of the open lock, which is held. helper, restarts: see hold()."""
+        who = {"pid": os.getpid(), "helper": helper, "machine": gethostname()}
+        told = json.dumps({**who, **({"restarts": True} if restarts else {})}).encode()
+        os.pwrite(lock, told.ljust(os.fstat(lock).st_size), 0)  # at no moment is it nobody's
+        os.set_inheritable(lock, False)
+        self.lock, self._holds_as = lock, {"helper": helper, "restarts": restarts}
+
     def release(self) -> None:
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self.lock is not None:
+            os.ftruncate(self.lock, 0)  # a pid that is another process's by and by
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close the lock: who has inherited it holds it alone."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
     def holder(self) -> dict[str, Any]:
         """Who holds it: {"pid", "helper", "machine"} and what else hold() was told, {} where that cannot be told."""
-        return read_object(self.path / ".lock")
+        return read_object(self.path / LOCK)
 
     def begin(self, attempt: int) -> None:
         """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/."""
@@ -146,7 +170,8 @@ class RunFolder:
         aside = self.aside(before)
         hosts = [path for path in self.path.iterdir() if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path)))]
         try:
-            aside.mkdir(0o700, exist_ok=True)
+            if hosts:
+                aside.mkdir(0o700, exist_ok=True)
             for path in hosts:
                 path.rename(aside / path.name)
             (self.path / CURRENT).write_text(str(attempt))
@@ -191,7 +216,8 @@ class RunFolder:
             return self.path
         aside = self.aside(attempt)
         if not aside.is_dir():
-            known = f"its last attempt is {self._attempt()}, its first one 0"
+            last = self._attempt()
+            known = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
             raise UsageError(f"run {self.path.name} has no logs of an attempt {attempt} here", hint=known)
         return aside
 
@@ -223,16 +249,20 @@ class RunFolder:
             f.write(text)
         return self.path / name
 
+    def amend(self, name: str, **values: Any) -> None:
+        """Replace values of a JSON object, while others may replace other ones, of this process or of the keeper that
+        takes its place; as write_json()."""
+        with contextlib.ExitStack() as alone:
+            with contextlib.suppress(OSError):  # no folder any more: write_json() says so
+                fcntl.flock(alone.enter_context(open(self.path / "events.jsonl", "ab", opener=private)), fcntl.LOCK_EX)
+            self.write_json(name, {**read_object(self.path / name), **values})
+
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace NAME; FleetError when the disk does not take it."""
         target = self.path / name
-        temporary = target.with_suffix(".new")
         try:
-            with open(temporary, "w", opener=private) as f:
-                json.dump(document, f, indent=1, default=str)
-                f.write("\n")
-                f.flush()
-                os.fsync(f.fileno())
-            temporary.replace(target)
+            replace_file(os.fsencode(target), json.dumps(document, indent=1, default=str).encode() + b"\n", 0o600)
         except OSError as error:
-            raise FleetError(f"cannot write {target}: {error.strerror}", hint="is the disk full?") from None
+            removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
+            hint = removed if error.errno == errno.ENOENT else "is the disk full?"
+            raise FleetError(f"cannot write {target}: {error.strerror}", hint=hint) from None

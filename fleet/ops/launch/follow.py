@@ -25,11 +25,11 @@ from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
 
-RETRY_SECONDS = 0.5
+RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
 FULL_PATIENCE_SECONDS = 10.0
 NONSENSE_LIMIT = 3
-HEARTBEAT_MOST, PING_MOST, POLL_SECONDS = 2.0, 5.0, 1.0
+HEARTBEAT_MOST, PING_MOST = 2.0, 10.0
 # 64 ranks that were restarted 100 times tell a third of it after a lost connection
 TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
@@ -38,8 +38,8 @@ TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 class Heard:
     """What the thread tells the loop. what: "message" (data is a protocol.messages.run.News), "dropped", "resumed",
     "blocked", "unblocked", "advice" (data is one of rules.advice: a line in the logs tells of it), "broken" (who
-    answers there is not to be listened to, "error" says why), "back" (it was started again: data is the session) or
-    "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
+    answers there is not to be listened to, "error" says why), "back" (it was started again: data is the program that
+    did) or "over" (nothing more will come; data holds "complete": whether every byte of the logs is here)."""
 
     host: str
     what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
@@ -58,6 +58,12 @@ REMARKS: Mapping[str, tuple[Level, str, str | None]] = {
     ),
     "unblocked": ("info", ": logs are written again, nothing is lost", None),
 }
+
+
+def pause_after(seconds: float, least: float) -> float:
+    """Before what has failed for so many seconds is tried again: hosts that are gone for days cost next to nothing, one
+    that blinks is not waited for."""
+    return min(SELDOM_SECONDS, max(least, seconds / 30))
 
 
 class _Allowance:
@@ -81,15 +87,15 @@ class _Restart(Exception):
 
 
 class Follower(threading.Thread):
-    """session: an open connection to start with, if there is one. logs: this node's files. post: takes Heard, must not
-    block. lease: the run's, to be renewed in time. attempt: None for the last one. once: bring what there is now, and
-    end. passive: look on, and do not count as a head that the run has."""
+    """waiting: a program there, with run.follow behind it, to start with, if there is one. logs: this node's files.
+    post: takes Heard, must not block. lease: the run's, to be renewed in time. attempt: None for the last one. once:
+    bring what there is now, and end. passive: look on, and do not count as a head that the run has."""
 
     def __init__(
         self,
         run_id: str,
         host: Host,
-        session: Session | None,
+        waiting: Program | None,
         transport: Transport,
         logs: NodeLogs,
         post: Callable[[Heard], None],
@@ -106,7 +112,8 @@ class Follower(threading.Thread):
         self.silent_since: float | None = None
         self.spoke = 0.0  # when a rank wrote its last, by time.monotonic()
         self.shut: FleetError | None = None  # who answers there does not let us in again
-        self._session: Session | None = session
+        self._waiting = waiting
+        self._session: Session | None = waiting.session if waiting else None
         self._transport, self._post, self._emit = transport, post, emit
         self._silence = max(1.0, node_timeout / 3)
         self._cancel = Cancel()
@@ -149,6 +156,9 @@ class Follower(threading.Thread):
     def give_up(self) -> None:
         """End the thread soon, whatever it waits for."""
         self._cancel.set()
+        program = self._program
+        if program is not None:
+            program.send_eof()
 
     def run(self) -> None:
         try:
@@ -193,11 +203,16 @@ class Follower(threading.Thread):
             if self._session is not None:
                 self._session.close()
                 self._session = None
-            self._cancel.wait(RETRY_SECONDS)
+            self._cancel.wait(pause_after(time.monotonic() - (self.silent_since or inf), RETRY_SECONDS))
 
     def _follow(self, session: Session) -> None:
         spec: FollowSpec = {"run": self.run_id, "offsets": self.logs.sizes(), **self._how}  # type: ignore[typeddict-item]
-        with Program(session, "run.follow", spec) as program:
+        program, self._waiting = self._waiting, None
+        if program is None:
+            program = Program(session, "run.follow", spec)
+        else:
+            program.go_on(spec)
+        with program:
             self._program = program
             try:
                 if self._request is not None:
@@ -209,8 +224,12 @@ class Follower(threading.Thread):
     def _frames(self, program: Program) -> None:
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = time.monotonic()
-        poll = min(POLL_SECONDS, self._silence / 3, self._ping)
-        for frame in program.frames(silence=self._silence, cancel=self._cancel, poll=poll, ping=self._ping):
+        poll = min(self._how["heartbeat"], self._ping)
+        # who would be heard of in time is not cut off before: the next try begins python anew
+        silence, first = self._silence, 2 * self._silence
+        for frame in program.frames(silence=silence, first=first, cancel=self._cancel, poll=poll, ping=self._ping):
+            if self._cancel.is_set():  # whoever gave this up may let another one write these files
+                return
             if self.silent_since is not None:
                 self.silent_since = None
                 self.tell("resumed")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError, HostFailed, Reason
 from fleet.protocol.messages.run import RankEnded, RunState
 
 CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
@@ -17,7 +17,13 @@ SIGTERM = 15
 # how the reason of a stop begins that the user wants: by Ctrl-C here; by `fleet stop`, wherever that ran
 INTERRUPTED, STOPPED_BY = "interrupted", "stopped by "
 # why a node ended its part by itself -> the exit code; see node/run/run_folder.py
-OWN_CAUSES = {"lease": EXIT_TIMEOUT, "frozen": EXIT_CONNECT, "signal": EXIT_HOST_FAILED, "supervisor": EXIT_HOST_FAILED}
+OWN_CAUSES = {
+    "lease": EXIT_TIMEOUT,
+    "frozen": EXIT_CONNECT,
+    "signal": EXIT_HOST_FAILED,
+    "supervisor": EXIT_HOST_FAILED,
+    "removed": EXIT_HOST_FAILED,
+}
 
 
 @dataclass
@@ -59,18 +65,9 @@ class RankEnd:
     @classmethod
     def of(cls, host: str, node_rank: int, message: RankEnded) -> RankEnd:
         """As a node tells it."""
-        return cls(
-            host,
-            node_rank,
-            message["rank"],
-            message.get("local_rank"),
-            message.get("status"),
-            message.get("signal"),
-            message.get("time", 0.0),
-            message.get("attempt", 0),
-            message.get("begins") or (0, 0),
-            message.get("asked", False),
-        )
+        how = (message.get("local_rank"), message.get("status"), message.get("signal"), message.get("time", 0.0))
+        begins, asked = message.get("begins") or (0, 0), message.get("asked", False)
+        return cls(host, node_rank, message["rank"], *how, message.get("attempt", 0), begins, asked)
 
     @property
     def failed(self) -> bool:
@@ -141,6 +138,7 @@ class Gang:
         self.restarts = restarts
         self.away: set[str] = set()  # nodes that the run goes on without
         self.absent: set[str] = set()  # of those, who has not been there yet
+        self.link_is_whole = False  # this machine's own, though all nodes be lost: other hosts answer
         self.needed = ""  # why it does not go on without one
         self.stopped_at: float | None = None
         self.reason: str | None = None
@@ -163,7 +161,7 @@ class Gang:
     def node_status(self, host: str, status: RunState) -> str | None:
         node = self.nodes[host]
         node.status = status
-        said = status.get("reason") or ""
+        said = status.get("stopped") or status.get("reason") or ""
         if said.startswith(STOPPED_BY):  # a rank's end may have been heard before, it is the answer
             self.reason = f"{INTERRUPTED}: {said}"
             return self.reason
@@ -250,5 +248,7 @@ class Gang:
             elif (cause := self._own_cause(node)) is not None:
                 found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
             elif node.state in ("stopped", "lost") and self._before_stop(when):
-                found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node"))
+                reason = node.status.get("reason")
+                why = HostFailed(Reason.of_node(reason), kind="ended") if reason else None
+                found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node", why=why))
         return found

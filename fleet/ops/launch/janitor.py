@@ -7,7 +7,6 @@ until the run is stopped there or the time is over: by then the node's own lease
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -16,18 +15,20 @@ from fleet.errors import FleetError
 from fleet.events import silent
 from fleet.model import Host
 from fleet.ops.launch.background import begin, leave, told
-from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.launch.follow import Follower, Heard
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder, read_object
+from fleet.ops.launch.follow import Follower, Heard, pause_after
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.rules.launch import left
-from fleet.transport.base import Cancel, Session, Transport
-from fleet.transport.program import call
+from fleet.transport.base import Cancel, Transport
+from fleet.transport.program import Program, last_word
 
+STOP = "run.stop run.follow"  # in one process
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
-RETRY_SECONDS, SELDOM_SECONDS = 2.0, 60.0
+RETRY_SECONDS = 2.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
+LOOK_SECONDS = 1.0
 SILENCE_SECONDS = 45.0  # a third of it, as it is a launch's --node-timeout, ends a connection
 
 
@@ -52,38 +53,38 @@ def clean(
         try:
             session = transport.connect(host, Cancel())
             try:
-                answer = call(session, "run.stop", spec, Stopped, timeout=grace + 30)
+                program = Program(session, STOP, spec)
+                answer = last_word(program, Stopped, timeout=grace + 30)
             except FleetError:
                 session.close()
                 raise
-            complete = fetch(host, run, session, transport, until, folder, attempt)
+            complete = fetch(run, program, transport, until, folder, attempt)
             return (
                 f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
                 f"{'complete' if complete else 'not complete'} here"
             ), complete
         except FleetError as error:
             last = str(error)
-        time.sleep(min(SELDOM_SECONDS, max(RETRY_SECONDS, (time.monotonic() - began) / 30)))
+        time.sleep(pause_after(time.monotonic() - began, RETRY_SECONDS))
     return f"given up: {last}", False
 
 
-def fetch(
-    host: Host, run: str, session: Session, transport: Transport, until: float, folder: RunFolder, attempt: int
-) -> bool:
+def fetch(run: str, program: Program, transport: Transport, until: float, folder: RunFolder, attempt: int) -> bool:
     """Follow a run that is over, from where its logs end here; whether every byte came. The folder is held no longer
     than that: while hosts are waited for, others may write there."""
     heard: list[Heard] = []
     with FETCHING:
-        # who follows a later attempt writes to no file of this one
-        if not folder.hold(HANDOVER_SECONDS) and not folder.is_aside(attempt):
-            session.close()
-            return False
+        # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
+        while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
+            if time.monotonic() > until:
+                program.session.close()
+                return False
         try:
-            logs = folder.node(host.name, attempt)
+            logs = folder.node(program.host.name, attempt)
             follower = Follower(
                 run,
-                host,
-                session,
+                program.host,
+                program,
                 transport,
                 logs,
                 heard.append,
@@ -91,26 +92,28 @@ def fetch(
                 SILENCE_SECONDS,
                 attempt=attempt,
             )
-            timer = threading.Timer(max(1.0, until - time.monotonic()), follower.give_up)
-            timer.daemon = True
-            timer.start()
-            follower.run()
-            timer.cancel()
+            follower.start()
+            while follower.is_alive():
+                follower.join(LOOK_SECONDS)
+                now, since = time.monotonic(), follower.silent_since
+                if now > until or since is not None and now - since > SILENCE_SECONDS:
+                    follower.give_up()  # it went again: nobody else waits for it
         finally:
             folder.release()
     return any(word.data["complete"] for word in heard if word.what == "over")
 
 
-def correct_summary(folder: RunFolder, complete: Collection[str]) -> None:
-    """The logs of these hosts are complete now; the fleet command may still be about to write it."""
-    path = folder.path / "summary.json"
-    for _ in range(20):
-        if path.exists():
-            summary = json.loads(path.read_text())
+def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
+    """The logs that these hosts have of an attempt are complete now. Who followed the run lets its folder go when it
+    is written; who follows it again tells of them anew. That of a later attempt does not tell of them."""
+    if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
+        return
+    try:
+        if summary := read_object(folder.path / "summary.json"):
             summary["incomplete_logs"] = [name for name in summary["incomplete_logs"] if name not in complete]
-            folder.write_json(path.name, summary)
-            return
-        time.sleep(0.5)
+            folder.write_json("summary.json", summary)
+    finally:
+        folder.release()
 
 
 def main() -> None:
@@ -132,4 +135,4 @@ def main() -> None:
     for thread in threads:
         thread.join()
     transport.close()
-    correct_summary(folder, complete)
+    correct_summary(folder, complete, record.attempt)

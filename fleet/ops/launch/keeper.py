@@ -10,44 +10,48 @@ import base64
 import os
 import pickle
 import select
-import sys
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fleet.engines import engine
 from fleet.errors import FleetError
 from fleet.ops.launch.background import begin, leave, told
-from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
+from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.record import RunRecord
 from fleet.runtime import Runtime
 from fleet.transport.base import Transport
+from fleet.transport.program import read_all
 
 if TYPE_CHECKING:
-    from fleet.ops.launch.attempts import Course, Ended
+    from fleet.ops.launch.course import Course, Ended
 
 FOLLOWS = b"follows\n"
+BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
 
 
 def send_keeper(
     record: RunRecord, folder: RunFolder, transport: Transport, course: Course | None = None, ended: Ended | None = None
 ) -> int:
-    """Hand the run's folder over to it; its pid, once it follows. FleetError: nobody on this machine does. course: what
-    it takes to start the run again. ended: see follow_run()."""
+    """Hand the run's folder over to it, with the lock, so that nobody takes that for a run which is over or was left;
+    its pid, once it follows. FleetError: nobody on this machine does. course: what it takes to start the run again.
+    ended: see follow_run()."""
     # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
     packed = base64.b64encode(pickle.dumps((course, ended))).decode()
     hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
-    process = begin("keeper", record, hosts, transport, course=packed)
-    folder.release()
+    process = begin("keeper", record, hosts, transport, folder.lock, course=packed)
+    folder.let_go()
     if process is not None:
         assert process.stdout
-        until, said = time.monotonic() + HANDOVER_SECONDS, b""
+        until, said = time.monotonic() + BEGIN_SECONDS, b""
         while not said and select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
             said = os.read(process.stdout.fileno(), len(FOLLOWS))
             if not said:
                 break
         if said:
             return leave(process)
-        process.kill()
-        process.communicate()
+        with process:
+            process.kill()
     raise FleetError(
         f"nothing on this machine follows the run: {folder.path / 'keeper.log'} may say why; it goes on all the same",
         hint=f"fleet attach {record.run_id}",
@@ -56,19 +60,24 @@ def send_keeper(
 
 
 def main() -> None:
-    """Follow it to its end."""
+    """Follow it to its end, with what fleet is now: all that it takes is loaded before anybody relies on it."""
     from fleet.ops.launch.attempts import follow_run  # which sends keepers
     from fleet.ops.launch.loop import Run
 
     spec, record, _, transport = told()
     course, ended = pickle.loads(base64.b64decode(spec["course"]))
+    read_all()
+    if course is not None:
+        engine(course.plan.job.engine)
+        if course.plan.options.sync:
+            import_module("fleet.ops.sync")
     folder = RunFolder(record.logs)
-    if not folder.hold(HANDOVER_SECONDS, helper=True, restarts=course is not None and course.goes_on):
-        sys.exit(f"another process follows {record.run_id} here")
+    folder.take_over(spec["lock"], helper=True, restarts=course is not None and course.goes_on)
     runtime = Runtime(transport)
     run = Run(record, folder, {}, runtime, course.plan if course else None) if ended is None else None
     os.write(1, FOLLOWS)
     os.dup2(2, 1)
     folder.event("kept", pid=os.getpid())
     follow_run(record, folder, {}, runtime, course, run, ended)
+    folder.release()
     transport.close()

@@ -13,7 +13,7 @@ BOTH = {
     "plan": "what is started where: as `--dry-run` shows it",
     "differs": "something is not as it was in the `run` that this one repeats: `hint`",
     "running": "all nodes have started: `world_size`, `first_ranks` (of each host), `logs`",
-    "attached": "a head follows it that did not start it: `version`, `world_size`, `first_ranks`, `logs`, "
+    "attached": "a head follows it that did not start it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, "
     "`state`, `started` (when)",
     "status": "a node's state changed: `state`; behind its end `reason`, `engine_status`, `signal`, `left` (pids that "
     "would not die), `disk_full`",

@@ -6,6 +6,7 @@ after a lost connection, so nothing else needs to be remembered.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -33,8 +34,12 @@ class NodeLogs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blocked: str | None = None
-        folder.mkdir(0o700, parents=True, exist_ok=True)
-        self._sizes = {p.name: p.stat().st_size for p in folder.iterdir() if LOG.fullmatch(p.name)}
+        self._look()
+
+    def _look(self) -> None:
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+        self._sizes = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
 
     def sizes(self) -> dict[str, int]:
         return dict(self._sizes)
@@ -43,7 +48,8 @@ class NodeLogs:
         """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
 
         A disk that takes nothing sets `blocked`: the file then ends early and this and all that follows is
-        dropped, to be fetched again from the file's size on. ProtocolError when bytes are missing in between.
+        dropped, to be fetched again from the file's size on. So does a file that somebody else removed, or wrote to.
+        ProtocolError when bytes are missing in between.
         """
         if self.blocked:
             return b""
@@ -57,6 +63,8 @@ class NodeLogs:
         try:
             fd = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                if os.fstat(fd).st_size != size:
+                    raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")
                 while view:
                     view = view[os.write(fd, view) :]
             finally:
@@ -67,9 +75,10 @@ class NodeLogs:
         return fresh[: len(fresh) - len(view)]
 
     def try_again(self) -> bool:
-        """True when the disk takes bytes again, after a `blocked`."""
+        """True when the disk takes bytes again, after a `blocked`; sizes() may be others then."""
         probe = self.folder / ".probe"
         try:
+            self._look()
             probe.write_bytes(b"\0" * 65536)
         except OSError:
             return False

@@ -10,7 +10,8 @@ from typing import Any
 from fleet.errors import fill
 from fleet.events import Level
 from fleet.model import Host, Report
-from fleet.ops.launch.elastic import Elastic, ElasticGang, gang_of
+from fleet.ops.launch.elastic import Elastic
+from fleet.ops.launch.elastic_gang import ElasticGang, gang_of
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import REMARKS, Follower, Heard
 from fleet.ops.launch.gang import Failure, RankEnd
@@ -25,10 +26,9 @@ from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
 from fleet.rules.launch import of_locks
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
+from fleet.transport.program import Program
 
-TICK = 0.1
-JOIN_SECONDS = 5.0
+TICK, JOIN_SECONDS = 0.5, 5.0
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
 
 
@@ -39,7 +39,7 @@ class Run:
         self,
         record: RunRecord,
         folder: RunFolder,
-        sessions: Mapping[str, Session],
+        waiting: Mapping[str, Program],
         runtime: Runtime,
         plan: Plan | None = None,
     ) -> None:
@@ -48,13 +48,13 @@ class Run:
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
-        self._heard: queue.Queue[Heard] = queue.Queue()
-        self._followers = {host.name: self._follower(host, sessions.get(host.name)) for host in record.hosts}
+        self._heard: queue.Queue[Heard | None] = queue.Queue()
+        self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
+        self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in record.hosts}
         self._elastic = None
         if isinstance(self.gang, ElasticGang):
-            self._elastic = Elastic(
-                self.gang, record, plan, folder, runtime, self._followers, self.say, self._heard.put
-            )
+            shared = self._followers, self.say, self._heard.put
+            self._elastic = Elastic(self.gang, record, plan, folder, runtime, *shared)
         self._handlers: dict[str, Callable[[Heard], None]] = {
             "message": self._on_message,
             **dict.fromkeys(REMARKS, self._on_remark),
@@ -65,14 +65,15 @@ class Run:
         }
         self._advised: set[Advice] = set()
         self._stalls = Stalls(record, self.gang, folder, runtime.transport, self.say, self._end_stalled)
-        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say)
+        spares = plan.spares if plan is not None else ()
+        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares)
         self._began = time.time()
 
-    def _follower(self, host: Host, session: Session | None) -> Follower:
+    def _follower(self, host: Host, waiting: Program | None) -> Follower:
         return Follower(
             self.record.run_id,
             host,
-            session,
+            waiting,
             self.runtime.transport,
             self.logs[host.name],
             self._heard.put,
@@ -99,8 +100,8 @@ class Run:
             try:
                 heard = self._heard.get(timeout=TICK)
             except queue.Empty:
-                pass
-            else:
+                heard = None
+            if heard is not None:
                 self._handlers[heard.what](heard)
             self._stopping.watch_silence()
             if self._elastic is not None:
@@ -111,6 +112,8 @@ class Run:
             if self.runtime.cancel.count >= LEAVE:
                 break
         self._stalls.close()
+        for undo in self._undo:
+            undo()
         if self._elastic is not None:
             self._elastic.close()
         self.incomplete += [host for host in self._stopping.clean_up() if host not in self.incomplete]
@@ -146,13 +149,7 @@ class Run:
 
     # -- what is heard ------------------------------------------------------------------------------------
     def say(
-        self,
-        level: Level,
-        message: str,
-        event: str,
-        host: str | None = None,
-        hint: str | None = None,
-        **data: Any,
+        self, level: Level, message: str, event: str, host: str | None = None, hint: str | None = None, **data: Any
     ) -> None:
         """One event: a line of events.jsonl, and a Notice for whoever looks on."""
         self.runtime.emit(self.folder.notice(level, message, event, host, hint, **data))
@@ -165,18 +162,15 @@ class Run:
             return
         if "sent" in message:
             node.clock.heard(message["sent"], heard.time)
+        if message["event"] == "clock":
+            return
         if message["event"] == "rank":
             self._on_rank(heard.host, message)
         elif message.get("builds"):
-            what, remedy = of_locks(heard.host, message["builds"])
-            self.say(
-                "warning",
-                f"{heard.host}: {what}",
-                "build-lock",
-                heard.host,
-                locks=message["builds"],
-                hint=f"end this run, then: {remedy}",
-            )
+            locks = message["builds"]
+            what, remedy = of_locks(heard.host, locks)
+            hint = f"end this run, then: {remedy}"
+            self.say("warning", f"{heard.host}: {what}", "build-lock", heard.host, locks=locks, hint=hint)
         elif message.get("state") == "running" and "disk_full" in message:
             self._on_disk(heard.host, bool(message["disk_full"]))
         else:
@@ -214,18 +208,15 @@ class Run:
     def _on_remark(self, heard: Heard) -> None:
         level, text, hint = REMARKS[heard.what]
         details = {"folder": str(self.folder.path), **heard.data}
-        self.say(
-            level, of_host(heard.host, fill(text, details)), heard.what, heard.host, hint=hint and fill(hint, details)
-        )
+        said = of_host(heard.host, fill(text, details))
+        self.say(level, said, heard.what, heard.host, hint=hint and fill(hint, details), **heard.data)
 
     def _on_advice(self, heard: Heard) -> None:
         advice: Advice = heard.data
         if advice not in self._advised:
             self._advised.add(advice)
-            self._advise(advice.id, heard.host, f"{heard.host}: {advice.message}", advice.remedy)
-
-    def _advise(self, name: str, host: str, message: str, remedy: str) -> None:
-        self.say("warning", message, "advice", host, hint=remedy, id=name, remedy=remedy)
+            said, remedy = f"{heard.host}: {advice.message}", advice.remedy
+            self.say("warning", said, "advice", heard.host, hint=remedy, id=advice.id, remedy=remedy)
 
     def _on_broken(self, heard: Heard) -> None:
         if self.gang.nodes[heard.host].lost is None:
@@ -237,13 +228,9 @@ class Run:
         if not heard.data["complete"] and heard.host not in self.gang.absent:
             self.incomplete.append(heard.host)
         if not heard.data["complete"] and node.lost is None:
-            self.say(
-                "error",
-                of_host(heard.host, ": its logs are not complete here"),
-                "incomplete",
-                heard.host,
-                hint=f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest",
-            )
+            hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
+            lacks = of_host(heard.host, ": its logs are not complete here")
+            self.say("error", lacks, "incomplete", heard.host, hint=hint)
 
     def _on_back(self, heard: Heard) -> None:
         assert self._elastic is not None
@@ -254,7 +241,6 @@ class Run:
         if self.gang.stopped_at is not None:
             self._followers[host.name].stop(self.record.grace, str(self.gang.reason))
 
-    # -- what is done about it ----------------------------------------------------------------------------
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
         self._stalls.look(

@@ -12,8 +12,10 @@ from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import STACKS_FILE
 
 TAIL = 100
-NOT_THE_SCRIPT = ("lease", "signal", "supervisor")  # what ended it
+NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed")  # what ended it
 RUNS_DIR = Path("runs")  # where logs are unless --runs-dir says otherwise
+OPTION = "--runs-dir"
+READERS = ("attach", "launch", "logs")  # verbs of next steps that have that option
 # a script that tells of its checkpoint
 _SAVED = re.compile(
     r"(?:sav(?:ed|ing)|wrote|writ(?:ing|ten)|checkpoint\w*|snapshot)\b.{0,99}?\w\.(?:pt|pth|bin|ckpt|safetensors|npz)\b|"
@@ -47,5 +49,17 @@ def next_steps(failure: dict[str, Any], run: RunRecord, said: Iterable[str]) -> 
 
 def _line(run: RunRecord, verb: str, *words: str) -> str:
     """Of a verb that reads the run's folder here."""
-    usual = run.logs.parent.absolute() == RUNS_DIR.absolute()
-    return shlex.join(["fleet", verb, *words, *([] if usual else ["--runs-dir", str(run.logs.parent)])])
+    return shlex.join(["fleet", verb, *words, *_where(run.logs.parent)])
+
+
+def _where(runs_dir: Path) -> list[str]:
+    return [] if runs_dir.resolve() == RUNS_DIR.resolve() else [OPTION, str(runs_dir)]
+
+
+def typed_here(step: str, runs_dir: Path) -> str:
+    """A step of a summary that was written in another folder, as by a keeper, which is in none."""
+    words = shlex.split(step)
+    if words[:2] not in (["fleet", verb] for verb in READERS):
+        return step
+    at = words.index(OPTION) if OPTION in words else len(words)
+    return shlex.join([*words[:at], *words[at + 2 :], *_where(runs_dir.resolve())])

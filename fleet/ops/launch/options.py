@@ -14,6 +14,8 @@ from fleet.engines.env_file import check_name, read_env_file
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS
 
+MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
+
 
 @dataclass(frozen=True)
 class LaunchOptions:
@@ -58,27 +60,18 @@ def new_run_id(script: str, name: str | None, now: float | None = None, token: s
     return f"{stem}-{stamp}-{token or secrets.token_hex(2)}"
 
 
-def parse_nnodes(given: int | str | None) -> int | None:
-    """`N`, or `MIN:MAX`, which starts on MAX nodes at most: that number."""
-    return _nnodes(given)[1]
-
-
-def parse_least(given: int | str | None) -> int:
-    """The MIN of `MIN:MAX`, where it is another number."""
-    least, most = _nnodes(given)
-    return least if least and least != most else 0
-
-
-def _nnodes(given: int | str | None) -> tuple[int, int | None]:
-    """(least, most)"""
+def parse_nnodes(given: int | str | None) -> tuple[int | None, int]:
+    """(most, least) of `N`, or of `MIN:MAX`: it starts on MAX nodes at most, and goes on while MIN are left. least 0:
+    all must be; most None: whatever there is."""
     if given is None:
-        return 0, None
+        return None, 0
     text = str(given)
     low, colon, high = text.partition(":")
     unfit = len(text) > 20 or not low.isdecimal() or int(low) < 1
     if unfit or (colon and (not high.isdecimal() or int(high) < int(low))):
         raise UsageError(f"--nnodes {text}: not a number of nodes", hint="--nnodes 4, or 2:4")
-    return int(low), int(high if colon else low)
+    least, most = int(low), int(high if colon else low)
+    return most, least if least != most else 0
 
 
 def parse_nproc(given: int | str | None) -> tuple[int | None, str]:
@@ -120,4 +113,9 @@ def read_env(
             raise UsageError(f"--env-expand {name}: no value", hint=f"--env-expand '{name}=$HOME/data'")
         expanded[name] = value
         values.pop(name, None)
+    for name, value in (*values.items(), *expanded.items()):
+        size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
+        if size > MAX_VARIABLE:
+            said = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
+            raise UsageError(said, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")
     return values, expanded

@@ -1,20 +1,22 @@
-"""run.json: what started a run, and all that is needed to start it once more. ops/runs/again.py reads it."""
+"""run.json: what started a run, and all that is needed to start it once more (ops/runs/again.py reads it). What a run
+that repeats another one does not find as it was: the code here, and versions on the nodes."""
 
 from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import fleet
 from fleet.errors import FleetError
 from fleet.events import Notice
-from fleet.inventory.secret import kept_of, masked
+from fleet.inventory.nodeset import fold
+from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
 from fleet.ops.launch.code import SECONDS, look
-from fleet.ops.launch.differences import differences
 from fleet.ops.launch.folder import RunFolder, private, read_object
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.plan import Plan
@@ -24,6 +26,7 @@ from fleet.transport.base import Transport
 
 RUN, DIFF = "run.json", "code.diff"
 VARIABLES = ("env", "env_expand")
+SHORT = 12  # characters of a commit, of a digest
 
 
 def first_event() -> dict[str, Any]:
@@ -52,12 +55,12 @@ class Origin:
 
     def _add_code(self) -> None:
         code, diff = look(self._document["fleet"]["folder"])
-        self._document["code"] = {**code.as_json(), "diff": DIFF if diff else None}
+        self._document["code"] = told = {**code.as_json(), "diff": DIFF if diff else None}
         try:
             if diff:
                 with open(self._folder.path / DIFF, "wb", opener=private) as file:
                     file.write(diff)
-            self._folder.write_json(RUN, self._document)
+            self._folder.amend(RUN, code=told)  # the run may have been started again meanwhile
         except (OSError, FleetError) as error:
             self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
         for said, hint in differences(self._before, self._document):
@@ -72,14 +75,14 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
     options = plan.options
     asked = {name: kept_of(value) if name in VARIABLES else value for name, value in options.asked.items()}
     return {
-        **plan.describe(),
+        **plan.told(),
         "started": record.started,
         "owner": record.owner,
         "repeats": options.repeats,
         "fleet": {
             "version": fleet.__version__,
             "python": platform.python_version(),
-            "argv": masked(options.typed),
+            "argv": masked_words(masked(options.typed)),
             "folder": options.cwd,
             "transport": transport.name,
         },
@@ -109,3 +112,52 @@ def _word(host: Host) -> str:
 
 def _host(host: Host) -> Mapping[str, Any]:
     return {**host_as_json(host), "devices": None, "env": kept_of(host.env)}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """(a sentence, what to do) for each, of two run.json."""
+    if before:
+        yield from _of_code(before, now.get("code") or {})
+        yield from ((said, None) for said in _of_versions(before, now))
+
+
+def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    then = before.get("code") or {"why": "nobody asked"}
+    was, is_, where = then.get("commit"), now.get("commit"), f"the code in {now.get('folder')}"
+    if was is None and then.get("why"):
+        return  # git told nothing then
+    apply = " && git apply " + quote(f"{before.get('logs')}/{then['diff']}") if then.get("diff") else ""
+    stash = "git stash && " if now.get("dirty") else ""  # a checkout takes changes along, and a diff does not fit them
+    hint = f"to have it as it was: {stash}git checkout {_short(was)}{apply}" if was else None
+    if was != is_:
+        yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}", hint
+    elif was and (then.get("sha256"), then.get("dirty")) != (now.get("sha256"), now.get("dirty")):
+        yield f"{where} is at the same commit, with other changes", hint
+
+
+def _short(commit: str | None) -> str:
+    return commit[:SHORT] if commit else "none"
+
+
+def _of_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    then, here = before.get("facts") or {}, now.get("facts") or {}
+    told: dict[str, list[str]] = {}
+    for host in here:
+        was, is_ = versions(then.get(host) or {}), versions(here[host] or {})
+        for name in sorted(was | is_) if was else ():
+            if was.get(name) != is_.get(name):
+                said = f"{name} is {is_.get(name) or 'not there'}, and was {was.get(name) or 'not there'}"
+                told.setdefault(said, []).append(host)
+    yield from (f"{fold(hosts)}: {said}" for said, hosts in told.items())
+    old, new = ((each.get("fleet") or {}).get("version") for each in (before, now))
+    if old != new:
+        yield f"fleet is {new}, and was {old}"
+
+
+def versions(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Of what a run's ranks use, by name."""
+    found = {"python": (facts.get("python") or {}).get("version"), **(facts.get("packages") or {})}
+    found |= {name: (facts.get(name) or {}).get("version") for name in ("torch", "deepspeed")}
+    found["script, by its sha256,"] = ((facts.get("script") or {}).get("sha256") or "")[:SHORT]
+    found |= {name: facts.get(name) for name in ("driver", "cuda_toolkit", "nccl_library")}
+    return {name: str(version) for name, version in found.items() if version}

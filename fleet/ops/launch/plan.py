@@ -12,6 +12,7 @@ from fleet.engines import engine
 from fleet.engines.base import Start, World
 from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
+from fleet.inventory.secret import masked_words
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.placement import (
@@ -28,6 +29,9 @@ from fleet.ops.plans import Line, PerHost, around
 from fleet.rules.units import counted
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# every engine gives them to each rank, over whatever was there
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,13 @@ class Plan:
             "hosts": {n.host.name: n.describe() for n in self.nodes},
             **({"spares": [host.name for host in self.spares]} if self.spares else {}),
         }
+
+    def told(self) -> dict[str, Any]:
+        """The same for events and files, without what in the script's arguments looks like a secret."""
+        plan = self.describe()
+        for node in plan["hosts"].values():
+            node.update({name: masked_words(node[name]) for name in ("argv", "command")})
+        return plan
 
     def lines(self) -> Iterator[Line]:
         """Of what the hosts are given one by one, each its own; the rest once."""
@@ -201,6 +212,8 @@ def plan(
     Plan.refine."""
     chosen = engine(job.engine)
     chosen.check(job)
+    if job.workdir == "":  # what an unset variable leaves
+        raise UsageError("--workdir is empty", hint="without it, it is the host's workdir, else this folder's path")
     if options.least and not chosen.elastic:
         raise UsageError(
             f"--nnodes {options.least}:{options.nnodes}: engine {job.engine} is not elastic",
@@ -225,15 +238,11 @@ def plan(
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
             env = {**{name: known.interface for name in INTERFACE_VARIABLES if name not in job.env_expand}, **env}
         start = chosen.start(job, world, node, known.python or job.python or host.python or "python3")
-        for name in set(start.env) & ({*job.env, *job.env_expand}):
-            raise UsageError(f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {_instead(name)}")
+        for name in sorted((RANK_VARIABLES | set(start.env)) & {*job.env, *job.env_expand}):
+            raise UsageError(
+                f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {INSTEAD.get(name, 'another name')}"
+            )
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
         plans.append(NodePlan(*part, start, env, job.env_expand, job.workdir or host.workdir or options.cwd))
     return Plan(inventory, run_id, job, options, world, tuple(plans), facts, spares=spares_of(inventory, options))
-
-
-def _instead(name: str) -> str:
-    return {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}.get(
-        name, "another name"
-    )

@@ -27,7 +27,7 @@ QUIET_SECONDS = 300.0  # that a whole run which has spoken may be silent without
 MUTE_SECONDS = 900.0  # that it may be from its start on: imports, a compilation
 LOOK_SECONDS = 0.5
 GAP_SECONDS = 3.0  # between two looks: this machine itself slept, and has not read yet what ranks wrote meanwhile
-TAKE_SECONDS = 20.0  # for the stacks of all ranks
+TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
 STACKS_FILE = "stacks.txt"
 
 Kind = Literal["early", "straggler", "silent", "stalled"]

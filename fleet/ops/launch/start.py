@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.resources import files
 from typing import TypeVar
 
 from fleet.each import as_one, over
 from fleet.errors import FleetError, HostFailed, Interrupted, PreflightError, Reason
 from fleet.events import Notice, Round, Started
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
+from fleet.ops.launch.failure import fate
 from fleet.ops.launch.findings import beside, refuse
+from fleet.ops.launch.gang import INTERRUPTED
+from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.messages import run
-from fleet.protocol.messages.values import Failed
 from fleet.protocol.state import ARMED, COMMAND
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import call
+from fleet.transport.program import Program, call, last_word, text_of
 
 T = TypeVar("T")
 START_SECONDS = 30.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0  # beyond the grace: for a supervisor that does not answer, and for what does not die
+NOT_BEGUN = "not-begun"
+START, ASK = (f"run.{first} run.follow" for first in ("supervise", "list_runs"))  # and go on in the same process
+OF_RANKS = {"rank.py": "rank", "spawn.py": "spawn", ARMED: "arm"}  # file in the run's folder -> module
+STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 
 
 @contextmanager
-def step(runtime: Runtime, name: str, hosts: int) -> Iterator[None]:
-    """A part of the way to running ranks: says how long it took, and that nothing of it is under way any more."""
+def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[None]:
+    """A part of the way to running ranks: says how long it took, and that nothing of it is under way any more. out:
+    those that are left out by its end."""
     began = time.monotonic()
     yield
+    hosts -= len(out)
     seconds = round(time.monotonic() - began, 3)
     runtime.emit(Round("", ()))
     runtime.emit(
@@ -47,31 +56,37 @@ def step(runtime: Runtime, name: str, hosts: int) -> Iterator[None]:
 
 
 class Sessions:
-    """Open connections by host name, made on first use. Close them all with close()."""
+    """Open connections by host name, made on first use, and of programs there those that wait for what is to be
+    followed. Close them all with close()."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._open: dict[str, Session] = {}
+        self._waiting: dict[str, Program] = {}
 
     def get(self, host: Host) -> Session:
         if host.name not in self._open:
             self._open[host.name] = self.runtime.transport.connect(host, self.runtime.cancel)
         return self._open[host.name]
 
-    def take(self, host: Host) -> Session:
-        """Hand the connection over; the taker closes it."""
-        session = self.get(host)
-        del self._open[host.name]
-        return session
-
     def drop(self, host: Host) -> None:
         """The next get() makes another one."""
+        self._waiting.pop(host.name, None)
         if host.name in self._open:
             self._open.pop(host.name).close()
 
-    def take_all(self, names: Iterable[str]) -> dict[str, Session]:
-        """Hand over those to these hosts that are open, and close the others."""
-        taken = {name: self._open.pop(name) for name in names if name in self._open}
+    def keep(self, program: Program) -> None:
+        """For take_all(): it waits, with run.follow behind it."""
+        before = self._waiting.pop(program.host.name, None)
+        if before is not None:
+            before.close()
+        self._waiting[program.host.name] = program
+
+    def take_all(self, names: Iterable[str]) -> dict[str, Program]:
+        """Hand over the programs that wait on these hosts, and with each its connection; close the others."""
+        taken = {name: self._waiting[name] for name in names if name in self._waiting}
+        for name in taken:
+            del self._open[name]
         self.close()
         return taken
 
@@ -79,6 +94,7 @@ class Sessions:
         for session in self._open.values():
             session.close()
         self._open.clear()
+        self._waiting.clear()
 
     def each(
         self, hosts: tuple[Host, ...], work: Callable[[Host], T], what: str, cancel: Cancel | None = None
@@ -98,35 +114,40 @@ class Sessions:
         return {result.host: answers[result.host] for result in results if result.ok}, errors
 
 
+def part_of(node: NodePlan, record: RunRecord) -> run.Part:
+    """What a node keeps of a run to tell others."""
+    return {
+        "host": node.host.name,
+        "node_rank": node.node_rank,
+        "ranks": list(node.ranks),
+        "devices": None if node.host.devices is None else list(node.host.devices),
+        "cwd": node.workdir,
+        "lease": record.lease,
+        "grace": record.grace,
+        "node_timeout": record.node_timeout,
+        "about": record.about(),
+    }
+
+
 def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSpec:
     """What fleet/node/run/supervise.py is fed. Values of variables travel here and nowhere else."""
-    remote = files("fleet") / "node/run"
     facts = plan.facts.get(node.host.name)
     code = facts.code if facts is not None and plan.options.preflight else None
     return {
+        **part_of(node, record),
         "run": plan.run_id,
-        "host": node.host.name,
-        "node_rank": node.node_rank,
         "argv": [word if isinstance(word, str) else word.as_spec() for word in node.start.argv],
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
-        "cwd": node.workdir,
         "python": plan.job.python or node.host.python,
         "activate": node.host.activate,
-        "ranks": list(node.ranks),
-        "devices": None if node.host.devices is None else list(node.host.devices),
-        "lease": record.lease,
-        "grace": plan.options.grace,
-        "node_timeout": plan.options.node_timeout,
         "time": time.time(),
         "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
         "files": {
             **plan.job.files,
             COMMAND: node.start.command_file(),
-            **{f"{name}.py": (remote / f"{name}.py").read_text("utf-8") for name in ("rank", "spawn")},
-            ARMED: (remote / "arm.py").read_text("utf-8"),
+            **{name: (text_of(f"fleet.node.run.{module}") or b"").decode() for name, module in OF_RANKS.items()},
         },
-        "about": record.about(),
         "alone": plan.options.preflight and not plan.options.share and not record.attempt,
     }
 
@@ -134,39 +155,67 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
 def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
     """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
     occupied: dict[str, list[run.LiveRun]] = {}
+    # Where all meet is the first node: of torch's ranks and agents, those that dial before it listens try again after
+    # 0.25 to 0.75 s, and all wait for them. Where it does not begin, none does.
+    first_is_there, begun = threading.Event(), list[run.Started]()
 
     def start(host: Host) -> run.Started:
-        spec = supervise_spec(plan, plan.node(host.name), record)
-        answer = call(
-            sessions.get(host), "run.supervise", spec, run.Started | run.Neighbours | Failed, timeout=START_SECONDS
-        )
+        if host.name != plan.hosts[0].name:
+            program = Program(sessions.get(host), START, None)
+            first_is_there.wait()
+            if not begun:
+                raise HostFailed("the first node did not begin", host=host.name, kind=NOT_BEGUN)
+            return start_one(host, program)
+        try:
+            begun.append(start_one(host, Program(sessions.get(host), START, None)))
+            return begun[0]
+        finally:
+            first_is_there.set()
+
+    def start_one(host: Host, program: Program) -> run.Started:
+        program.go_on(supervise_spec(plan, plan.node(host.name), record))
+        sessions.keep(program)
+        answer = last_word(program, run.Started | run.Neighbours | run.NotStarted, timeout=START_SECONDS)
         if answer["event"] == "neighbours":
             occupied[host.name] = answer["runs"]
             raise PreflightError("another run is live there", host=host.name)
         if answer["event"] == "failed":
+            if answer.get("forbidden"):
+                raise Interrupted(STOPPED_BEFORE)
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
         return answer
 
     # an interrupt lets the starts under way end: what is not known to run cannot be stopped for sure
     answers, errors = sessions.each(plan.hosts, start, "start")
+    errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
     if errors or sessions.runtime.cancel.is_set():
-        stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
+        left = stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
+        if left:  # it may have begun, and nothing else ends it there where it needs no head
+            ends = fate(record.lease, send_janitor(record, left, sessions.runtime.transport))
+            sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
+        for error in errors.values():
+            if isinstance(error, Interrupted):
+                raise error
         if occupied:  # since preflight
             others = {name: error for name, error in errors.items() if name not in occupied}
             refuse(plan, beside(plan, occupied), others, sessions.runtime.emit)
-        ordered = sorted(errors.items(), key=lambda it: (isinstance(it[1], Interrupted), -it[1].exit_code))
+        ordered = sorted(errors.items(), key=lambda it: -it[1].exit_code)
         every = {host.name: errors.get(host.name) for host in plan.hosts}
         raise as_one(dict(ordered), sessions.runtime.emit, "not-started", "; everything was stopped again", every)
     return answers
 
 
-def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str) -> None:
-    """Run the stop program on all nodes; also forbids a supervisor that comes late to start."""
-    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": reason, "attempt": plan.attempt}
+def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str, *, for_good: bool = False) -> list[Host]:
+    """Run the stop program on all nodes; also forbids a supervisor that comes late to start. for_good: and whatever may
+    come after this attempt. Returns the hosts that could not be told."""
+    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": reason}
+    if not for_good:
+        spec["attempt"] = plan.attempt
 
     def stop(host: Host) -> run.Stopped:
         return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=grace + STOP_SECONDS)
 
-    sessions.each(plan.hosts, stop, "stop", Cancel())
+    _, errors = sessions.each(plan.hosts, stop, "stop", Cancel())
+    return [host for host in plan.hosts if host.name in errors]

@@ -1,22 +1,31 @@
-"""How a run under way is ended: who is lost, who is told to stop, and who does not."""
+"""How a run under way is ended: who is lost, who is told to stop, and who does not. Whose fault silence is: a node's,
+or this machine's own."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from math import inf
 
 from fleet.errors import ConnectError, FleetError, Reason
-from fleet.ops.launch.failure import alone, fate
+from fleet.model import Host
+from fleet.ops.launch.failure import alone, fate, own_link
 from fleet.ops.launch.follow import Follower
 from fleet.ops.launch.gang import INTERRUPTED, Gang
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.silence import Silence
-from fleet.ops.launch.witness import Witness
+from fleet.protocol.messages.run import RunsHere, RunsSpec
+from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
+from fleet.transport.base import Cancel, Transport
+from fleet.transport.program import call
 
-STUBBORN_SECONDS = 12.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
+STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be told from hanging in the kernel
 ENGINE_GRACE = 0.5  # of an engine that has no rank left: what torchrun and DeepSpeed do then helps nobody
+ASK_SECONDS, RETRY_SECONDS = 30.0, 2.0  # of the witness
 # how often the user has asked to stop
 GENTLY, AT_ONCE, LEAVE = 1, 2, 3
 
@@ -27,7 +36,7 @@ def of_host(host: str, text: str) -> Reason:
 
 
 class Stopping:
-    """Of one attempt. followers: by host; an elastic run replaces some. say: as Run.say."""
+    """Of one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: who stands by."""
 
     def __init__(
         self,
@@ -36,10 +45,12 @@ class Stopping:
         followers: Mapping[str, Follower],
         runtime: Runtime,
         say: Callable[..., None],
+        spares: Sequence[Host] = (),
     ) -> None:
         self.record, self.gang, self.runtime, self.say = record, gang, runtime, say
-        self._followers = followers
-        self._stop_by: float | None = None
+        self._followers, self._spares = followers, spares
+        self._patience = 0.0
+        self._stop_by: dict[str, float] = {}  # by host, once they have been told to
         self._killed = False
         self._silence = Silence(record.node_timeout, record.lease)
         self._witness = Witness(record.run_id, runtime.transport)
@@ -87,14 +98,14 @@ class Stopping:
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
         """Ours, though all be silent."""
-        if any(each.shut for each in live.values()) or (len(live) == 1 and self.record.spares > 0):
-            return True  # a lone one that can be replaced: better in vain than not at all
+        if any(each.shut for each in live.values()):
+            return True
         silent = [began for began in since.values() if began is not None]
         if not silent or len(silent) < len(since):
             return False
         nodes = self.gang.nodes
         over = [it for it in self.record.hosts if nodes[it.name].ended and nodes[it.name].lost is None]
-        return self._witness.look(over, max(silent))
+        return self._witness.look([*over, *self._spares], max(silent))
 
     def watch(self) -> None:
         """What the user asks for, and nodes that do not stop in time."""
@@ -103,11 +114,14 @@ class Stopping:
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True
             self._tell_all(0.0, f"{INTERRUPTED} twice")
-        if self._stop_by is None or time.monotonic() < self._stop_by:
-            return
-        for host, follower in self._followers.items():
-            node = self.gang.nodes[host]
-            if not node.ended and node.lost is None:
+        now = time.monotonic()
+        for host, by in self._stop_by.items():
+            node, follower = self.gang.nodes[host], self._followers[host]
+            if node.ended or node.lost is not None or node.state in FINAL:
+                continue  # of one that has stopped the rest of its logs comes, however long that takes
+            if follower.silent_since is not None:  # it may not have heard of it; its silence has its own limit
+                self._stop_by[host] = now + self._patience
+            elif now >= by:
                 follower.give_up()
                 self.gang.node_lost(host, time.time(), ConnectError("it did not stop in time", kind="stubborn"))
                 self.say("error", of_host(host, " did not stop in time"), "stubborn", host)
@@ -120,6 +134,8 @@ class Stopping:
         left = [host.name for host in hosts]
         if not left:
             return left
+        if self._spares and own_link(self.gang) is not None:
+            self.gang.link_is_whole = self._witness.reaches(self._spares)
         for host in left:
             self._followers[host].give_up()
         ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport))
@@ -129,10 +145,70 @@ class Stopping:
 
     def _tell_all(self, grace: float, reason: str) -> None:
         self.say("info", f"stopping all nodes: {reason}", "stop", reason=reason, grace=grace)
-        self._stop_by = time.monotonic() + grace + STUBBORN_SECONDS
+        self._patience = grace + STUBBORN_SECONDS
+        self._stop_by = dict.fromkeys(self._followers, time.monotonic() + self._patience)
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
                 follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason)
 
     def _has_no_rank_left(self, host: str) -> bool:
         return not self.gang.restarts and not self.gang.unaccounted(host, self.record.node(host).ranks)
+
+
+@dataclass
+class Silence:
+    """A node that is silent for `patience` seconds is lost. All at once, be they but one, and none that refuses us, are
+    this machine's own link, or its sleep: they are waited for as long as they go on without a head, which is `lease`
+    seconds, None for ever."""
+
+    patience: float
+    lease: float | None
+    alone: bool = False  # now, and for longer than a single node would be waited for
+    _last: float = -inf  # when all were silent
+
+    def over(self, since: Mapping[str, float | None], now: float, *, wait: bool) -> dict[str, float]:
+        """The hosts that are lost, and for how many seconds each was silent. since: when that of each live node began.
+        wait: False where one of them refuses us, or all are being stopped."""
+        times = [began for began in since.values() if began is not None]
+        together = wait and len(times) == len(since) > 0
+        self.alone = False
+        if together and (self.lease is None or now - min(times) < self.lease):
+            self.alone, self._last = now - min(times) >= self.patience, now
+            return {}
+        last = -inf if together else self._last
+        quiet = {host: now - max(began, last) for host, began in since.items() if began is not None}
+        return {host: silent for host, silent in quiet.items() if silent >= self.patience}
+
+
+class Witness:
+    """Asks one host after the other, in a thread that ends by itself, again and again while look() is called."""
+
+    def __init__(self, run_id: str, transport: Transport) -> None:
+        self._spec: RunsSpec = {"prefix": run_id, "live": True}
+        self._transport = transport
+        self._answered: float | None = None  # when it was asked, by time.monotonic(), if the last time went well
+        self._thread: threading.Thread | None = None
+
+    def look(self, hosts: Sequence[Host], since: float) -> bool:
+        """Whether the last time that they were asked one answered, and that was since then."""
+        if hosts and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._ask, args=(hosts,), name="witness", daemon=True)
+            self._thread.start()
+        return self._answered is not None and self._answered >= since
+
+    def _ask(self, hosts: Sequence[Host]) -> None:
+        began = time.monotonic()
+        self._answered = began if self.reaches(hosts) else None
+        time.sleep(RETRY_SECONDS)
+
+    def reaches(self, hosts: Sequence[Host]) -> bool:
+        """Whether one of them answers, now."""
+        return any(map(self._answers, hosts))
+
+    def _answers(self, host: Host) -> bool:
+        try:
+            with closing(self._transport.connect(host, Cancel())) as session:
+                call(session, "run.list_runs", self._spec, RunsHere, timeout=ASK_SECONDS)
+        except FleetError:
+            return False
+        return True

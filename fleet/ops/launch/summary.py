@@ -7,24 +7,22 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError
+from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError
 from fleet.model import Node, Report, Result
-from fleet.ops.launch.blame import blamed, laments
+from fleet.ops.launch.failure import Evidence, blamed, evidence, laments, left_early, message, own_link
 from fleet.ops.launch.failure import hint as plain_hint
-from fleet.ops.launch.failure import left_early, message, own_link
 from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
-from fleet.ops.launch.kernel import Evidence, evidence
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import UNEVEN
-from fleet.rules.checkpoints import disagreed
 from fleet.rules.hints import TAIL_BYTES, hint_for
 from fleet.rules.kernel import SIGKILL
 from fleet.rules.launch import undying
+from fleet.rules.stacks import odd_one_out
 from fleet.rules.tracebacks import cause_in, exception_of, identity, last_of
-from fleet.rules.watchdog import odd_one_out
+from fleet.rules.worked_out import disagreed
 
 Tail = Callable[..., str]
 TAIL_LINES = 12
@@ -81,6 +79,24 @@ def _unfit(failure: Failure, gang: Gang, kernel: Evidence | None) -> str | None:
         return kernel.host
     lost = failure.what in ("node", "frozen") or gang.nodes[failure.host].status.get("disk_full")
     return failure.host if lost else None
+
+
+def not_started(error: FleetError, run: RunRecord) -> Report:
+    """Of a run that was stopped again before all of its nodes had started."""
+    results = [Result(host.name, False, error=error.hosts.get(host.name)) for host in run.hosts]
+    data = {
+        "run": run.run_id,
+        "world_size": run.world_size,
+        "seconds": 0.0,
+        "logs": str(run.logs),
+        "stopped": error.message,
+        "first_failure": None,
+        "next": [],
+        "tracebacks": [],
+        "incomplete_logs": [],
+        "error": {**error.as_json(), "message": str(error)},
+    }
+    return Report("launch", tuple(results), error.exit_code, data)
 
 
 def left_alone(run: RunRecord) -> Report:

@@ -6,43 +6,43 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 
-from fleet.errors import UsageError
-from fleet.events import Notice
-from fleet.model import Host, Inventory, Report
-from fleet.ops.launch.attempts import follow_run, pause_before
-from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder
+from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
+from fleet.events import Event, Notice
+from fleet.model import Report, Result
+from fleet.ops.launch.attempts import follow_run
+from fleet.ops.launch.course import pause_before
+from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder, read_object
 from fleet.ops.launch.kinds import VERSION
+from fleet.ops.launch.next_steps import typed_here
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.start import Sessions
+from fleet.ops.launch.start import START_SECONDS, Sessions
 from fleet.ops.launch.summary import left_alone
-from fleet.ops.plans import Line
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.runs.bring import POLL_SECONDS
 from fleet.ops.runs.find import FoundRun, chosen, find, missing
-from fleet.ops.runs.logs import LogsPlan, is_whole
-from fleet.ops.runs.watch import report_of, watch
+from fleet.ops.runs.logs import LogsPlan
+from fleet.ops.runs.reader import NewEvents, Reader
+from fleet.protocol.state import RESTARTING, STARTING
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-MARGIN_SECONDS = 10.0  # in which another head starts a run again, once it has waited
+MARGIN_SECONDS = 30.0  # in which another head starts a run again, once it has waited
 ASK_AGAIN_SECONDS = 1.0
+MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 
 
 @dataclass(frozen=True)
-class AttachPlan:
+class AttachPlan(OnHosts):
     """word: what names the run."""
 
-    inventory: Inventory
     word: str
     runs_dir: Path
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     def describe(self) -> dict[str, Any]:
         return {"run": self.word, "logs": str(self.runs_dir)}
@@ -58,11 +58,16 @@ def run(plan: AttachPlan, runtime: Runtime) -> Report:
 
 
 def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
-    runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-    found = chosen(plan.word, runs, asked)
+    found, asked = _known(plan, runtime, sessions)
+    folder = RunFolder.open(plan.runs_dir, found.run_id)
+    # how it ended, as who followed it saw: its nodes may know less, and not that it was interrupted between attempts
+    known = None if found.live else report_of(folder)
+    if known is not None and not set(known.data.get("incomplete_logs", ())) & set(found.hosts):
+        folder.release()
+        runtime.emit(_attached(found, found.record(plan.runs_dir), {}))
+        return replace(known, data={**known.data, "logs": str(plan.runs_dir / found.run_id)})
     if (lacks := missing(found, asked)) is not None:
         runtime.emit(Notice("warning", lacks))
-    folder = RunFolder.open(plan.runs_dir, found.run_id)
     if not folder.held and folder.holder().get("restarts") and _machine(folder) == gethostname():
         # it knows how to start the run again, and we do not
         record = found.record(plan.runs_dir)
@@ -73,14 +78,15 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
             return report or left_alone(record)
     folder = folder if folder.held else take(found, plan.runs_dir)
     try:
-        if found.record(plan.runs_dir).restartable and not found.live and is_whole(folder.path / "summary.json"):
-            # the nodes know of the last attempt only, and not that it was stopped before the next
-            return report_of(folder) or left_alone(found.record(plan.runs_dir))
         while True:
             record = found.record(plan.runs_dir)
             folder.begin(record.attempt)
             runtime.emit(_attached(found, record, folder.event("attached", **_told(found, record))))
             report = follow_run(record, folder, sessions.take_all(found.hosts), runtime)
+            if known is not None and known.data.get("first_failure"):
+                report = replace(known, data={**known.data, "incomplete_logs": report.data["incomplete_logs"]})
+                folder.write_json("summary.json", report.as_json())
+                return report
             later = None if report.data.get("detached") else _another(report, record, plan, runtime)
             if later is None:
                 return report
@@ -89,9 +95,25 @@ def _follow(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> Report:
         folder.release()
 
 
+def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[FoundRun, tuple[Result, ...]]:
+    """The run, and how asking each host went. Where it has only just begun, nodes that do not know of it yet are asked
+    again: who followed the others alone would take their end for the run's."""
+    until = time.monotonic() + START_SECONDS
+    while True:
+        runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
+        found = chosen(plan.word, runs, asked)
+        begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
+        elastic = found.about is not None and found.about.get("least", 0) > 0  # its nodes may come much later
+        if len(found.parts) >= found.nnodes or not begins or elastic or not all(result.ok for result in asked):
+            return found, asked
+        if runtime.cancel.wait(ASK_AGAIN_SECONDS):
+            raise Interrupted("interrupted")
+
+
 def _told(found: FoundRun, record: RunRecord) -> dict[str, Any]:
     return {
         "version": VERSION,
+        **({"engine": found.about["engine"]} if found.about else {}),
         "world_size": record.world_size,
         "first_ranks": record.first_ranks,
         "logs": str(record.logs),
@@ -108,20 +130,25 @@ def _attached(found: FoundRun, record: RunRecord, event: dict[str, Any]) -> Noti
 
 
 def _another(report: Report, record: RunRecord, plan: AttachPlan, runtime: Runtime) -> FoundRun | None:
-    """The attempt that another process begins after one that failed; None where none does."""
+    """The attempt that another process begins after one that failed, or this one, where the run was stopped before
+    that; None where none begins."""
     if not record.restartable or report.data["first_failure"] is None:
         return None
     seconds = pause_before(record.attempt + 1) + MARGIN_SECONDS
     runtime.emit(Notice("warning", f"it may be started again by {record.owner}: that is waited for {seconds:g} s"))
-    until = time.monotonic() + seconds
+    until, begun = time.monotonic() + seconds, None
     while time.monotonic() < until and not runtime.cancel.is_set() and not runtime.detach.wait(ASK_AGAIN_SECONDS):
-        runs, _ = find(plan.inventory, runtime, live=True)
+        runs, _ = find(plan.inventory, runtime, live=False)
         for run in runs:
-            if run.run_id == record.run_id and run.record(plan.runs_dir).attempt > record.attempt:
-                return run
-    text = "nothing starts it again: what launched it does not follow it any more"
-    runtime.emit(Notice("warning", text))
-    return None
+            if run.run_id == record.run_id:
+                begun = run if run.record(plan.runs_dir).attempt > record.attempt else None
+                if run.withdrawn or begun and len(run.parts) >= run.nnodes:  # its first node begins first
+                    return run
+                if run.state in (RESTARTING, STARTING):
+                    until = max(until, time.monotonic() + MARGIN_SECONDS)
+    if begun is None:
+        runtime.emit(Notice("warning", "nothing starts it again: what launched it does not follow it any more"))
+    return None if runtime.cancel.is_set() else begun
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
@@ -132,10 +159,12 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
         return folder
     who = folder.holder()
     machine = _machine(folder)
-    if who.get("helper") and machine == gethostname():
-        os.kill(int(who["pid"]), signal.SIGTERM)
-        if folder.hold(HANDOVER_SECONDS):
-            return folder
+    helper = who.get("helper") and machine == gethostname()
+    if helper:
+        with suppress(ProcessLookupError):  # the run is over, and so it is just now
+            os.kill(int(who["pid"]), signal.SIGTERM)
+    if folder.hold(HANDOVER_SECONDS if helper else MOMENT_SECONDS):
+        return folder
     raise UsageError(
         f"process {who.get('pid', '?')} of {_shown(machine)} follows {found.run_id} already",
         hint=f"fleet logs -f {found.run_id}",
@@ -149,3 +178,54 @@ def _machine(folder: RunFolder) -> str:
 
 def _shown(machine: str) -> str:
     return "this machine" if machine == gethostname() else machine
+
+
+# -- looking on while a process of this machine follows it: its events and logs from its folder, its report
+def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
+    """Until the run is over: its report. None: it is left, or nobody follows it any more; then the folder is ours.
+    plan: its tail is 0."""
+    looking = False
+
+    def show(event: Event) -> None:
+        if looking:
+            runtime.emit(event)
+
+    reader, events = Reader(folder.path, plan, show), NewEvents(folder.path / "events.jsonl")
+    reader.poll()
+    list(events.read())
+    looking, reader.plan = True, replace(plan, tail=None)  # of files that come from here on all is new
+    while not runtime.detach.is_set() and not runtime.cancel.is_set():
+        free = folder.hold()
+        for record in _news(events):
+            level = record.get("level", "info")  # an older fleet's have none
+            show(Notice(level, str(record.get("message", "")), record.get("host"), None, record))
+        reader.poll()
+        if free:
+            return report_of(folder)
+        runtime.detach.wait(POLL_SECONDS)
+    return None
+
+
+def _news(events: NewEvents) -> Iterator[dict[str, Any]]:
+    return (record for record in events.read() if record["event"] not in ("summary", "started", "kept", "cleaned"))
+
+
+def report_of(folder: RunFolder) -> Report | None:
+    """As its summary.json tells; None while there is none."""
+    summary = read_object(folder.path / "summary.json")
+    if "exit_code" not in summary:
+        return None
+    results = tuple(_result(name, host) for name, host in summary["hosts"].items())
+    data = {name: value for name, value in summary.items() if name not in ("verb", "ok", "exit_code", "hosts")}
+    if "next" in data:
+        data["next"] = [typed_here(step, folder.path.parent) for step in data["next"]]
+    return Report("launch", results, summary["exit_code"], data)
+
+
+def _result(name: str, host: dict[str, Any]) -> Result:
+    told = host.pop("error")
+    error: FleetError | None = None
+    if told is not None:
+        error = ConnectError(told["message"], hint=told["hint"], kind=told["kind"], host=name)
+    own = {key: value for key, value in host.items() if key not in ("ok", "exit_status", "stdout", "stderr")}
+    return Result(name, host["ok"], host["exit_status"], error=error, data=own)

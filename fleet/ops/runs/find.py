@@ -16,19 +16,19 @@ from fleet.errors import ConnectError, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
-from fleet.ops.launch.folder import LATEST
+from fleet.ops.launch.gang import INTERRUPTED, STOPPED_BY
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.start import Sessions
+from fleet.ops.launch.start import ASK, Sessions
+from fleet.ops.runs.word import choose
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.run import About, RunHere, RunsHere
-from fleet.protocol.state import FINAL, RESTARTING
+from fleet.protocol.state import FINAL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.program import call
+from fleet.transport.program import Program, last_word
 
 ASK_SECONDS = 30.0
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,200}")
-_NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,29 @@ class FoundRun:
 
     @property
     def state(self) -> str:
-        """ "running", "stopping", "restarting" (its head waits with the next attempt), "lost" (nobody on a node cares
-        for it any more), "done", "stopped" or "failed"."""
+        """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
+        yet), "lost" (nobody on a node cares for it any more), "done", "stopped" or "failed"."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
-            return "lost" if forgotten else next((it for it in ("stopping", RESTARTING) if it in states), "running")
-        if any(part["status"].get("cause") == "asked" for part in self.parts.values()):
+            known = ("stopping", RESTARTING, "running", STARTING)
+            return "lost" if forgotten else next((it for it in known if it in states), "running")
+        reasons = [
+            part["status"].get("reason") for part in self.parts.values() if part["status"].get("cause") == "asked"
+        ]
+        by_hand = all(reason is None or reason.startswith((INTERRUPTED, STOPPED_BY)) for reason in reasons)
+        if self.withdrawn or reasons and by_hand:  # where a node failed, who followed it stopped the others, too
             return "stopped"
         failed = any(
             part["status"].get("state") != "exited" or part["status"].get("engine_status")
             for part in self.parts.values()
         )
         return "failed" if failed else "done"
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it was stopped in the pause after this attempt."""
+        return any(part["status"].get("stopped") for part in self.parts.values())
 
     def record(self, runs_dir: Path) -> RunRecord:
         """To follow it from this machine."""
@@ -149,18 +159,22 @@ def find(
     inventory: Inventory, runtime: Runtime, *, live: bool, sessions: Sessions | None = None
 ) -> tuple[list[FoundRun], tuple[Result, ...]]:
     """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended.
-    sessions: gets the connections to hosts that know of any."""
+    sessions: gets the connections to hosts that know of any, and a program on each that waits for what is to be
+    followed."""
 
     odd: dict[str, list[str]] = {}
 
     def ask(session: Session, host: Host) -> Result:
         spec = {"prefix": "", "live": live}
-        answer = call(session, "run.list_runs", spec, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
+        program = Program(session, "run.list_runs" if sessions is None else ASK, spec)
+        answer = last_word(program, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
         known, unread = read(answer["runs"])
         for name in unread:
             odd.setdefault(name, []).append(host.name)
-        if sessions is not None and not known:
-            sessions.take(host).close()
+        if sessions is not None and known:
+            sessions.keep(program)
+        elif sessions is not None:
+            sessions.drop(host)
         return Result(host.name, True, 0, data={"runs": known})
 
     what = "asking for runs"
@@ -216,44 +230,13 @@ def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result]) -> Foun
         silent = [result for result in asked if result.error is not None]
         if not silent or any(run_id.startswith(word) for run_id in known):
             raise
-        raise ConnectError(
-            f"{error.message}; no answer from {fold([result.host for result in silent])}",
-            hint=silent[0].error.hint if silent[0].error else None,
-            kind="unreachable",
-        ) from None
+        raise unanswered(error.message, silent) from None
 
 
-def choose(word: str, run_ids: Sequence[str]) -> str:
-    """The run that a word means: an id, "latest", a name (its newest run), a unique prefix. run_ids: newest first.
-    UsageError."""
-    if not word:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
-        raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
-    if word in run_ids:
-        return word
-    if word == LATEST and run_ids:
-        return run_ids[0]
-    named = [run_id for run_id in run_ids if (found := _NAME.fullmatch(run_id)) and found[1] == word]
-    if named:
-        return named[0]
-    begun = [run_id for run_id in run_ids if run_id.startswith(word)]
-    if len(begun) == 1:
-        return begun[0]
-    if begun:
-        raise UsageError(f"{word}: {len(begun)} runs begin so: {_few(begun)}", hint="give more of its id, or 'latest'")
-    known = f"known are {_few(run_ids)}" if run_ids else "no run is known"
-    raise UsageError(f"no run {word}: {known}", hint="'fleet ps --all' lists them")
-
-
-def is_part_of_name(word: str, run_id: str) -> bool:
-    """Whether it is but the first letters of the run's name, which something else may be called, too."""
-    found = _NAME.fullmatch(run_id)
-    name = found[1] if found else run_id
-    return name.startswith(word) and word != name
-
-
-def _few(names: Iterable[str]) -> str:
-    first, *others = list(names)
-    return ", ".join([first, *others[:2]]) + (f" and {len(others) - 2} more" if len(others) > 2 else "")
+def unanswered(what: str, silent: Sequence[Result]) -> ConnectError:
+    """What cannot be said as long as these hosts are silent."""
+    text = f"{what}; no answer from {fold([result.host for result in silent])}"
+    return ConnectError(text, hint=silent[0].error.hint if silent[0].error else None, kind="unreachable")
 
 
 def missing(run: FoundRun, results: Iterable[Result]) -> str | None:

@@ -1,15 +1,23 @@
-"""`fleet runs`: the runs that have a folder on this machine, and the end of old ones."""
+"""`fleet runs`: the runs that have a folder on this machine, the end of old ones, and those that lost their head here a
+moment ago: their nodes wait, for as long as their lease lasts."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+import stat
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import UsageError
-from fleet.ops.launch.folder import LATEST, MISSING, RunFolder, read_object, read_told
+from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
+from fleet.events import Notice
+from fleet.ops.launch.folder import LATEST, LOCK, MISSING, SIGN_SECONDS, RunFolder, read_object, read_told
+from fleet.ops.runs.reader import NewEvents
+from fleet.rules.units import seconds
 
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
@@ -40,8 +48,10 @@ def local_runs(runs_dir: Path) -> list[LocalRun]:
 
 
 def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
-    """Newest first. followed_first: before all others those that a process of this machine follows now."""
+    """Newest first, behind all others those that never began. followed_first: before all others those that a process
+    of this machine follows now."""
     folders = sorted(_folders(runs_dir), key=_started, reverse=True)
+    folders.sort(key=_never_began)
     if followed_first:
         folders.sort(key=lambda folder: (folder / "summary.json").exists() or not followed(folder))
     return [folder.name for folder in folders]
@@ -54,6 +64,11 @@ def _folders(runs_dir: Path) -> list[Path]:
 def _started(folder: Path) -> float:
     started = read_object(folder / "run.json").get("started")
     return started if isinstance(started, float) else (folder / "events.jsonl").stat().st_mtime
+
+
+def _never_began(folder: Path) -> bool:
+    """Whether it was refused, or stopped again, before all of its nodes had started: see summary.not_started()."""
+    return "error" in read_object(folder / "summary.json")
 
 
 def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
@@ -74,10 +89,10 @@ def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | Non
 def prune(run: LocalRun) -> None:
     """Take its folder away; UsageError where somebody writes to it, or it cannot be removed."""
     folder = RunFolder(Path(run.logs))
-    if not folder.hold():
-        raise UsageError(f"{run.run}: a process follows it just now")
     link = folder.path.with_name(LATEST)
     try:
+        if not folder.hold():
+            raise UsageError(f"{run.run}: a process follows it just now")
         shutil.rmtree(run.logs)
         if link.is_symlink() and not link.exists():
             link.unlink()
@@ -89,22 +104,30 @@ def prune(run: LocalRun) -> None:
 
 def followed(path: Path) -> bool:
     """Whether a process of this machine writes to a run's folder."""
-    folder = RunFolder(path)
-    free = folder.hold()
-    folder.release()
-    return not free
+    try:
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)  # the folder may be one that we must not write to
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _read(path: Path) -> LocalRun:
+    live = followed(path)  # first: who follows it writes the summary before it lets go
     plan, summary = (read_object(path / name) for name in DOCUMENTS)
     code = summary.get("exit_code")
     state = (
         "followed"
-        if followed(path)
+        if live
         else "open"
         if code is None
         else "stopped"
-        if code == 130
+        if code == EXIT_INTERRUPTED and not summary.get("first_failure")
         else "failed"
         if code
         else "done"
@@ -113,15 +136,51 @@ def _read(path: Path) -> LocalRun:
         path.name,
         state,
         _started(path),
-        sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir()),
+        sum(map(_size, path.rglob("*"))),
         code if isinstance(code, int) else None,
-        plan.get("engine"),
+        plan.get("engine") or _engine_told(path),
         str(path),
         broken(path),
     )
+
+
+def _engine_told(path: Path) -> str | None:
+    """As its events have it, where another head started it, or it lost its run.json."""
+    told = (record.get("engine") for record in NewEvents(path / "events.jsonl").read())
+    return next(filter(None, told), None)
+
+
+def _size(file: Path) -> int:
+    """Bytes; 0 for a folder, and for what was just renamed or removed by who writes there."""
+    try:
+        told = file.lstat()
+    except FileNotFoundError:
+        return 0
+    return 0 if stat.S_ISDIR(told.st_mode) else told.st_size
 
 
 def broken(path: Path) -> str | None:
     """What is wrong with the documents that a run's folder has, in words."""
     told = ((path / name, read_told(path / name)[1]) for name in DOCUMENTS)
     return next((f"{document} {wrong}" for document, wrong in told if wrong not in (None, MISSING)), None)
+
+
+def left_alone(runs_dir: Path) -> Iterator[Notice]:
+    """What to say of each, and what to do."""
+    for events in runs_dir.glob("*-*/events.jsonl"):
+        folder = events.parent
+        if folder.is_symlink() or (folder / "summary.json").exists():
+            continue
+        lease = read_object(folder / "run.json").get("lease")
+        try:
+            alone = time.time() - os.stat(events).st_mtime
+            if not isinstance(lease, int | float) or not SIGN_SECONDS < alone < lease:
+                continue
+            told = events.read_bytes()
+        except FileNotFoundError:  # pruned meanwhile
+            continue
+        stopped = told.rfind(b'"event": "stop"') > told.rfind(b'"event": "attempt"')  # 'fleet stop' was typed here
+        if not followed(folder) and not stopped and b'"event": "detached"' not in told:
+            text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
+            said = Reason(text, run=folder.name, alone=seconds(round(alone)), lease=seconds(lease))
+            yield Notice("warning", said, None, f"fleet attach {folder.name}")

@@ -6,22 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet.model import Host, Inventory, Report, exit_code_of
-from fleet.ops.plans import Line
+from fleet.model import Report, exit_code_of
+from fleet.ops.plans import Line, OnHosts
 from fleet.ops.runs.find import find
 from fleet.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class PsPlan:
+class PsPlan(OnHosts):
     """every: those that have ended, too, as long as their nodes keep them."""
 
-    inventory: Inventory
     every: bool = False
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     def describe(self) -> dict[str, Any]:
         return {"all": self.every}

@@ -8,27 +8,23 @@ from typing import Any
 
 from fleet.errors import UsageError
 from fleet.events import Notice
-from fleet.model import Host, Inventory, Report, exit_code_of
+from fleet.model import Report, exit_code_of
 from fleet.ops.launch.stacks import ask_stacks, told
-from fleet.ops.plans import Line
+from fleet.ops.plans import Line, OnHosts
 from fleet.ops.runs.find import chosen, find, missing
+from fleet.ops.runs.word import no_such_rank
 from fleet.rules.stacks import in_short, places
 from fleet.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class StacksPlan:
+class StacksPlan(OnHosts):
     """word: what names the run. ranks: only these, None: all. native: frames of C and C++, too, where py-spy is there;
     a rank is held for a moment while it tells them."""
 
-    inventory: Inventory
     word: str
     ranks: frozenset[int] | None = None
     native: bool = True
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     def describe(self) -> dict[str, Any]:
         return {"run": self.word, "ranks": self.ranks and sorted(self.ranks), "native": self.native}
@@ -57,7 +53,8 @@ def run(plan: StacksPlan, runtime: Runtime) -> Report:
     where = places(stacks)
     known = {stack["rank"] for each in stacks.values() for stack in each}
     if not parts and not known:
-        raise UsageError(f"run {found.run_id} has no such rank", hint=f"fleet stacks {found.run_id}")
+        there = {rank for part in found.parts.values() for rank in part["ranks"]}
+        raise no_such_rank(found.run_id, plan.ranks or (), there)
     wanted = {rank for result in results if result.ok for rank in found.parts[result.host]["ranks"]}
     data = {
         "run": found.run_id,

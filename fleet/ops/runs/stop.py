@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 from fleet.each import on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import STOPPED_BY
 from fleet.ops.launch.janitor import patience, send_janitor
 from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.start import STOP_SECONDS
-from fleet.ops.plans import Line
-from fleet.ops.runs.find import chosen, find, over
+from fleet.ops.plans import Line, OnHosts
+from fleet.ops.runs.find import chosen, find, over, unanswered
+from fleet.ops.runs.word import is_a_matter_of_time
 from fleet.protocol.messages.run import Stopped, StopSpec
 from fleet.rules.launch import UNDYING, undying
 from fleet.rules.units import seconds as duration
@@ -27,17 +29,12 @@ from fleet.transport.program import call
 
 
 @dataclass(frozen=True)
-class StopPlan:
+class StopPlan(OnHosts):
     """word: what names the run. grace: seconds between SIGTERM and SIGKILL, None: the run's own."""
 
-    inventory: Inventory
     word: str
     grace: float | None
     runs_dir: Path
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     def describe(self) -> dict[str, Any]:
         return {"run": self.word, "grace": self.grace}
@@ -51,10 +48,21 @@ def stays(janitor: int, record: RunRecord) -> str:
     return f"{here}: it tries for {duration(patience(record))}, or until this machine is shut down"
 
 
+def note(folder: RunFolder, reason: str, grace: float) -> None:
+    """Where nobody here follows the run, so that nobody is told that it waits for its head."""
+    with suppress(OSError):  # no such folder here, a disk that cannot be written
+        if folder.hold():
+            folder.event("stop", reason=reason, grace=grace)
+            folder.release()
+
+
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
     found = chosen(plan.word, runs, asked)
+    silent = [result for result in asked if result.error is not None]
+    if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
+        raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
     grace = next(iter(found.parts.values()))["grace"] if plan.grace is None else plan.grace
     spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": STOPPED_BY + whoami()}
 
@@ -79,9 +87,11 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         record = replace(found.record(plan.runs_dir), grace=grace)
         folder = RunFolder.open(plan.runs_dir, found.run_id)
         folder.release()
-        silent = [host for host in plan.inventory.hosts if host.name in left]
-        data["janitor"] = send_janitor(record, silent, runtime.transport)
+        later = [host for host in plan.inventory.hosts if host.name in left]
+        data["janitor"] = send_janitor(record, later, runtime.transport)
         if data["janitor"]:
             runtime.emit(Notice("warning", stays(data["janitor"], record)))
+    else:
+        note(RunFolder(plan.runs_dir / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), data)

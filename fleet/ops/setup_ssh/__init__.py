@@ -15,7 +15,7 @@ from fleet.errors import FleetError, Interrupted
 from fleet.events import Round
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.setup_ssh import verify
-from fleet.ops.setup_ssh.enrol import enrol
+from fleet.ops.setup_ssh.enrol import settle
 from fleet.ops.setup_ssh.head import Head
 from fleet.ops.setup_ssh.install import Reached, install, mesh
 from fleet.ops.setup_ssh.passwords import SetupRuntime
@@ -51,12 +51,14 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
     runtime.transport = transport
     try:
         for level in plan.levels:
-            settled, refused = enrol(level, head, transport, runtime)
-            how.update(settled)
-            failures.update(refused)
-            if settled:
+            settled = settle(level, plan.options, transport, runtime)
+            head.enrol([(p, key) for p, key in settled.accepted if p.name in plan.options.replace], instead=True)
+            head.enrol(settled.accepted)
+            how.update(settled.how)
+            failures.update(settled.failures)
+            if settled.how:
                 head.prepare()
-                found, results = install([p for p in level if p.name in settled], head, runtime)
+                found, results = install([p for p in level if p.name in settled.how], head, runtime)
                 reached.update(found)
                 failures.update({r.host: r for r in results if not r.ok})
         # plain ssh is led to no host before a key of the head is taken there

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from fleet.each import failed, over
 from fleet.errors import ConnectError, Reason
 from fleet.events import Started
 from fleet.model import Host, Result
 from fleet.ops.setup_ssh.passwords import SetupRuntime
-from fleet.ops.setup_ssh.planning import HostPlan, SetupPlan
+from fleet.ops.setup_ssh.planning import HostPlan, SetupOptions
 from fleet.runtime import Runtime
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.transport import SshTransport
@@ -30,23 +30,20 @@ class NewKey:
     old: tuple[str, ...] = ()
 
 
-class Keeper(Protocol):
-    """Where keys that are accepted go: the head's known_hosts, or an inventory."""
+class Settled(NamedTuple):
+    """how: host -> what vouches for its key. failures: those that are not to be trusted. accepted: keys to keep."""
 
-    plan: SetupPlan
+    how: dict[str, str]
+    failures: dict[str, Result]
+    accepted: list[tuple[HostPlan, HostKey]]
 
-    def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None: ...
 
-
-def enrol(
-    level: Sequence[HostPlan], head: Keeper, transport: SshTransport, runtime: SetupRuntime
-) -> tuple[dict[str, str], dict[str, Result]]:
-    """Settle the host keys of these hosts; returns ({host: how}, {host: failure}).
+def settle(level: Sequence[HostPlan], options: SetupOptions, transport: SshTransport, runtime: SetupRuntime) -> Settled:
+    """The host keys of these hosts.
 
     Keys that are on file or pinned are left to the transport, which verifies them on every connection. The others
-    are fetched (one connection each, nothing sent but a key exchange), judged, and go to where `head` keeps them.
+    are fetched (one connection each, nothing sent but a key exchange) and judged.
     """
-    options = head.plan.options
     how: dict[str, str] = {}
     failures: dict[str, Result] = {}
     asked: list[HostPlan] = []
@@ -88,11 +85,7 @@ def enrol(
                 accepted.append((plan, entry.key))
             else:
                 failures[plan.name] = failed(plan.host, _refused(entry, asked=yes is not None))
-    replaced = [(p, key) for p, key in accepted if p.name in options.replace]
-    if replaced:
-        head.enrol(replaced, instead=True)
-    head.enrol(accepted)
-    return how, failures
+    return Settled(how, failures, accepted)
 
 
 def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import HostFailed
+from fleet.ops.cache import turn
 from fleet.ops.setup_ssh import files
-from fleet.ops.turn import turn
 from fleet.runtime import Runtime
 
 VERSION = 1

@@ -12,7 +12,7 @@ from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.plans import Line, PerHost
+from fleet.ops.plans import Line, OnHosts, PerHost
 from fleet.ops.setup_ssh import config_block, files, node
 from fleet.ops.setup_ssh.edits import remove
 from fleet.ops.setup_ssh.install import by_key_or_password
@@ -28,38 +28,53 @@ UNDOING = "taking away what was added"
 
 
 @dataclass(frozen=True)
-class UndoPlan:
+class UndoPlan(OnHosts):
     """inventory: a selection of `everyone`."""
 
-    inventory: Inventory
     everyone: Inventory
     home: Path
 
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
-
     def describe(self) -> dict[str, Any]:
         """What is on record for the selected hosts and for this machine."""
-        record = Record.load(self.home, self.everyone.source)
+        record = self.record()
 
         def of(trace: Trace) -> dict[str, Any]:
             return {
                 "lines": {name: len(lines) for name, lines in trace.files.items() if lines},
+                "block": "config" in trace.files,
                 "keys": sorted(trace.keys),
             }
 
         hosts = {name: of(trace) for name, trace in record.hosts.items() if name in self.inventory.names}
-        return {"head": of(record.head), "hosts": hosts}
+        return {"head": of(Trace() if self._others(record) else record.head), "hosts": hosts}
 
     def lines(self) -> Iterator[Line]:
         said = self.describe()
         taken = {name: list(_taken(each)) for name, each in {"this machine": said["head"], **said["hosts"]}.items()}
+        if others := self._others(self.record()):
+            taken["this machine"] = [f"would keep its part for the hosts not selected: {', '.join(others)}"]
         yield PerHost({name: lines or ["nothing on record"] for name, lines in taken.items()})
+
+    def record(self) -> Record:
+        """HostFailed where there is none."""
+        record = Record.load(self.home, self.everyone.source)
+        if record.empty:
+            raise HostFailed(
+                f"there is no record of setup-ssh for {self.everyone.source} on this machine: nothing to undo",
+                hint=f"it would be {record.path}",
+            )
+        return record
+
+    def _others(self, record: Record) -> list[str]:
+        """Hosts on record, not selected, that still need this machine's part."""
+        needed = [name for name, trace in record.hosts.items() if name in self.everyone.names and not trace.empty]
+        return [name for name in needed if name not in self.inventory.names]
 
 
 def _taken(said: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"would take {counted(count, 'line')} out of {name}" for name, count in said["lines"].items())
+    if said["block"]:
+        yield "would take its block out of config"
     yield from (f"would remove key {key}" for key in said["keys"])
 
 
@@ -68,12 +83,7 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
     that failed. These stay on record, so that this can be run again. Report.data: as for setup."""
     inventory, everyone, home = plan.inventory, plan.everyone, plan.home
     with my_turn(everyone.source, runtime):
-        record = Record.load(home, everyone.source)
-        if record.empty:
-            raise HostFailed(
-                f"there is no record of setup-ssh for {everyone.source} on this machine: nothing to undo",
-                hint=f"it would be {record.path}",
-            )
+        record = plan.record()
         by_name = {name: Result(name, ok=True, data={"changed": []}) for name in inventory.names}
         by_name.update(_undo_hosts(inventory, record, runtime))
         left = [name for name, trace in record.hosts.items() if name in everyone.names and not trace.empty]

@@ -16,7 +16,7 @@ from fleet.each import on_each
 from fleet.errors import FleetError, HostFailed, Reason
 from fleet.events import Notice, Progress
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Result
+from fleet.model import Host, Result, grouped
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.local import finish
@@ -124,9 +124,7 @@ def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runti
 
 def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
     """What is wrong with one source's pairs: the targets, folded, under each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for pair in failed:
-        by_reason.setdefault(brief(pair), []).append(pair.target)
+    by_reason = grouped((brief(pair), pair.target) for pair in failed)
     said = Reason("plain ssh from {hosts} fails to {count} of {total}: ", hosts=source, count=len(failed), total=total)
     for i, (reason, targets) in enumerate(by_reason.items()):
         said += Reason(f"{'; ' if i else ''}{{targets{i}}}: ", **{f"targets{i}": fold(targets)}) + reason

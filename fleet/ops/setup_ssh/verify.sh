@@ -11,7 +11,7 @@ case $(ssh -Q kex 2>/dev/null) in *761*) set -- "$@" -o KexAlgorithms=^curve2551
 # --foreground: in our process group, so that what ends us ends its ssh too (busybox knows no such option, or group)
 for limited in 'timeout --foreground' timeout ''; do
     if [ -z "$limited" ]; then set -- ssh "$@"
-    elif $limited 1 true 2>/dev/null; then set -- $limited $((LIMIT + 20)) ssh "$@"; break; fi
+    elif $limited 60 true 2>/dev/null; then set -- $limited $((LIMIT + 20)) ssh "$@"; break; fi
 done
 
 lane() {   # NUMBER SSH...: every LANES-th target, beginning with that one

@@ -10,13 +10,12 @@ from typing import Any
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.plans import Files, Line, PerHost
-from fleet.ops.turn import turn
+from fleet.model import Inventory, Report, Result, exit_code_of
+from fleet.ops.cache import turn
+from fleet.ops.plans import Files, Line, OnHosts, PerHost
 from fleet.ops.wheels import node
-from fleet.ops.wheels.carry import carry, digest_of_set, folder_of, forget
-from fleet.ops.wheels.collect import collect
-from fleet.ops.wheels.requirements import texts
+from fleet.ops.wheels.node import carry, digest_of_set, folder_of, forget
+from fleet.ops.wheels.requirements import collect, texts
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import counted, size
@@ -29,19 +28,14 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class WheelsPlan:
+class WheelsPlan(OnHosts):
     """source: a folder of wheels, one wheel, or a requirements file on the head. import_seconds: how long importing
     all of the wheels may take on a node. refresh: resolve requirements again."""
 
-    inventory: Inventory
     source: Path
     kind: str
     import_seconds: float = IMPORT_SECONDS
     refresh: bool = False
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.inventory.hosts
 
     @property
     def pythons(self) -> dict[str, str | None]:

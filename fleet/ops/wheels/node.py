@@ -1,21 +1,29 @@
-"""What every node is asked and told about wheels: its interpreter, and the install."""
+"""What every node is asked and told about wheels: its interpreter, the folder in which they come, named by its content
+and by the head that it is from, and the install."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fleet.delivery.bring import bring
 from fleet.each import on_each
 from fleet.errors import HostFailed, PreflightError, ProtocolError, Reason
 from fleet.events import Started
 from fleet.model import Host, Inventory, Result
+from fleet.ops import execute
+from fleet.ops.cache import cache, fresh, head_id
 from fleet.ops.facts import training
 from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, InstallSpec, Interpreter, InterpreterSpec
+from fleet.protocol.state import CODE_STATE, DATA_STATE, HOME, WHEELS
 from fleet.rules.units import size
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -160,3 +168,42 @@ def install(
 
     results = on_each(inventory.hosts, runtime, task, what="installing")
     return tuple(r if "wheels" in r.data else replace(r, data={"wheels": lost[r.host]}) for r in results)
+
+
+# also what syncs left that were never brought to their end
+CLEAN = (
+    f'cd ~/{HOME}/{WHEELS} 2>/dev/null && rm -rf -- "$0" ".$0{CODE_STATE}" ".$0{DATA_STATE}" && '
+    f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +"
+)
+
+
+def digest_of_set(wheels: Sequence[Wheel]) -> str:
+    """Names a set of wheels by what is in it."""
+    text = "\n".join(sorted(f"{w.sha256} {w.path.name}" for w in wheels))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def folder_of(name: str) -> str:
+    """Where the wheels of that name lie on the hosts; other heads' folders are others."""
+    return f"~/{HOME}/{WHEELS}/{name}-{head_id()}"
+
+
+def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
+    """Bring exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
+    sends what is missing; files are verified by digest before they have their name. The caller has its turn."""
+    with fresh(cache() / "wheels" / f"send-{name}") as stage:
+        for wheel in wheels:
+            source, target = wheel.path.resolve(), stage / wheel.path.name
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copy2(source, target)
+        return bring(inventory.hosts, stage, folder_of(name), sum(w.size for w in wheels), runtime)
+
+
+def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
+    """Take the carried files away again where they were installed; what fails is left to the next time."""
+    if there.hosts and not runtime.cancel.is_set():
+        options = execute.ExecOptions(argv=("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
+        quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
+        execute.run(execute.plan(there, options), quiet)

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from fleet.errors import PreflightError, UsageError
 from fleet.inventory.nodeset import fold
+from fleet.model import grouped
 from fleet.ops.wheels.wheel import Wheel
 from fleet.rules.judge import groups
 
@@ -47,10 +48,7 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
     ranks = {tag: number for number, tag in enumerate(common_tags(facts))}
     chosen: list[Wheel] = []
     refused: list[str] = []
-    named: dict[str, list[Wheel]] = {}
-    for wheel in wheels:
-        named.setdefault(wheel.name, []).append(wheel)
-    for name, group in named.items():
+    for name, group in grouped((wheel.name, wheel) for wheel in wheels).items():
         fitting = [w for w in group if w.tags & ranks.keys() and not _too_young(w, facts)]
         versions = sorted({w.version for w in fitting or group}, key=Version)
         if len(versions) > 1:

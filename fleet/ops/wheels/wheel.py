@@ -20,7 +20,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, canonicaliz
 
 from fleet.errors import UsageError
 from fleet.node.base.files import file_digest
-from fleet.ops.wheels.cache import memo, recall, remember
+from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
 
 # counted up when a Wheel is read or noted in another way

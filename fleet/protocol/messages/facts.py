@@ -86,6 +86,7 @@ Facts = TypedDict(
         "disks": dict[str, Disk],
         "clock": Clock,
         "script": Script | None,
+        "script_folder": str,  # where it is one
         "code": Code | None,
         "data": Data | None,
         "builds": list[Build],

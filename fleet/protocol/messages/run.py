@@ -12,6 +12,14 @@ Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch,
 
 # dir: of the run, on the node
 Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": str})
+
+
+class NotStarted(Failed, total=False):
+    """forbidden: the run was stopped for good."""
+
+    forbidden: bool
+
+
 # left, of earlier attempts. port: the first of those asked about that is free. forbidden: the run was stopped for good
 Ready = TypedDict("Ready", {"event": Literal["ready"], "left": list[int], "port": Whole | None, "forbidden": bool})
 _Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
@@ -48,7 +56,7 @@ class RankEnded(_Rank, total=False):
 KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole | None})
 
 # status.json. kernel: lines since the run's beginning that may say why it ended. builds: locks that a rank waits for in
-# vain. began: when this node began to end its part.
+# vain. began: when this node began to end its part. stopped: by whom, in the pause after this attempt.
 RunState = TypedDict(
     "RunState",
     {
@@ -63,6 +71,7 @@ RunState = TypedDict(
         "builds": list[str],
         "kernel": list[KernelLine] | None,
         "began": Time | None,
+        "stopped": str,
         "time": Time,
         "sent": Time,
     },
@@ -77,7 +86,10 @@ class Status(RunState):
 # all has been sent; the sizes that files have in the end
 End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 
-News = RankEnded | Status | Failed
+# what the clock of this node says
+Clock = TypedDict("Clock", {"event": Literal["clock"], "sent": Time})
+
+News = RankEnded | Status | Clock | Failed
 Followed = Stream | End | News
 
 # what a run tells of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
@@ -174,10 +186,28 @@ class StopSpec(_Stop, total=False):
 _Ready = TypedDict("_Ready", {"run": str, "attempt": int, "ports": list[int]})
 
 
+# of SPEC what tells of a run that has not begun on a node
+Part = TypedDict(
+    "Part",
+    {
+        "host": str,
+        "node_rank": int,
+        "ranks": list[int],
+        "devices": list[int] | None,
+        "cwd": str,
+        "lease": float | None,
+        "grace": float,
+        "node_timeout": float,
+        "about": About,
+    },
+)
+
+
 class ReadySpec(_Ready, total=False):
-    """pause: seconds to wait first."""
+    """pause: seconds to wait first. part: by which a node that is new to the run knows of it meanwhile."""
 
     pause: float
+    part: Part
 
 
 # of the code that the run begins from: it is not replaced before `settle` seconds after its start

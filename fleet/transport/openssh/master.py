@@ -19,11 +19,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fleet.errors import ConnectError
+from fleet.transport.local import finish
 from fleet.transport.ssh.dial import Deadline, os_error, start_thread
 from fleet.transport.ssh.endpoint import Endpoint
 
 KEPT_CHARS = 64 << 10
 NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
+END_SECONDS = 10.0
 LISTEN_SECONDS = 0.002  # between its word that it is let in and its socket
 
 
@@ -68,8 +70,12 @@ class Master:
         try:
             self._mark.touch()
             start_thread(self._listen, "fleet-openssh")
-        except BaseException:
+        except BaseException as error:
             self.abort()
+            assert self._process.stderr
+            self._process.stderr.close()
+            if isinstance(error, OSError):  # the folder is gone: the transport was closed meanwhile
+                raise os_error(error, "ssh") from error
             raise
 
     def _listen(self) -> None:
@@ -105,6 +111,13 @@ class Master:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.poll() is not None
+
+    def lost(self) -> bool:
+        """Whether the connection is: then it does not answer any more, and ends when a busy machine comes to that."""
+        if self.broken:
+            return True
+        argv = ["ssh", "-F", "none", "-S", str(self.control), "-O", "check", NOBODY]
+        return finish(argv, b"", END_SECONDS)[0] != 0 and self.ended(END_SECONDS)
 
     def abort(self) -> None:
         """End it, and with it all that runs over it; never raises."""

@@ -42,47 +42,29 @@ _IF_NAMED = ("ForkAfterAuthentication=no", "SessionType=default", "StdinNull=no"
 class OpensshChannel(ProcessChannel):
     """A command on a host: an `ssh` that hands its streams to the host's connection."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        host: Host,
-        master: Master,
-        with_stderr: bool,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], host: Host, master: Master, env: Mapping[str, str] | None = None) -> None:
         self._master = master
         try:
-            super().__init__(argv, host, patience=0.0, with_stderr=with_stderr, env=env)
+            super().__init__(argv, host, patience=0.0, env=env)
         except OSError as error:
             raise os_error(error, "ssh") from error
 
     def _lost(self) -> ConnectError:
         via = self._master.via
         if via is not None:
-            via.ended(0.2)  # it ends a little later than what went through it
+            via.lost()  # it ends a little later than what went through it
         return lost(self._host, via)
 
-    def recv(self, timeout: float) -> bytes | None:
-        data = super().recv(timeout)
-        if data == b"":
-            self._look()
-        return data
-
-    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
-        said = super().recv_both(timeout)
-        if said == (b"", b""):
-            self._look()
+    def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
+        said = super()._read(timeout)
+        if said == (b"", b"") and super().wait(0.5) == 255 and self._master.lost():
+            raise self._lost()  # the end of what it says is the connection's
         return said
-
-    def _look(self) -> None:
-        """Raise where the end of what it says is the connection's."""
-        if super().wait(0.5) == 255 and self._master.ended(0.2):
-            raise self._lost()
 
     def wait(self, timeout: float) -> int | None:
         status = super().wait(timeout)
         # 255 is also what ssh ends with when the connection is gone; the connection's own end tells
-        return None if status == 255 and self._master.ended(0.2) else status
+        return None if status == 255 and self._master.lost() else status
 
 
 class OpensshSession:
@@ -94,15 +76,15 @@ class OpensshSession:
         self._master, self._argv = master, argv
         self._channels: list[OpensshChannel] = []
 
-    def start(self, command: str, *, with_stderr: bool = False) -> OpensshChannel:
+    def start(self, command: str) -> OpensshChannel:
         if self._master.broken:
             raise lost(self.host, self._master.via)
-        channel = self._channel(command, with_stderr)
+        channel = self._channel(command)
         self._channels.append(channel)
         return channel
 
-    def _channel(self, command: str, with_stderr: bool) -> OpensshChannel:
-        return OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master, with_stderr)
+    def _channel(self, command: str) -> OpensshChannel:
+        return OpensshChannel([*self._argv, "--", self.host.name, command], self.host, self._master)
 
     def client(self, *options: str, command: Sequence[str] = ()) -> list[str]:
         """The words of an `ssh` for the user's own terminal, over this connection. Options come before what holds for
@@ -148,7 +130,7 @@ class OpensshTransport(Routed):
         with named(host):
             endpoint = self.resolve(host, cancel)
             route = self.hops(endpoint)
-            with self.gate(endpoint, route).knock(cancel):
+            with self.gate(endpoint, route):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 master, words = self._connect(host, endpoint, route, deadline, self._more(host, endpoint))
         channel = ["-o", "ControlMaster=no", "-o", "LogLevel=FATAL", "-S", str(master.control)]
@@ -237,7 +219,7 @@ class OpensshTransport(Routed):
         def connect() -> Master:
             return self._connect(gateway, resolve(gateway, self.config), route[:-1], deadline)[0]
 
-        return self._gateways.get(route_key(route), gateway.name, connect, deadline)
+        return self._gateways.get(route_key(route), gateway.name, connect)
 
 
 def _identity(file: Path) -> str:

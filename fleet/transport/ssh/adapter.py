@@ -16,15 +16,17 @@ from fleet.transport.ssh.node_channel import NodeChannel
 PRIVATE = {
     "Transport": "_channel_handler_table _channels _next_channel _parse_channel_open_failure "
     "_parse_channel_open_success _parse_disconnect _send_user_message _unlink_channel _verify_key",
-    "Channel": "_check_add_window _close_internal _handle_close _handle_request _request_failed _send "
+    "Channel": "_check_add_window _close_internal _feed _handle_close _handle_request _request_failed _send "
     "_set_transport _set_window _wait_for_send_window",
     "AuthHandler": "_parse_userauth_failure",
     "agent.AgentSSH": "_connect",
 }
 # SSH_MSG_*
 _CHANNEL_OPEN = b"\x5a"
+_CHANNEL_DATA = 94
 _CHANNEL_CLOSE = 97
 _CHANNEL_REQUEST = 98
+_CHANNEL_FAILURE = 100
 WINDOW_BYTES = 4 * 1024 * 1024
 PACKET_BYTES = 512 * 1024
 IDLE_SECONDS = 5.0  # sockets are shut down to wake their thread, so this is only a fallback
@@ -68,8 +70,10 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,
         # by name: what else speaks paramiko (fabric's tunnels and agents) has plain channels on it
+        _CHANNEL_DATA: lambda channel, m: channel._feed(m),
         _CHANNEL_CLOSE: lambda channel, m: channel._handle_close(m),
         _CHANNEL_REQUEST: lambda channel, m: channel._handle_request(m),
+        _CHANNEL_FAILURE: lambda channel, m: channel._request_failed(m),
     }
 
     def __init__(self, sock: Any, judge: Callable[[bytes], None], key_algorithms: tuple[str, ...]) -> None:

@@ -51,8 +51,6 @@ def authenticate(
         if handler.allowed is not None:
             allowed, partial = handler.allowed, handler.partial
         if not in_time:
-            if method == "publickey" and agent.hung(args[0]):
-                raise agent.error()
             raise link.failure(False, deadline.seconds, "authentication")
         if not link.is_active():
             link.saved_exception = error

@@ -3,70 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
-from fleet.transport.base import EARLY_BYTES, SEND_PATIENCE, ByBoth, Cancel, reads_nothing
+from fleet.transport.base import Cancel
 from fleet.transport.ssh.adapter import WINDOW_BYTES
 from fleet.transport.ssh.dial import Deadline
 from fleet.transport.ssh.endpoint import named
-from fleet.transport.ssh.gates import lost
+from fleet.transport.ssh.gates import lost, pause
 from fleet.transport.ssh.hostkeys import HostKey
 from fleet.transport.ssh.library import paramiko
 from fleet.transport.ssh.link import ChannelRefused, Link
 from fleet.transport.ssh.node_channel import NodeChannel
+from fleet.transport.streams import Streams
 
 READ_BYTES = 256 * 1024
 SEND_SLICE = 0.2
-SETTLE_SECONDS = 0.2
 
 
-class SshChannel(ByBoth):
-    """One remote process. recv, send and wait may be called from different threads."""
+class SshChannel(Streams):
+    """One remote process."""
 
     def __init__(self, channel: NodeChannel, host: Host) -> None:
+        super().__init__(host)
         self._channel = channel
-        self._host = host
-        self._read_lock = threading.Lock()
-        self._early = bytearray(), bytearray()  # stdout, stderr
         channel.settimeout(SEND_SLICE)
 
-    def send(self, data: bytes) -> None:
-        """Blocks while the peer takes nothing. What the peer writes meanwhile is taken in, so that a program
-        which writes before it reads on cannot make both wait for ever."""
-        view = memoryview(data)
-        moved = time.monotonic()
-        while view:
-            if self._channel.unread() > WINDOW_BYTES // 4:
-                self._take_in()
-            try:
-                sent = self._channel.send(view)
-            except TimeoutError:
-                if time.monotonic() - moved >= SEND_PATIENCE:
-                    raise reads_nothing(self._host) from None
-                self._take_in()
-                continue
-            except Exception as error:
-                raise self._lost() from error
-            if sent == 0:
-                raise self._lost()
-            view = view[sent:]
-            moved = time.monotonic()
-
-    def _take_in(self) -> None:
-        if self._channel.transport is None or not self._channel.transport.is_active():
+    def _write(self, data: memoryview) -> int:
+        if self._channel.unread() > WINDOW_BYTES // 4:
+            self._take_in()
+        try:
+            sent: int = self._channel.send(data)
+        except TimeoutError:
+            if self._channel.transport is None or not self._channel.transport.is_active():
+                raise self._lost() from None
+            return 0
+        except Exception as error:
+            raise self._lost() from error
+        if sent == 0:
             raise self._lost()
-        if self._read_lock.acquire(blocking=False):
-            try:
-                while self._channel.unread() and sum(map(len, self._early)) < EARLY_BYTES:
-                    for early, data in zip(self._early, self._channel.taken(READ_BYTES), strict=True):
-                        early += data
-            finally:
-                self._read_lock.release()
+        return sent
 
     def _lost(self) -> FleetError:
         link = self._channel.transport
@@ -75,28 +53,33 @@ class SshChannel(ByBoth):
     def send_eof(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.shutdown_write()
+        self._channel.bell.set()  # whoever reads looks whether it is to go on
 
-    def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
+    @property
+    def passed_at(self) -> float:
+        return self._channel.passed_at
+
+    def pass_over(self, beat: bytes) -> None:
+        self._channel.beat = beat
+
+    def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
         bell = self._channel.bell
-        with self._read_lock:
-            if not any(self._early) and not bell.wait(timeout):
-                return None
-            bell.quiet()
-            ended = self._channel.eof_received or self._channel.closed
-            try:
-                new = self._channel.taken(READ_BYTES)
-            except Exception as error:
-                raise self._lost() from error
-            if ended or self._channel.unread():
-                bell.set()
-            out, err = (bytes(early) + data for early, data in zip(self._early, new, strict=True))
-            self._early = bytearray(), bytearray()
+        if not bell.wait(timeout):
+            return None
+        bell.quiet()
+        ended = self._channel.eof_received or self._channel.closed
+        try:
+            said = self._channel.taken(READ_BYTES)
+        except Exception as error:
+            raise self._lost() from error
+        if ended or self._channel.unread():
+            bell.set()
         link = self._channel.transport
-        if out or err:
-            return out, err
+        if any(said):
+            return said
         if ended and self._channel.exit_status < 0 and isinstance(link, Link) and link.broken:
             raise self._lost()
-        return (b"", b"") if ended else None
+        return said if ended else None
 
     def wait(self, timeout: float) -> int | None:
         self._channel.status_event.wait(timeout)
@@ -121,26 +104,33 @@ class SshSession:
         self._timeout = timeout
         self._more = more
 
-    def start(self, command: str, *, with_stderr: bool = False) -> SshChannel:
+    def start(self, command: str) -> SshChannel:
         with named(self.host):
             return self._start(command)
 
-    def _start(self, command: str, again: bool = True) -> SshChannel:
+    def _start(self, command: str) -> SshChannel:
         # not the cancel of connect(): after a Ctrl-C this is how things are stopped in good order
         deadline = Deadline.after(self._timeout, Cancel())
-        link, channel = self._open(deadline)
-        link.post(lambda: channel.ask(command), deadline, "the start of a command")
-        in_time = deadline.wait(channel.event)
+        channel = self._asked(command, deadline)
+        retries = 1
+        # Dropbear closes a channel at once that is opened while the command of a closed one still ends
+        while not (channel.event_ready or channel.denied) and pause(retries, deadline):
+            channel = self._asked(command, deadline)
+            retries += 1
         if channel.event_ready:
             return SshChannel(channel, self.host)
-        if not in_time or not link.is_active():
-            raise link.failure(in_time, self._timeout, "the start of a command")
-        if again:  # Dropbear closes a channel at once that is opened while the command of a closed one still ends
-            time.sleep(SETTLE_SECONDS)
-            return self._start(command, again=False)
         raise ConnectError(
             "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
         )
+
+    def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
+        """A channel that was asked to run it, and has answered or closed."""
+        link, channel = self._open(deadline)
+        link.post(lambda: channel.ask(command), deadline, "the start of a command")
+        in_time = deadline.wait(channel.event)
+        if not channel.event_ready and not (in_time and link.is_active()):
+            raise link.failure(in_time, self._timeout, "the start of a command")
+        return channel
 
     def _open(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
         for link in reversed(self._links):

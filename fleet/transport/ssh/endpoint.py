@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
 from fleet.transport.base import Cancel, ConnectOptions, Target
 from fleet.transport.ssh.config import SshConfig
-from fleet.transport.ssh.gates import Gate
 from fleet.transport.ssh.settings import UNHEEDED, Query, Settings, expand, merged, one_of, tilde, tokens
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_HOPS = 8
+# sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
+KNOCKS_AT_ONCE = 8
 SYSTEM_KNOWN_HOSTS = [Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2")]
 # "ssh -W %h:%p BASTION" is what ProxyJump was called before OpenSSH 7.3
 _OLD_JUMP = re.compile(r"(?:/usr/bin/)?ssh\s+(?:-q\s+)?(?:-W\s+'?\[?%h\]?:%p'?\s+(\S+)|(\S+)\s+-W\s+'?\[?%h\]?:%p'?)")
@@ -176,7 +178,7 @@ class Routed:
         self.options = options or ConnectOptions()
         self.config = SshConfig(home or Path.home())
         self._hosts = {host.name: host for host in hosts}
-        self._gates: dict[Any, Gate] = {}
+        self._gates: dict[Any, threading.BoundedSemaphore] = {}
 
     def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
         """Address, port, user, identities and hops of a host: the inventory over ~/.ssh/config over defaults."""
@@ -203,9 +205,10 @@ class Routed:
             return ()
         return (*self.hops(first, depth + 1), *hops)
 
-    def gate(self, endpoint: Endpoint, route: tuple[Host, ...]) -> Gate:
-        """In front of the sshd at the end of this route."""
-        return self._gates.setdefault((route_key(route), endpoint.address, endpoint.port), Gate())
+    def gate(self, endpoint: Endpoint, route: tuple[Host, ...]) -> threading.BoundedSemaphore:
+        """In front of the sshd at the end of this route, for those that are not let in yet: so few at once."""
+        key = route_key(route), endpoint.address, endpoint.port
+        return self._gates.setdefault(key, threading.BoundedSemaphore(KNOCKS_AT_ONCE))
 
 
 def route_key(route: tuple[Host, ...]) -> tuple[tuple[str, str, str | None, int | None], ...]:

@@ -1,66 +1,25 @@
-"""How many connections may knock at one sshd at once, and connections that many hosts share. Needs no paramiko."""
+"""Connections that many hosts share, trying again, and the words for those that fail. Needs no paramiko."""
 
 from __future__ import annotations
 
-import contextlib
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.model import Host
-from fleet.transport.base import Cancel, Made, Once
-from fleet.transport.ssh.dial import SLICE_SECONDS, Deadline
+from fleet.transport.base import Made, Once
+from fleet.transport.ssh.dial import Deadline
 
-# sshd drops unauthenticated connections at random from the 10th on (MaxStartups 10:30:100)
-KNOCKS_AT_ONCE = 8
 # what sshd dropped before its banner is tried again: nothing was attempted, so that harms nobody
 EARLY_RETRIES = 4
 # a gateway that failed is not tried again at once by the thousand hosts behind it
 RETRY_SECONDS = 2.0
-# reasons that hold for everybody who knocks at the same sshd
-_SHARED = ("timeout", "banner", "unreachable")
 
 
 class ClosedEarly(ConnectError):
     """Closed before the banner: sshd drops connections at random beyond MaxStartups; trying again is harmless."""
-
-
-class Gate:
-    """At most KNOCKS_AT_ONCE unauthenticated connections to one sshd. Who waits when it turns out not to answer
-    shares that failure instead of waiting for it once more."""
-
-    def __init__(self) -> None:
-        self._free = KNOCKS_AT_ONCE
-        self._changed = threading.Condition()
-        self._failure: ConnectError | None = None
-
-    @contextlib.contextmanager
-    def knock(self, cancel: Cancel) -> Iterator[None]:
-        """Hold one of the places. Raises Interrupted, or the failure shared with whoever held one."""
-        with self._changed:
-            before = self._failure
-            while self._free == 0:
-                self._changed.wait(SLICE_SECONDS)
-                if cancel.is_set():
-                    raise Interrupted("interrupted")
-                if self._failure is not None and self._failure is not before:
-                    raise self._failure.but(host=None)
-            self._free -= 1
-        failure: ConnectError | None = None
-        try:
-            yield
-        except ConnectError as error:
-            # a drop beyond MaxStartups hits at random; it says nothing about the next
-            failure = error if error.kind in _SHARED and not isinstance(error, ClosedEarly) else None
-            raise
-        finally:
-            with self._changed:
-                self._free += 1
-                self._failure = failure or self._failure
-                self._changed.notify() if failure is None else self._changed.notify_all()
 
 
 def pause(retry: int, deadline: Deadline) -> bool:
@@ -90,26 +49,15 @@ class Gateways(Generic[L]):
     def __init__(self) -> None:
         self._links: Once[L] = Once(_stands)
 
-    def get(self, key: Any, name: str, open_link: Callable[[], L], deadline: Deadline) -> L:
-        """The link of the gateway `key`, connected and authenticated by the first who asks while the others wait.
-
-        Raises ConnectError(kind="gateway") naming it, Interrupted.
-        """
-        link = self._links.made(key, open_link)
-        ready = threading.Event()
-        link.add_done_callback(lambda _: ready.set())
-        if not deadline.wait(ready):
-            raise ConnectError(
-                of_gateway(name, f"no connection within {deadline.seconds:g} s"),
-                kind="gateway",
-                hint="is the gateway up?",
-            )
-        failed = link.exception()
-        if isinstance(failed, Interrupted):
-            raise Interrupted("interrupted")
-        if isinstance(failed, FleetError):
+    def get(self, key: Any, name: str, open_link: Callable[[], L]) -> L:
+        """The link of the gateway `key`, connected and authenticated by the first who asks while the others wait: no
+        longer than that may take. Raises ConnectError(kind="gateway") naming it, Interrupted."""
+        try:
+            return self._links.get(key, open_link)
+        except Interrupted:
+            raise Interrupted("interrupted") from None
+        except FleetError as failed:
             raise ConnectError(of_gateway(name, failed.message), kind="gateway", hint=failed.hint) from failed
-        return link.result()
 
     def close(self) -> None:
         for link in self._links.all():

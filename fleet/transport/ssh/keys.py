@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,6 @@ class Agent:
     def __init__(self, address: str | None = None) -> None:
         self.address = os.environ.get("SSH_AUTH_SOCK", "") if address is None else address
         self.trouble: str | None = None
-        self._asked_at: float | None = None
         self._seconds = 0.0
         self._conn: socket.socket | None = None
         self._keys: tuple[Any, ...] | None = None
@@ -65,35 +63,22 @@ class Agent:
             with self._lock:
                 if self._conn is None:
                     raise self.error()
-                self._asked_at = time.monotonic()
                 try:
                     return plain(data, algorithm)
                 except TimeoutError:
                     self._hangs()
                     raise self.error() from None
-                finally:
-                    self._asked_at = None
 
         key.sign_ssh_data = sign
         return key
 
     def _hangs(self) -> None:
-        self._say(self._seconds)
+        self.trouble = f"the ssh-agent at {self.address} does not answer (waited {self._seconds:.1f} s)"
         self.close()
-
-    def _say(self, waited: float) -> None:
-        self.trouble = f"the ssh-agent at {self.address} does not answer (waited {waited:.1f} s)"
 
     def error(self) -> ConnectError:
         """What is wrong with it, or that it is gone."""
         return ConnectError(self.trouble or f"the ssh-agent at {self.address} is gone", kind="auth", hint=AGENT_HINT)
-
-    def hung(self, key: Any) -> bool:
-        """Whether it is this agent's signature with `key` that is waited for in vain."""
-        if self._asked_at is None or not isinstance(vars(key).get("key", key), paramiko.agent.AgentKey):
-            return False
-        self._say(time.monotonic() - self._asked_at)
-        return True
 
     def close(self) -> None:
         """Let go of it."""

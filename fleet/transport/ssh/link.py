@@ -12,16 +12,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fleet.errors import ConnectError, FleetError, Reason
-from fleet.transport.base import Cancel
+from fleet.errors import ConnectError, FleetError, Interrupted, Reason
 from fleet.transport.ssh.adapter import Connection
 from fleet.transport.ssh.dial import Deadline, os_error, reached, start_thread, starting_thread
 from fleet.transport.ssh.gates import ended_during, no_banner
 from fleet.transport.ssh.hostkeys import ALGORITHMS, HostKey, HostKeyCheck
 from fleet.transport.ssh.library import Message, paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
-
-PING_SECONDS = 0.7
 
 
 class Link(Connection):
@@ -90,12 +87,14 @@ class Link(Connection):
             raise self.failure(in_time, deadline.seconds, "the opening of a channel")
         return channel
 
-    def answers(self, seconds: float = PING_SECONDS) -> bool:
-        """Whether the server still reacts. It is asked for a kind of channel that does not exist."""
+    def answers(self, deadline: Deadline) -> bool:
+        """Whether the server still reacts. It is asked for a kind of channel that does not exist. Interrupted."""
         try:
-            self.open("ping@fleet", Deadline.after(seconds, Cancel())).close()
+            self.open("ping@fleet", deadline).close()
         except ChannelRefused:
             return True
+        except Interrupted:
+            raise
         except FleetError:
             return False
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import Any
 
 from fleet.transport.ssh.dial import start_thread
@@ -11,6 +12,9 @@ from fleet.transport.ssh.library import Message, PipeTimeout, paramiko
 
 _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12}
 _SIGNALS |= {"PIPE": 13, "ALRM": 14, "TERM": 15}
+
+
+PASSED_BYTES = 1 << 10  # the window that passed beats may take, before the peer gets it back
 
 
 class Bell(threading.Event):
@@ -24,7 +28,7 @@ class Bell(threading.Event):
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     """A channel that understands exit-signal (status 128+n), and says nothing more once it has said CHANNEL_CLOSE.
-    bell: rung when there is something to read, or nothing more will be.
+    bell: rung when there is something to read, or nothing more will be. denied: a request was, in words.
 
     paramiko's own may send data from one thread behind the close from another. sshd answers that by dropping the
     whole connection, and with it all 63 other hosts behind a gateway.
@@ -36,7 +40,9 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         self.in_buffer.set_event(self.bell)
         self.in_stderr_buffer.set_event(self.bell)
         self.refused: tuple[int, str] | None = None
-        self.abandoned = False
+        self.abandoned = self.denied = False
+        self.beat, self.passed_at = b"", 0.0
+        self._passed = self._told = 0
         self._sending = threading.Lock()
         self._said_close = False
 
@@ -57,16 +63,28 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
             self.transport._send_user_message(m)
         return size
 
+    def _feed(self, m: Message) -> None:
+        """beat: what wakes nobody, where nothing else has come since it was set."""
+        data = m.get_binary()
+        # in this order: taken() unsets it before it takes anything
+        if self.beat and not self.unread() and data == self.beat and self._passed - self._told < PASSED_BYTES:
+            self.passed_at = time.monotonic()
+            self._passed += len(data)
+        else:
+            self.in_buffer.feed(data)
+
     def unread(self) -> int:
         """Bytes that have come on stdout and stderr, and were not read."""
         return len(self.in_buffer) + len(self.in_stderr_buffer)
 
     def taken(self, nbytes: int) -> tuple[bytes, bytes]:
         """What has come on stdout and stderr, up to so many bytes of each."""
+        self.beat = b""
+        passed, self._told = self._passed - self._told, self._passed
         pipes = (self.in_buffer, self.in_stderr_buffer)
         out, err = (bytes(pipe.read(nbytes, 0)) if len(pipe) else b"" for pipe in pipes)
         with self._sending:
-            self._acknowledge(len(out) + len(err))
+            self._acknowledge(passed + len(out) + len(err))
         return out, err
 
     def recv(self, nbytes: int) -> bytes:
@@ -117,6 +135,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         self._say_close(messages)
 
     def _request_failed(self, m: Message) -> None:
+        self.denied = True
         with self.lock:
             messages = self._close_internal()
         self._say_close_soon(messages)

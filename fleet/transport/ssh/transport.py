@@ -76,7 +76,7 @@ class SshTransport(Routed):
             endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
             route = self.hops(endpoint)
-            with self.gate(endpoint, route).knock(cancel):
+            with self.gate(endpoint, route):
                 deadline = Deadline.after(self.options.connect_timeout, cancel)
                 link = self._handshake(endpoint, route, None, types, deadline)
                 link.abort()
@@ -90,7 +90,7 @@ class SshTransport(Routed):
     def _connect(self, host: Host, endpoint: Endpoint, route: tuple[Host, ...], cancel: Cancel) -> Link:
         check = HostKeyCheck(host, endpoint, self.known_hosts)
         password = self._password_for(host) if self._password_for else None
-        with self.gate(endpoint, route).knock(cancel):
+        with self.gate(endpoint, route):
             deadline = Deadline.after(self.options.connect_timeout, cancel)
             link: Link | None = None
             try:
@@ -134,7 +134,7 @@ class SshTransport(Routed):
             except ConnectError as error:
                 link.abort()
                 if link.via is not None and error.kind in ("timeout", "banner", "lost"):
-                    must_answer(link.via, route[-1].name)
+                    must_answer(link.via, route[-1].name, deadline)
                 # the pinned key may be of another type than the one presented
                 presented = link.server_host_key
                 types = tuple(t for t in types if presented is not None and t != presented.type)
@@ -162,7 +162,7 @@ class SshTransport(Routed):
         def open_gateway() -> Link:
             return self._connect(gateway, self.resolve(gateway), route[:-1], deadline.cancel)
 
-        via = self._gateways.get(route_key(route), gateway.name, open_gateway, deadline)
+        via = self._gateways.get(route_key(route), gateway.name, open_gateway)
         link = Link(dial_through(via, gateway.name, endpoint.address, endpoint.port, deadline), check, types)
         link.via = via
         return link
@@ -177,14 +177,15 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
     except Interrupted:
         raise
     except FleetError as error:
-        must_answer(gateway, name)
+        must_answer(gateway, name, deadline)
         raise unanswered_through(name, f"{address} port {port}", deadline.seconds) from error
 
 
-def must_answer(gateway: Link, name: str) -> None:
+def must_answer(gateway: Link, name: str, tried: Deadline) -> None:
     """Raise ConnectError(kind="gateway") when it is the gateway that is lost or hangs, so that it is not taken for
-    the host behind it. One that hangs is given up, and connected anew by whoever needs it next."""
-    if gateway.broken or not gateway.answers():
+    the host behind it. One that hangs is given up, and connected anew by whoever needs it next: all that goes through
+    it is lost then, so it has as much time as the host that was `tried`."""
+    if gateway.broken or not gateway.answers(Deadline.after(tried.seconds, tried.cancel)):
         gateway.abort()
         raise ConnectError(
             of_gateway(name, "the connection was lost, or it stopped answering"),

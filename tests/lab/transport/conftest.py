@@ -9,7 +9,7 @@ import pytest
 
 from fleet.transport.base import Cancel, Session
 from tests.lab import transport_tools
-from tests.lab.private_sshd import Head, Sshd, free_port
+from tests.lab.private_sshd import Head, Sshd
 from tests.lab.transport_tools import transport
 
 
@@ -48,7 +48,7 @@ def head(tmp_path: Path, sshd: Sshd) -> Head:
 
 @pytest.fixture()
 def session(head: Head, sshd: Sshd) -> Iterator[Session]:
-    made = transport(head, 10).connect(sshd.host(), Cancel())
+    made = transport(head).connect(sshd.host(), Cancel())
     yield made
     made.close()
 
@@ -58,11 +58,8 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Sshd]]:
     """A bastion with default limits, and 64 addresses (4 sshd with 16 each) behind it."""
     root = tmp_path_factory.mktemp("farm")
     bastion = Sshd(root / "bastion")
-    port = free_port("127.7.0.1")
     nodes = [
-        Sshd(
-            root / f"n{i}", addresses=[f"127.7.{i}.{j}" for j in range(1, 17)], port=port, settings=["MaxStartups 100"]
-        )
+        Sshd(root / f"n{i}", addresses=[f"127.7.{i}.{j}" for j in range(1, 17)], settings=["MaxStartups 100"])
         for i in range(4)
     ]
     yield [bastion, *nodes]

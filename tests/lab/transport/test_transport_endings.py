@@ -15,7 +15,7 @@ from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, listener
-from tests.lab.transport_tools import failure, open_files, swallow, transport, transport_threads, wait_until
+from tests.lab.transport_tools import TIMEOUT, failure, open_files, swallow, transport, transport_threads, wait_until
 
 KINDS = ("ssh", "openssh", "pdsh")
 
@@ -24,9 +24,9 @@ def test_a_killed_connection_is_lost_not_ended(tmp_path: Path, head: Head) -> No
     server = Sshd(tmp_path / "s")
     try:
         head.trusted_by(server)
-        session = transport(head, 10).connect(server.host(), Cancel())
-        channel = session.start("echo up; sleep 60")
-        assert channel.recv(5) == b"up\n"
+        session = transport(head).connect(server.host(), Cancel())
+        channel = session.start("echo up; sleep 100")
+        assert channel.recv(TIMEOUT) == b"up\n"
         for pid in server.children():
             os.kill(pid, 9)
         with pytest.raises(ConnectError) as caught:
@@ -46,7 +46,7 @@ def test_close_does_not_wait_for_a_frozen_peer(tmp_path: Path, head: Head, kind:
     server = Sshd(tmp_path / "s")
     try:
         head.trusted_by(server)
-        session = transport(head, 1).connect(server.host(), Cancel())
+        session = transport(head).connect(server.host(), Cancel())
         channel = session.start("cat >/dev/null")
         for pid in server.children():
             os.kill(pid, 19)
@@ -55,13 +55,14 @@ def test_close_does_not_wait_for_a_frozen_peer(tmp_path: Path, head: Head, kind:
         time.sleep(0.5)
         begin = time.monotonic()
         if kind == "ssh":  # where it is another process that asks for the channel, nothing waits for the answer
+            session._timeout = 1.0  # until here a busy machine had all the time it needs
             with pytest.raises(ConnectError) as caught:
                 session.start("true")
             assert caught.value.kind == "timeout"
         channel.close()
         session.close()
-        assert time.monotonic() - begin < 30
-        sender.join(60)
+        assert time.monotonic() - begin < TIMEOUT
+        sender.join(TIMEOUT)
         assert not sender.is_alive()
     finally:
         server.stop()
@@ -75,14 +76,14 @@ def test_cancel_in_the_middle_of_a_connect(head: Head, stage: str) -> None:
         host = Host("gpu1", "127.0.0.1" if stage != "tcp" else "198.18.255.254", port=port)
         begin = time.monotonic()
         with pytest.raises(FleetError) as caught:
-            transport(head, 30).connect(host, cancel)
-        assert time.monotonic() - begin < 25
+            transport(head).connect(host, cancel)
+        assert time.monotonic() - begin < TIMEOUT - 5, caught.value
     if stage != "tcp":  # without a route to that network it is unreachable at once
         assert isinstance(caught.value, Interrupted)
 
 
 def test_threads_and_files_go_back_to_where_they_were(head: Head, sshd: Sshd) -> None:
-    made = transport(head, 10)
+    made = transport(head)
 
     def one(_: int) -> int:
         session = made.connect(sshd.host(), Cancel())

@@ -15,8 +15,9 @@ import pytest
 from fleet import fanout
 from fleet.model import Host
 from fleet.transport.base import Cancel
-from tests.lab.private_sshd import Head, Sshd, free_port, listener, make_key
-from tests.lab.transport_tools import WAIT, failure, over, transport, wait_until
+from tests.free_port import free_port
+from tests.lab.private_sshd import Head, Sshd, listener, make_key
+from tests.lab.transport_tools import WAIT, failure, over, stuck, transport, wait_until
 
 KINDS = ("ssh", "openssh", "pdsh")
 
@@ -54,7 +55,7 @@ def test_a_black_hole(head: Head) -> None:
             one.setblocking(False)
             one.connect_ex(sock.getsockname())
         time.sleep(0.2)
-        error = failure(head, Host("gpu1", "127.0.0.1", port=sock.getsockname()[1]), WAIT)
+        error = stuck(head, Host("gpu1", "127.0.0.1", port=sock.getsockname()[1]), "timeout")
         for one in fill:
             one.close()
     assert error.kind == "timeout"
@@ -62,7 +63,7 @@ def test_a_black_hole(head: Head) -> None:
 
 def test_a_listener_that_says_nothing(head: Head) -> None:
     with listener() as port:
-        error = failure(head, Host("gpu1", "127.0.0.1", port=port), WAIT)
+        error = stuck(head, Host("gpu1", "127.0.0.1", port=port), "banner")
     assert error.kind == "banner"
     assert "says nothing" in error.message
 
@@ -77,14 +78,14 @@ def test_a_listener_that_is_no_sshd(head: Head) -> None:
 def test_a_listener_that_closes_at_once(head: Head) -> None:
     count: list[int] = []
     with listener(lambda peer: count.append(1) or peer.close()) as port:
-        error = failure(head, Host("gpu1", "127.0.0.1", port=port), 5.0)
+        error = failure(head, Host("gpu1", "127.0.0.1", port=port))
     assert error.kind == "banner"
     assert 1 < len(count) <= 6
 
 
 def test_a_peer_that_stops_in_the_key_exchange(head: Head) -> None:
     with listener(lambda peer: peer.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
-        error = failure(head, Host("gpu1", "127.0.0.1", port=port), WAIT)
+        error = stuck(head, Host("gpu1", "127.0.0.1", port=port), "timeout", "key exchange")
     assert error.kind == "timeout"
     assert "key exchange" in error.message
 
@@ -94,7 +95,11 @@ def test_garbage_instead_of_a_key_exchange(head: Head) -> None:
         peer.sendall(b"SSH-2.0-OpenSSH_9.2\r\n" + os.urandom(5000))
 
     with listener(serve) as port:
-        assert failure(head, Host("gpu1", "127.0.0.1", port=port), WAIT).kind in ("protocol", "lost", "timeout")
+        for times in (1, 4, 16):  # a busy machine may not come as far as that
+            error = failure(head, Host("gpu1", "127.0.0.1", port=port), times * WAIT)
+            if error.kind != "banner":
+                break
+    assert error.kind in ("protocol", "lost", "timeout"), error
 
 
 def test_a_frozen_sshd(tmp_path: Path, head: Head) -> None:
@@ -102,9 +107,9 @@ def test_a_frozen_sshd(tmp_path: Path, head: Head) -> None:
     try:
         head.trusted_by(server)
         server.freeze()
-        assert failure(head, server.host(), WAIT).kind == "banner"
+        assert stuck(head, server.host(), "banner").kind == "banner"
         server.heal()
-        transport(head, 10).connect(server.host(), Cancel()).close()
+        transport(head).connect(server.host(), Cancel()).close()
     finally:
         server.stop()
 
@@ -147,7 +152,7 @@ def test_an_agent_signs_for_a_locked_key(
         monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
         subprocess.run(["ssh-add", "-q", str(key)], check=True)
         subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True)
-        made = transport(head, 10)
+        made = transport(head)
         for _, got in fanout.run(range(8), lambda _: made.connect(sshd.host(), Cancel()), cancel=Cancel()):
             assert not isinstance(got, Exception)
             got.close()
@@ -164,9 +169,9 @@ def test_no_open_file_left_names_the_limit(head: Head, sshd: Sshd) -> None:
         "from pathlib import Path\n"
         "from fleet.errors import LimitError\n"
         "from fleet.model import Host\n"
-        "from fleet.transport.base import Cancel\n"
+        "from fleet.transport.base import Cancel, ConnectOptions\n"
         "from fleet.transport.ssh.transport import SshTransport\n"
-        "made = SshTransport(home=Path(sys.argv[1]))\n"
+        "made = SshTransport(ConnectOptions(120), home=Path(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "kept = []\n"
         "try:\n"
@@ -176,7 +181,7 @@ def test_no_open_file_left_names_the_limit(head: Head, sshd: Sshd) -> None:
         "    print(error.message, '|', error.hint, '|', len(kept))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(head.home), str(sshd.port)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, str(head.home), str(sshd.port)], capture_output=True, text=True, timeout=300
     )
     assert "no open file left" in done.stdout, done
     assert "ulimit -n" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -12,17 +13,29 @@ import pytest
 from fleet import fanout
 from fleet.errors import ConnectError, Interrupted
 from fleet.model import Host
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.shell import run_line
-from tests.lab.private_sshd import Head, Sshd, free_port, listener
-from tests.lab.transport_tools import WAIT, failure, open_files, over, transport, transport_threads, wait_until
+from fleet.transport.ssh.dial import Deadline
+from fleet.transport.ssh.transport import must_answer
+from tests.free_port import free_port
+from tests.lab.private_sshd import Head, Sshd, listener
+from tests.lab.transport_tools import (
+    TIMEOUT,
+    failure,
+    open_files,
+    over,
+    stuck,
+    transport,
+    transport_threads,
+    wait_until,
+)
 
 KINDS = ("ssh", "openssh", "pdsh")
 MANY = {"ssh": 64, "openssh": 24, "pdsh": 24}  # the system's ssh is a process and a key exchange each
 
 
 def test_many_at_one_sshd_with_default_limits(head: Head, sshd: Sshd, kind: str) -> None:
-    made = transport(head, 60)
+    made = transport(head)
 
     def one(index: int) -> bytes:
         session = made.connect(sshd.host(f"n{index}"), Cancel())
@@ -37,7 +50,7 @@ def test_many_at_one_sshd_with_default_limits(head: Head, sshd: Sshd, kind: str)
 
 @over("ssh")
 def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
-    made = transport(head, 1)
+    made = transport(head, 3)
     with listener() as port:
         begin = time.monotonic()
         results = list(
@@ -45,7 +58,7 @@ def test_many_names_for_one_silent_sshd_fail_together(head: Head) -> None:
                 range(40), lambda i: made.connect(Host(f"n{i}", "127.0.0.1", port=port), Cancel()), cancel=Cancel()
             )
         )
-        assert time.monotonic() - begin < 20, "not one after the other"
+        assert time.monotonic() - begin < 100, "not one after the other"
     assert all(isinstance(r, ConnectError) and r.kind == "banner" and r.host == f"n{i}" for i, r in results)
 
 
@@ -56,7 +69,7 @@ def test_many_behind_one_bastion(tmp_path: Path, farm: list[Sshd], kind: str) ->
         head.trusted_by(server)
     hop = f"127.0.0.1:{bastion.port}"
     hosts = [n.host(f"n{a}", a, proxy_jump=hop) for n in nodes for a in n.addresses][: MANY[kind]]
-    made = transport(head, 60)
+    made = transport(head)
     before = bastion.log().count("Connection from")
 
     def one(host: Host) -> bytes:
@@ -95,13 +108,13 @@ def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd], kin
     assert error.kind == "gateway"
     assert "refused" in error.message
     with listener() as port:
-        error = failure(head, node.host(proxy_jump=f"127.0.0.1:{port}"), WAIT)
+        error = stuck(head, node.host(proxy_jump=f"127.0.0.1:{port}"), "gateway", "says nothing")
     assert (error.kind, "says nothing" in error.message) == ("gateway", True)
     assert failure(head, node.host(proxy_jump="-oProxyCommand=id")).kind == "gateway"
     with listener() as silent:
-        error = failure(head, Host("x", "127.0.0.1", port=silent, proxy_jump=hop), 3.0)
-    # to OpenSSH's client, a host that the gateway has not reached is as silent
-    assert error.kind == ("banner" if kind == "ssh" else "timeout")
+        # to OpenSSH's client, a host that the gateway has not reached is as silent
+        wanted = "banner" if kind == "ssh" else "timeout"
+        assert stuck(head, Host("x", "127.0.0.1", port=silent, proxy_jump=hop), wanted, limit=10.0).kind == wanted
 
 
 def test_a_gateway_with_a_swapped_key_gets_nothing(tmp_path: Path, head: Head, sshd: Sshd) -> None:
@@ -127,7 +140,7 @@ def test_chains_inventory_names_and_the_bastion_itself(tmp_path: Path, farm: lis
         inner.host("inner", proxy_jump="door"),
         node.host("node", proxy_jump="inner"),
     ]
-    made = transport(head, 10, hosts=hosts)
+    made = transport(head, hosts=hosts)
     assert [h.name for h in made.route(hosts[2])] == ["door", "inner"]
     session = made.connect(hosts[2], Cancel())
     client = run_line(session, 'echo "$SSH_CONNECTION"').stdout.split()
@@ -139,7 +152,7 @@ def test_chains_inventory_names_and_the_bastion_itself(tmp_path: Path, farm: lis
     made.connect(node.host("other", proxy_jump=plain), Cancel()).close()
     loop = [inner.host("a", proxy_jump="b"), node.host("b", proxy_jump="a")]
     with pytest.raises(ConnectError, match="loop"):
-        transport(head, 10, hosts=loop).connect(loop[0], Cancel())
+        transport(head, hosts=loop).connect(loop[0], Cancel())
     made.close()
 
 
@@ -149,11 +162,11 @@ def test_a_gateway_that_dies_is_named_and_comes_back(tmp_path: Path, farm: list[
     try:
         head.trusted_by(bastion)
         head.trusted_by(node)
-        made = transport(head, 5)
+        made = transport(head)
         host = node.host(proxy_jump=f"127.0.0.1:{bastion.port}")
         session = made.connect(host, Cancel())
-        channel = session.start("echo up; sleep 60")
-        assert channel.recv(5) == b"up\n"
+        channel = session.start("echo up; sleep 100")
+        assert channel.recv(TIMEOUT) == b"up\n"
         for pid in bastion.children():
             os.kill(pid, 9)
         with pytest.raises(ConnectError) as caught:
@@ -176,17 +189,21 @@ def test_a_gateway_that_freezes_is_told_from_a_host_behind_it(tmp_path: Path, fa
     try:
         head.trusted_by(bastion)
         head.trusted_by(node)
-        made = transport(head, 1.5)
+        made = transport(head)
         host = node.host(proxy_jump=f"127.0.0.1:{bastion.port}")
         made.connect(host, Cancel()).close()
         for pid in bastion.children():
             os.kill(pid, 19)
+        bastion.freeze()  # for whoever comes as late as that
+        made.options = ConnectOptions(1.5)
         begin = time.monotonic()
         hosts = [node.host(a, a, proxy_jump=host.proxy_jump) for a in node.addresses]
         results = [r for _, r in fanout.run(hosts, lambda h: made.connect(h, Cancel()), cancel=Cancel())]
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < TIMEOUT
         assert [r.kind for r in results if isinstance(r, ConnectError)] == ["gateway"] * len(hosts)
         # whoever comes next gets a new connection to it
+        bastion.heal()
+        made.options = ConnectOptions(TIMEOUT)
         again = made.connect(host, Cancel())
         assert run_line(again, "echo back").stdout == b"back\n"
         again.close()
@@ -195,15 +212,32 @@ def test_a_gateway_that_freezes_is_told_from_a_host_behind_it(tmp_path: Path, fa
         bastion.stop()
 
 
+@over("ssh")
+def test_a_gateway_that_is_slow_to_answer_is_not_given_up(tmp_path: Path, head: Head) -> None:
+    """All that goes through it would be lost, for the sake of one host behind it that is dead."""
+    bastion = Sshd(tmp_path / "b")
+    try:
+        head.trusted_by(bastion)
+        session = transport(head).connect(bastion.host(), Cancel())
+        for pid in bastion.children():
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(2.0, os.kill, (pid, signal.SIGCONT)).start()
+        must_answer(session.link, "door", Deadline.after(TIMEOUT, Cancel()))
+        assert run_line(session, "echo still").stdout == b"still\n"
+        session.close()
+    finally:
+        bastion.stop()
+
+
 def test_cancel_while_a_gateway_is_connecting(head: Head, sshd: Sshd) -> None:
     cancel = Cancel()
     threading.Timer(0.3, cancel.set).start()
     with listener() as port:
-        made = transport(head, 30)
+        made = transport(head)
         host = sshd.host(proxy_jump=f"127.0.0.1:{port}")
         begin = time.monotonic()
         results = [r for _, r in fanout.run(range(20), lambda _: made.connect(host, cancel), cancel=cancel)]
-        assert time.monotonic() - begin < 25
+        assert time.monotonic() - begin < TIMEOUT - 10, results
     assert all(isinstance(r, Interrupted) for r in results)
 
 
@@ -212,7 +246,7 @@ def test_host_keys_are_fetched_through_gateways(tmp_path: Path, farm: list[Sshd]
     head = Head(tmp_path / "h")
     bastion, node = farm[:2]
     head.trusted_by(bastion)
-    made = transport(head, 10)
+    made = transport(head)
     key = made.host_key(node.host(proxy_jump=f"127.0.0.1:{bastion.port}"), Cancel())
     assert key.text == node.public_key()
     made.close()

@@ -19,20 +19,20 @@ def test_the_key_type_on_file_is_asked_for(tmp_path: Path, sshd: Sshd, key_type:
     head = Head(tmp_path / "h")
     head.knows(sshd, key_type)
     sshd.allow(head.public)
-    transport(head, 10).connect(sshd.host(), Cancel()).close()
+    transport(head).connect(sshd.host(), Cancel()).close()
 
 
 def test_hashed_known_hosts(head: Head, sshd: Sshd) -> None:
     subprocess.run(["ssh-keygen", "-H", "-f", str(head.known_hosts)], check=True, capture_output=True)
     assert "127.0.0.1" not in head.known_hosts.read_text()
-    transport(head, 10).connect(sshd.host(), Cancel()).close()
+    transport(head).connect(sshd.host(), Cancel()).close()
 
 
 def test_a_swapped_host_key_is_refused_and_nothing_is_sent(tmp_path: Path, head: Head, kind: str) -> None:
     old = Sshd(tmp_path / "old")
     head.trusted_by(old)
     try:
-        transport(head, 10).connect(old.host(), Cancel()).close()
+        transport(head).connect(old.host(), Cancel()).close()
     finally:
         old.stop()
     new = Sshd(tmp_path / "new", port=old.port)
@@ -71,7 +71,7 @@ def test_unknown_key_and_enrolment(tmp_path: Path, sshd: Sshd) -> None:
     assert error.kind == "unknown-host-key"
     assert error.hint is not None
     assert "setup-ssh" in error.hint
-    made = transport(head, 10)
+    made = transport(head)
     for kind in ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256"):
         key = made.host_key(sshd.host(), Cancel(), kind)
         assert key.type == kind
@@ -92,7 +92,7 @@ def fingerprint(sshd: Sshd, key_type: str) -> str:
 def test_a_pin_is_enough_and_finds_its_key_type(tmp_path: Path, sshd: Sshd) -> None:
     head = Head(tmp_path / "h")
     sshd.allow(head.public)
-    made = transport(head, 10)
+    made = transport(head)
     pins = {key_type: fingerprint(sshd, key_type) for key_type in ("ed25519", "rsa")}
     for pin in pins.values():
         made.connect(sshd.host(host_key=pin), Cancel()).close()

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.transport.base import Cancel
 from tests.lab.private_sshd import Head, Sshd, hung_agent, make_key
-from tests.lab.transport_tools import failure, transport
+from tests.lab.transport_tools import TIMEOUT, failure, stuck, transport
 
 
 def openssl_key(file: Path, *how: str, passphrase: str = "") -> None:
@@ -71,7 +71,7 @@ def test_a_hung_agent_is_named_in_time(
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
     with hung_agent(tmp_path / "agent", how, keyless.home / "elsewhere.pub"):
-        error = failure(keyless, sshd.host(), 4.0)
+        error = stuck(keyless, sshd.host(), "auth", limit=4.0)
     assert error.kind == "auth"
     assert f"the ssh-agent at {tmp_path}/agent does not answer" in error.message
     assert error.hint is not None and "unset SSH_AUTH_SOCK" in error.hint
@@ -83,8 +83,8 @@ def test_a_hung_agent_is_nothing_to_a_key_that_is_let_in(
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
     with hung_agent(tmp_path / "agent", "accepts"):
         begin = time.monotonic()
-        transport(head, 30).connect(sshd.host(), Cancel()).close()
-    assert time.monotonic() - begin < 25
+        transport(head).connect(sshd.host(), Cancel()).close()
+    assert time.monotonic() - begin < TIMEOUT - 10
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,18 @@ def test_a_hung_agent_is_bounded_for_every_verb(verb: list[str], tmp_path: Path,
     (tmp_path / "fleet.yaml").write_text(f"hosts: {{n1: {host}}}")
     env = {**os.environ, "HOME": str(keyless.home), "SSH_AUTH_SOCK": str(tmp_path / "agent")}
     with hung_agent(tmp_path / "agent", "accepts"):
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("fleet")), "--connect-timeout", "2", *verb],
-            env=env,
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        for limit in ("2", "8", "32"):  # a busy machine may not come as far as the agent
+            done = subprocess.run(
+                [str(Path(sys.executable).with_name("fleet")), "--connect-timeout", limit, *verb],
+                env=env,
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            if "the ssh-agent at" in done.stderr:
+                break
     assert done.returncode == 122, done.stderr
     assert "the ssh-agent at" in done.stderr and "does not answer" in done.stderr
 

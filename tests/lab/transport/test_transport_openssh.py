@@ -17,9 +17,11 @@ import pytest
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel
+from fleet.transport.openssh.master import Master
+from fleet.transport.openssh.transport import OpensshChannel
 from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, listener, make_key
-from tests.lab.transport_tools import failure, transport, wait_until
+from tests.lab.transport_tools import TIMEOUT, failure, transport, wait_until
 
 KINDS = ("openssh",)
 
@@ -90,7 +92,7 @@ def test_what_a_config_says_for_other_uses_of_ssh(head: Head, sshd: Sshd, word: 
         channel = session.start("cat")
         channel.send(b"in\n")
         channel.send_eof()
-        assert channel.recv(10) == b"in\n"
+        assert channel.recv(TIMEOUT) == b"in\n"
 
 
 @pytest.mark.parametrize("said", ["key", "known", "alias"])
@@ -185,6 +187,15 @@ def test_a_config_that_ssh_refuses(head: Head, sshd: Sshd) -> None:
     assert (caught.value.kind, caught.value.where) == ("config", f"{head.ssh}/config:2")
 
 
+def test_a_command_whose_connection_is_gone_is_lost_however_slowly_that_ends(tmp_path: Path) -> None:
+    """Not ended with the 255 of its own ssh."""
+    master = Master(["sleep", "3"], tmp_path / "gone.sock", None)
+    channel = OpensshChannel(["sh", "-c", "exit 255"], Host("node", "node"), master)
+    assert channel.wait(TIMEOUT) is None
+    channel.close()
+    master.abort()
+
+
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -192,8 +203,8 @@ from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.openssh.transport import OpensshTransport
 made = OpensshTransport(home=Path(sys.argv[1]))
-channel = made.connect(Host("node", "127.0.0.1", port=int(sys.argv[2])), Cancel()).start("echo up; sleep 600")
-print(channel.recv(10), made._folder.path, flush=True)
+channel = made.connect(Host("node", "127.0.0.1", port=int(sys.argv[2])), Cancel()).start("echo up; sleep 1000")
+print(channel.recv(120), made._folder.path, flush=True)
 time.sleep(600)
 """
 
@@ -242,12 +253,15 @@ def test_a_head_killed_while_a_host_hangs_leaves_no_connection(head: Head) -> No
 def test_a_closed_transport_leaves_no_connection(head: Head, sshd: Sshd) -> None:
     made = transport(head)
     session = made.connect(sshd.host(), Cancel())
-    session.start("sleep 600")
+    session.start("sleep 1000")
     folder = made._folder.path
     assert of(folder)
     session.close()
     made.close()
-    assert not folder.exists() and not of(folder)
+    wait_until(lambda: not folder.exists() and not of(folder))
+    with pytest.raises(ConnectError):  # by a thread that was left behind
+        made.connect(sshd.host(), Cancel())
+    wait_until(lambda: not of(folder))
 
 
 def test_nobody_gets_between_a_killed_head_and_its_connections(held: tuple[subprocess.Popen[str], Path]) -> None:

@@ -46,7 +46,7 @@ def fleet(head: Head, tmp_path: Path, host: str) -> tuple[int, dict[str, Any]]:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={"HOME": str(head.home), "PATH": "/usr/bin:/bin"},
     )
     assert "Traceback" not in done.stderr

@@ -4,13 +4,8 @@ import os
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable
+from fleet.node.base.types import Any, Callable, chain
 from fleet.node.base.wire import send_exit, send_json, start_thread
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from fleet.protocol.messages import chain
 
 say: "Callable[[chain.Refused], None]" = send_json
 
@@ -23,8 +18,14 @@ def fail(error: "Any") -> None:
     """Report what ends this program, and end it."""
     said = failed(error, shown, again=", then run this again: it goes on where it ended")
     try:
-        kind: Literal["mixed", "sync"] = "mixed" if isinstance(error, Mixed) else "sync"
-        say({"event": "failed", "message": said["message"], "hint": said["hint"], "kind": kind})
+        say(
+            {
+                "event": "failed",
+                "message": said["message"],
+                "hint": said["hint"],
+                "kind": "mixed" if isinstance(error, Mixed) else "sync",
+            }
+        )
         send_exit(1)
     finally:
         os._exit(1)

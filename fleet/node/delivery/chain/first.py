@@ -16,16 +16,13 @@ import ssl
 import time
 
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable
+from fleet.node.base.types import Any, Callable, chain
 from fleet.node.base.wire import encode, send_exit, send_json, start
 from fleet.node.delivery.chain.conversation import worker
 from fleet.node.delivery.chain.send import way
 from fleet.node.delivery.chain.source import Source
 from fleet.node.delivery.head import Head
 from fleet.node.delivery.tree import Walk, tell
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import chain
 
 say: "Callable[[chain.FirstMessage], None]" = send_json
 

@@ -10,8 +10,6 @@ import errno
 import hashlib
 import hmac
 import json
-import os
-import shutil
 import socket
 import ssl
 import tempfile
@@ -32,26 +30,43 @@ def link_token(secret: str, epoch: int) -> str:
     return hmac.new(secret.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
 
 
+class Connected(ssl.SSLSocket):
+    """One that was connected: whose peer has gone since fails in its handshake, and is closed there. Python's own
+    leaves it open where it finds nobody."""
+
+    def getpeername(self) -> "Any":
+        try:
+            return super().getpeername()
+        except OSError:
+            return None
+
+
+def load_key(context: "ssl.SSLContext", pem: bytes, folder: "str | None") -> None:
+    """From a file without a name, which a kill would leave."""
+    with tempfile.TemporaryFile(buffering=0, dir=folder) as file:
+        write_all(file.fileno(), pem)
+        context.load_cert_chain("/proc/self/fd/%d" % file.fileno())
+
+
 def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
-    """Exactly this certificate on both ends, TLS 1.3; the key is on a disk (of memory) only while it is loaded."""
+    """Exactly this certificate on both ends, TLS 1.3."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     if hasattr(ssl, "TLSVersion"):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     else:
         context.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1 | ssl.OP_NO_TLSv1_2
+    if hasattr(context, "sslsocket_class"):  # of Python 3.7
+        context.sslsocket_class = Connected
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=tls["cert"])
     if server and hasattr(context, "num_tickets"):
         context.num_tickets = 0
-    folder = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    pem = (tls["cert"] + tls["key"]).encode()
     try:
-        fd = os.open(os.path.join(folder, "pem"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        write_all(fd, (tls["cert"] + tls["key"]).encode())
-        os.close(fd)
-        context.load_cert_chain(os.path.join(folder, "pem"))
-    finally:
-        shutil.rmtree(folder)
+        load_key(context, pem, "/dev/shm")
+    except OSError:  # what trains there has filled it
+        load_key(context, pem, None)
     return context
 
 

@@ -27,7 +27,7 @@ import ssl
 import time
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable
+from fleet.node.base.types import Any, Callable, chain
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
 from fleet.node.delivery.add import begin, finish, take_stock
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
@@ -36,9 +36,6 @@ from fleet.node.delivery.chain.send import Sender, way
 from fleet.node.delivery.head import Head, unpack
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
-
-if TYPE_CHECKING:
-    from fleet.protocol.messages import chain
 
 say: "Callable[[chain.MemberMessage], None]" = send_json
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
@@ -109,7 +106,7 @@ def run(spec: "chain.MemberSpec") -> None:
     say({"event": "hello"})
     store = receiver = sender = None
     unsure = {}
-    head = Head(spec["patience"])
+    head = Head(spec["patience"], [target.lock for target in targets])
     for message in head.lines():
         op = message.get("op")
         if op == "manifest":

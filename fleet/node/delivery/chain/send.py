@@ -6,14 +6,12 @@ import threading
 import time
 from functools import partial
 
-from fleet.node.base.types import TYPE_CHECKING, Callable
+from fleet.node.base.types import TYPE_CHECKING, Callable, chain
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, reason_of, tls_context
 from fleet.node.delivery.stream import Stopped, Stream
 
 if TYPE_CHECKING:
-    from fleet.protocol.messages import chain
-
     Way = tuple[str, Callable[[], socket.socket]]  # what to call it, dials
 
 DIAL_SECONDS = 3.0

@@ -5,14 +5,13 @@ import queue
 import time
 
 from fleet.node.base.files import file_digest
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable, Sequence
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable, Sequence, chain
 from fleet.node.base.wire import encode, start_thread
 from fleet.node.delivery.chain.send import Limit, Sender
 from fleet.node.delivery.stream import Stream
 
 if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
-    from fleet.protocol.messages.chain import Link
 
 AHEAD_BYTES = 1 << 30  # what sending has just read is still in memory
 BATCH_FILES, BATCH_SECONDS = 500, 0.2
@@ -34,7 +33,7 @@ class Source(Stream):
         self.digests: dict[int, str] = {}
         self.changed: set[int] = set()
         self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
-        self.on_link: Callable[[Link], None] = lambda message: None
+        self.on_link: Callable[[chain.Link], None] = lambda message: None
         self.senders: dict[str, Sender] = {}
         self.asked: set[int] = set()
         self.todo: queue.Queue[int | None] = queue.Queue()

@@ -1,19 +1,34 @@
-"""How a launch ended, as people are told."""
+"""A run followed on a terminal, and how it ended, as people are told."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.api import Fleet, Planned
+from fleet.cli import terminal
+from fleet.cli.context import detailed, handling
 from fleet.cli.hints import as_typed
 from fleet.cli.launch_view import LaunchView
 from fleet.cli.lines import who
 from fleet.cli.options import settings_of
-from fleet.cli.output import clean, fold, hint_line, talk, write_failures
+from fleet.cli.output import clean, fold, hint_line, talk, write_failures, write_json
+from fleet.cli.values import Scrolling
+from fleet.errors import EXIT_INTERRUPTED
+from fleet.events import Notice
 from fleet.model import Report
 from fleet.rules.launch import UNDYING
 from fleet.rules.units import counted
+
+if TYPE_CHECKING:
+    from fleet.transport.base import Cancel
 
 
 def nearby(path: str) -> str:
@@ -26,8 +41,10 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if report.data.get("detached"):
         run = report.data["run"]
         talk(f"run {run} goes on by itself; its logs come to {report.data['logs']}", f"fleet attach {run}")
-        talk("  'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop' ends it")
+        talk("  " + as_typed(f"'fleet ps' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
+    if error := report.data.get("error"):
+        talk(clean(f"error: {error['message']}"), error["hint"])
     failure = report.data["first_failure"]
     mine: list[int] = []
     if failure:
@@ -73,7 +90,8 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if restarts := report.data.get("restarts"):
         earlier = f"logs of what came before: {report.data['logs']}/attempt*/"
         talk(f"{counted(len(restarts), 'restart')}, attempt {report.data['attempt']} was the last; {earlier}")
-    state = "done" if report.ok else "interrupted" if report.exit_code == 130 else "failed"
+    interrupted = report.exit_code == EXIT_INTERRUPTED and not failure  # a rank may exit with that, too
+    state = "done" if report.ok else "interrupted" if interrupted else "failed"
     talk(
         f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"
@@ -82,3 +100,51 @@ def show_summary(report: Report, view: LaunchView) -> None:
         talk("next:")
     for step in report.data["next"]:  # whole lines, to be copied
         talk(f"  {clean(as_typed(step))}", wrap=False)
+
+
+def follow(plan: Planned, scrolls: Scrolling, *, leave: bool = False) -> int:
+    """Do it, and show it; the key d lets it go on by itself. scrolls: whose lines do. leave: so does Ctrl-C."""
+    from fleet.ops.launch.origin import first_event
+
+    settings = settings_of()
+    level = -1 if settings.quiet else settings.verbose
+    view = LaunchView([host.name for host in plan.hosts], json=settings.json, level=level, scrolls=scrolls)
+
+    if settings.json:
+        write_json({"event": "version", "time": round(time.time(), 3), **first_event()})
+
+    def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
+        view(Notice("info", text))
+
+    with Fleet.runtime(plan.fleet, view) as runtime:
+        runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
+        keys = terminal.pressed({b"d": runtime.detach.set})
+        with keys, _signals(runtime.detach if leave else runtime.cancel, leave, view), view:
+            report = plan.work(runtime)
+    if settings.json:
+        write_json({"event": "summary", **report.as_json()})
+    else:
+        show_summary(report, view)
+    return report.exit_code
+
+
+@contextmanager
+def _signals(cancel: Cancel, leave: bool, view: LaunchView) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease.
+    leave: `cancel` lets the run go on. view: knows whether there is one yet."""
+
+    def stop(signum: int, frame: Any) -> None:
+        cancel.set()
+        says = {1: "stopping all ranks; once more kills them", 2: "killing all ranks; once more leaves them alone"}
+        what = says.get(cancel.count, "leaving") if view.begun else "no rank runs yet, and none is started"
+        terminal.note("leaving the run to itself; 'fleet stop' ends it" if leave else f"interrupted: {what}")
+
+    def hang_up(signum: int, frame: Any) -> None:
+        # nobody is left to read; the nodes go on for --lease seconds, in which somebody may take over
+        os._exit(128 + signum)
+
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
+        handlers[signal.SIGHUP] = hang_up
+    with handling(handlers):
+        yield

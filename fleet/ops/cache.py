@@ -1,13 +1,20 @@
-"""One fleet at a time, of all that share this user's cache: a lock whose holder is known."""
+"""What the head keeps of collected wheels and sources, and what it has read of wheels. Of all fleets that share it one
+works at a time: a lock whose holder is known."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fcntl
+import hashlib
 import os
+import shutil
+import socket
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
@@ -45,7 +52,9 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
                 )
             held = _lock(path)
     except OSError as error:
-        raise HostFailed(f"cannot write {path}: {error.strerror}") from error
+        raise HostFailed(
+            f"cannot write {path}: {error.strerror}", hint="$XDG_CACHE_HOME may name a folder that can be written"
+        ) from error
     try:
         with contextlib.suppress(OSError):  # a full disk: then nobody is told who it is
             os.write(held, f"process {os.getpid()}{holder and ', '}{holder}".encode("utf-8", "surrogateescape"))
@@ -72,3 +81,45 @@ def _lock(path: Path) -> int | None:
             return fd
     os.close(fd)
     return None
+
+
+@contextlib.contextmanager
+def fresh(folder: Path) -> Iterator[Path]:
+    """An empty folder, for a while; what one that was killed had left there is gone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def memo(path: Path, version: int) -> Path:
+    """Where what was found out about this very file is noted: its path, size, times and inode name it."""
+    info = path.stat()
+    text = f"{version} {path.resolve()} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
+    return cache() / "read" / hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def recall(note: Path) -> dict[str, Any] | None:
+    """What was noted, None where nothing was."""
+    try:
+        value = ast.literal_eval(note.read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def remember(note: Path, value: dict[str, Any]) -> None:
+    """Note it, plain values of Python; a cache that cannot be written costs time, nothing else."""
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        work = note.with_name(f"{note.name}.{os.getpid()}")
+        work.write_text(repr(value), "utf-8")
+        work.rename(note)
+
+
+def head_id() -> str:
+    """Tells this cache from that of every other head: eight characters."""
+    text = f"{socket.gethostname()} {uuid.getnode()} {cache()}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""The inventory's `sync:` section: what a bare `fleet sync` carries.
+"""The inventory's `sync:` section, which a bare `fleet sync` carries:
 
     sync:
       code: .                       # or {src: ., to: ~/work}

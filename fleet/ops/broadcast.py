@@ -1,4 +1,4 @@
-"""From `--data PATH[:DEST]` to what goes where."""
+"""`fleet sync --data PATH[:DEST]`: files to every host by a pipelined broadcast."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fleet.delivery.chain.transfer import Broadcast, Item
+from fleet.delivery.chain.transfer import Broadcast, Item, run
 from fleet.delivery.manifest import scan
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.plans import Files, Line, PerHost
 from fleet.rules.units import PREFIXES, size_text
+
+__all__ = ["BroadcastPlan", "Item", "plan", "run"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,214 @@
+"""The verbs of runs, with their parameters, and what all verbs stand on."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fleet.engines import DEFAULT, suited
+from fleet.engines import engine as engine_of
+from fleet.errors import UsageError
+from fleet.model import Job, Kind, Report
+from fleet.ops.plans import Plan
+from fleet.runtime import Runtime
+
+if TYPE_CHECKING:
+    from fleet.api.fleet import Fleet
+
+P = TypeVar("P", bound=Plan)
+R = TypeVar("R")
+L = TypeVar("L")
+
+
+def asked_for(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a method's arguments those that are not its defaults: what makes the same call once more."""
+    known = inspect.signature(method).parameters
+    own = {name: given[name] for name in known if name not in ("self", "options", "runs_dir", "repeats")}
+    return {**{name: value for name, value in own.items() if value != known[name].default}, **given["options"]}
+
+
+class RunVerbs(ABC, Generic[R, L]):
+    """Those that are about a run. Names and meanings of parameters are those of the command line, times are seconds."""
+
+    @property
+    @abstractmethod
+    def _fleet(self) -> Fleet: ...
+
+    @abstractmethod
+    def _do(self, plan: P, run: Callable[[P, Runtime], Report]) -> R: ...
+
+    @abstractmethod
+    def _begin(self, plan: P, run: Callable[[P, Runtime], Report]) -> L: ...
+
+    def launch(
+        self,
+        script: str,
+        args: Sequence[str] = (),
+        *,
+        engine: str | None = None,
+        nnodes: int | str | None = None,
+        nproc_per_node: int | str | None = None,
+        master_addr: str | None = None,
+        master_port: int = 0,
+        env: Mapping[str, str] | None = None,
+        env_expand: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        python: str | None = None,
+        engine_args: Sequence[str] = (),
+        module: bool = False,
+        no_python: bool = False,
+        sync: bool = False,
+        force: bool = False,
+        lease: float | None = 120.0,
+        grace: float = 10.0,
+        node_timeout: float = 15.0,
+        stall_timeout: float | None = None,
+        max_restarts: int = 0,
+        name: str | None = None,
+        runs_dir: str | os.PathLike[str] = "runs",
+        preflight: bool = True,
+        detach: bool = False,
+        share: bool = False,
+        spares: int = 0,
+        folder: str | os.PathLike[str] | None = None,
+        repeats: str | None = None,
+        **options: Any,
+    ) -> L:
+        """Start `script` as ranks on all hosts: a Run, which is followed from then on. nproc_per_node: a number,
+        "auto", "gpu" or "cpu"; None: each host's slots. master_port: 0 chooses one. engine: None is torchrun, or for
+        a shell script "command", once a node. module: `script` is one's name, as behind python -m. no_python: it is a
+        program, which the engine starts as it is. options: those that only this engine has, such as per="node". detach:
+        once it runs it goes on without this program, and `attach` follows it. share: also where another run is live.
+        max_restarts: after a failure all ranks are started again, so often. spares: so many hosts stand by to take lost
+        ones' places. folder: what `sync` mirrors, and the workdir of hosts that have none; None: the current one.
+        repeats: see `again`.
+
+        PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
+        exit_code is that of the first rank that failed, 128+n for signal n."""
+        asked = asked_for(RunVerbs.launch, locals())
+        from fleet.ops import launch
+
+        here = Path.cwd() if folder is None else Path(folder).absolute()
+        most, least = launch.parse_nnodes(nnodes)
+        count, counted = launch.parse_nproc(nproc_per_node)
+        if module and no_python:
+            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
+        kind: Kind = "module" if module else "program" if no_python else "script"
+        chosen, fitting = suited(script) if engine is None and kind == "script" else (engine or DEFAULT, {})
+        own = {name.replace("_", "-"): value for name, value in options.items()}
+        job = Job(
+            script,
+            tuple(args),
+            chosen,
+            count,
+            master_addr,
+            master_port,
+            dict(env or {}),
+            dict(env_expand or {}),
+            workdir,
+            python,
+            max_restarts,
+            name,
+            tuple(engine_args),
+            {**fitting, **own},
+            kind,
+        )
+        how = launch.LaunchOptions(
+            most,
+            counted,
+            lease,
+            grace,
+            node_timeout,
+            preflight,
+            sync,
+            Path(runs_dir),
+            str(here),
+            force,
+            detach,
+            share=share,
+            stall_timeout=stall_timeout,
+            spares=spares,
+            asked={**asked, "folder": str(here)},
+            typed=self._fleet.typed,
+            repeats=repeats,
+            least=least,
+        )
+        job = engine_of(job.engine).prepare(job, here)
+        run_id = launch.new_run_id(script, name or (script if module else None))
+        return self._begin(launch.plan(self._fleet.inventory, job, how, run_id), launch.run)
+
+    def again(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> L:
+        """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same
+        script with the same options. changed: options of `launch` that are others now; `env` is added to. Differences
+        of the code's commit and of the nodes' versions are told by warnings.
+
+        UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
+        from fleet.ops.runs import again
+
+        recorded = again.recorded(run, Path(runs_dir))
+        return self.launch(**recorded.asked(changed), runs_dir=runs_dir, repeats=recorded.run)
+
+    def attach(self, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> L:
+        """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
+        run: its id, "latest", its name, or a unique prefix."""
+        from fleet.ops.runs import attach
+
+        return self._begin(attach.AttachPlan(self._fleet.inventory, run, Path(runs_dir)), attach.run)
+
+    def stop(self, run: str, *, grace: float | None = None, runs_dir: str | os.PathLike[str] = "runs") -> R:
+        """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
+        from fleet.ops.runs import stop
+
+        return self._do(stop.StopPlan(self._fleet.inventory, run, grace, Path(runs_dir)), stop.run)
+
+    def ps(self, *, all: bool = False) -> R:
+        """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
+        from fleet.ops.runs import ps
+
+        return self._do(ps.PsPlan(self._fleet.inventory, all), ps.run)
+
+    def logs(
+        self,
+        run: str = "latest",
+        *,
+        follow: bool = False,
+        host: str | None = None,
+        rank: Collection[int] | None = None,
+        err: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        attempt: int | None = None,
+        runs_dir: str | os.PathLike[str] = "runs",
+    ) -> R:
+        """What the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank: numbers;
+        None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was written from
+        then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
+        from fleet.ops.runs import logs
+
+        fleet = self._fleet if host is None else self._fleet.select(host, option="--host")
+        only = None if fleet.inventory.names == fleet.everyone.names else fleet.inventory.names
+        chosen = None if rank is None else frozenset(rank)
+        plan = logs.LogsPlan(
+            self._fleet.inventory, run, Path(runs_dir), follow, only, chosen, err, tail, since, attempt
+        )
+        return self._do(plan, logs.run)
+
+    def stacks(self, run: str = "latest", *, rank: Collection[int] | None = None, native: bool = True) -> R:
+        """Where the ranks of a live run stand: "places" of the report, those that stand in the same one together, most
+        of them first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
+        a moment while it tells them."""
+        from fleet.ops.runs import stacks
+
+        chosen = None if rank is None else frozenset(rank)
+        return self._do(stacks.StacksPlan(self._fleet.inventory, run, chosen, native), stacks.run)
+
+    def get(self, what: str, *, to: str | os.PathLike[str] = ".") -> R:
+        """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
+        machine, verified, going on where an earlier attempt ended: one tree where one host has it, else one a host."""
+        from fleet.ops import get
+
+        return self._do(get.plan(self._fleet.inventory, what, Path(to)), get.run)

@@ -1,0 +1,85 @@
+"""`fleet sync [SRC] [--to DEST]`: code to every host; and the inventory's `sync:` section, which a bare `fleet sync`
+carries. An inventory is often a colleague's, and names files of this machine: what it may send without a question is
+kept in ~/.fleet/agreed, a line an answer, sha256 of the inventory's path and the paths it may send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.delivery.mirror import Mirror, run
+from fleet.delivery.tree import scan
+from fleet.errors import UsageError
+from fleet.inventory.section import Section, read_section
+from fleet.model import Inventory
+from fleet.ops.plans import Files, Line, PerHost
+
+__all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
+
+
+@dataclass(frozen=True)
+class SyncPlan(Mirror):
+    """As delivery.mirror.Mirror has it."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": str(self.source), "to": dict(self.dests)}
+
+    def lines(self) -> Iterator[Line]:
+        """What is deleted is known to the hosts alone."""
+        tree = scan(self.source, whole=self.whole)
+        files = Files([(path, entry[3]) for path, entry in tree.by_path.items()])
+        yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
+        yield files
+        yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
+        yield "deleted there: what an earlier sync brought and is gone here, nothing else"
+
+
+def plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:
+    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
+    if to is not None and not to.strip():
+        raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
+    here = str(Path.cwd())
+    src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
+    words = [src] * (source != Path(".")) + (["--to", to] if to else [])
+    return SyncPlan(
+        inventory.hosts,
+        source,
+        {h.name: to or h.workdir or here for h in inventory.hosts},
+        force=force,
+        hint=f"to go on all the same: {shlex.join(['fleet', 'sync', *words, '--force'])}",
+    )
+
+
+def outside(inventory: str, sources: Sequence[Path]) -> list[Path]:
+    """Those of the sources that lie neither in the inventory's folder nor are the current one."""
+    home, here = Path(inventory).resolve().parent, Path.cwd()
+    real = [path.expanduser().resolve() for path in sources]
+    return [path for path in dict.fromkeys(real) if path != here and not path.is_relative_to(home)]
+
+
+def _line(inventory: str, paths: Sequence[Path]) -> str:
+    said = [str(Path(inventory).resolve()), *sorted(map(str, paths))]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
+    """Whether the user said yes to just this before."""
+    try:
+        return _line(inventory, paths) in (home / ".fleet/agreed").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return False
+
+
+def remember(home: Path, inventory: str, paths: Sequence[Path]) -> None:
+    """Keep a yes."""
+    (home / ".fleet").mkdir(mode=0o700, exist_ok=True)
+    fd = os.open(home / ".fleet/agreed", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "a") as f:
+        f.write(_line(inventory, paths) + "\n")

@@ -1,0 +1,55 @@
+"""What Ctrl-C is said to do: it differs from verb to verb, and from before a run's start to behind it."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+import pytest
+
+from fleet.cli import context
+from fleet.cli.follow import _signals
+from fleet.cli.launch_view import LaunchView
+from fleet.cli.main import cli
+from fleet.events import Notice
+from fleet.transport.base import Cancel
+
+
+@pytest.mark.parametrize(
+    "verb, said",
+    [
+        ("logs", "no run is stopped"),
+        ("ps", "no run is stopped"),
+        ("stacks", "no run is stopped"),
+        ("exec", "stopping"),
+        ("stop", "stopping"),
+    ],
+)
+def test_who_only_looks_on_is_told_that_nothing_is_stopped(
+    verb: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(context, "leave_if_stuck", lambda: None)
+    cancel, group = Cancel(), click.Context(cli)
+    command = cli.get_command(group, verb)
+    assert command is not None
+    with click.Context(command, parent=group), context.interrupts(cancel):
+        signal.raise_signal(signal.SIGINT)
+    assert cancel.is_set()
+    assert capfd.readouterr().err == f"interrupted: {said}; once more to leave at once\n"
+
+
+@pytest.mark.parametrize("event", ["plan", "attached"])
+def test_ranks_are_stopped_only_where_some_may_run(event: str, capfd: pytest.CaptureFixture[str]) -> None:
+    cancel, view = Cancel(), LaunchView(["a"])
+    view(Notice("info", "sync: 1 host, 0.1 s", data={"event": "step"}))
+    with _signals(cancel, False, view):
+        signal.raise_signal(signal.SIGINT)
+    assert cancel.is_set()
+    assert capfd.readouterr().err == "interrupted: no rank runs yet, and none is started\n"
+    cancel = Cancel()
+    view(Notice("info", "ranks meet at a:1234", data={"event": event}))
+    with _signals(cancel, False, view):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    first, second = capfd.readouterr().err.splitlines()
+    assert first == "interrupted: stopping all ranks; once more kills them" and "killing all ranks" in second
