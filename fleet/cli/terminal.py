@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 POLL_SECONDS = 0.2
 TICK_SECONDS = 0.1
+NOTE_SECONDS = 1
 
 
 def interactive(stream: Any) -> bool:
@@ -151,9 +152,12 @@ def prompt() -> Iterator[None]:
 
 def note(text: str) -> None:
     """A line from a signal handler: in a thread of its own, since a terminal that nobody drains would hold the handler
-    up; without a lock and not through sys.stderr, which the main thread may be writing to."""
+    up for good, not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may be writing to.
+    Waited for, so that it comes before the next one, and before fleet ends."""
     erasure, _bottom.shown = _bottom.erasure(), []
-    threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True).start()
+    writer = threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True)
+    writer.start()
+    writer.join(NOTE_SECONDS)
 
 
 def give_up() -> None:
