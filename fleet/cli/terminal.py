@@ -152,8 +152,8 @@ def prompt() -> Iterator[None]:
 
 def note(text: str) -> None:
     """A line from a signal handler: in a thread of its own, since a terminal that nobody drains would hold the handler
-    up for good, not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may be writing to.
-    Waited for, so that it comes before the next one, and before fleet ends."""
+    up for good, and not for NOTE_SECONDS; without a lock and not through sys.stderr, which the main thread may be
+    writing to. Waited for, so that it comes before the next one, and before fleet ends."""
     erasure, _bottom.shown = _bottom.erasure(), []
     writer = threading.Thread(target=os.write, args=(2, f"{erasure}{text}\n".encode()), name="say", daemon=True)
     writer.start()
