@@ -86,6 +86,7 @@ def main() -> int:
         return 0 if args.list else 2
     # ended politely, the lab is taken down as on Ctrl-C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the heads that it hangs up would ignore it, too
     print(line(HEADER), line("---" for _ in HEADER), sep="\n", flush=True)
     began = time.monotonic()
     rows = play_all(faults, min(args.jobs, len(faults)))
