@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,19 +50,21 @@ def local_runs(runs_dir: Path) -> list[LocalRun]:
 def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
     """Newest first, behind all others those that never began. followed_first: before all others those that a process
     of this machine follows now."""
-    folders = sorted(_folders(runs_dir), key=_started, reverse=True)
-    folders.sort(key=_never_began)
-    if followed_first:
-        folders.sort(key=lambda folder: (folder / "summary.json").exists() or not followed(folder))
-    return [folder.name for folder in folders]
+
+    def order(folder: Path) -> tuple[bool, bool, float]:
+        others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
+        return others, _never_began(folder), -_started(folder, read_object(folder / "run.json"))
+
+    return [folder.name for folder in sorted(_folders(runs_dir), key=order)]
 
 
 def _folders(runs_dir: Path) -> list[Path]:
     return [path.parent for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
 
 
-def _started(folder: Path) -> float:
-    started = read_object(folder / "run.json").get("started")
+def _started(folder: Path, plan: Mapping[str, Any]) -> float:
+    """plan: what its run.json holds."""
+    started = plan.get("started")
     return started if isinstance(started, float) else (folder / "events.jsonl").stat().st_mtime
 
 
@@ -119,7 +121,8 @@ def followed(path: Path) -> bool:
 
 def _read(path: Path) -> LocalRun:
     live = followed(path)  # first: who follows it writes the summary before it lets go
-    plan, summary = (read_object(path / name) for name in DOCUMENTS)
+    told = {name: read_told(path / name) for name in DOCUMENTS}
+    plan, summary = (document for document, _ in told.values())
     code = summary.get("exit_code")
     state = (
         "followed"
@@ -135,12 +138,12 @@ def _read(path: Path) -> LocalRun:
     return LocalRun(
         path.name,
         state,
-        _started(path),
+        _started(path, plan),
         sum(map(_size, path.rglob("*"))),
         code if isinstance(code, int) else None,
         plan.get("engine") or _engine_told(path),
         str(path),
-        broken(path),
+        _faults(path, told),
     )
 
 
@@ -161,8 +164,12 @@ def _size(file: Path) -> int:
 
 def broken(path: Path) -> str | None:
     """What is wrong with the documents that a run's folder has, in words."""
-    told = ((path / name, read_told(path / name)[1]) for name in DOCUMENTS)
-    return next((f"{document} {wrong}" for document, wrong in told if wrong not in (None, MISSING)), None)
+    return _faults(path, {name: read_told(path / name) for name in DOCUMENTS})
+
+
+def _faults(path: Path, told: Mapping[str, tuple[dict[str, Any], str | None]]) -> str | None:
+    faults = ((name, wrong) for name, (_, wrong) in told.items() if wrong not in (None, MISSING))
+    return next((f"{path / name} {wrong}" for name, wrong in faults), None)
 
 
 def left_alone(runs_dir: Path) -> Iterator[Notice]:
