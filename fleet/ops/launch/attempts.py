@@ -26,7 +26,7 @@ from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import preflight
 from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.spares import go_on, record_left_out
-from fleet.ops.launch.start import START_SECONDS, Sessions, part_of, start_all, step, stop_all
+from fleet.ops.launch.start import START_SECONDS, Sessions, nothing_left, part_of, start_all, step, stop_all
 from fleet.ops.launch.summary import left_alone, not_started
 from fleet.protocol.messages.run import Ready, ReadySpec
 from fleet.runtime import Runtime
@@ -252,8 +252,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
             return ask(host)
         if answer["forbidden"]:
             hurry.set()
-        if answer["left"]:
-            raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+        nothing_left(answer, host)
         return answer
 
     answers, errors = sessions.each(plan.hosts, ask, "pause", hurry)

@@ -25,7 +25,7 @@ from fleet.ops.launch.follow import Follower, Heard, pause_after
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.preflight import known_of, spec_for
 from fleet.ops.launch.record import RunRecord
-from fleet.ops.launch.start import START, START_SECONDS, STOP_SECONDS, supervise_spec
+from fleet.ops.launch.start import START, START_SECONDS, STOP_SECONDS, nothing_left, supervise_spec
 from fleet.protocol.messages import run
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
@@ -123,9 +123,7 @@ class Elastic:
         ready: run.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
         with Program(session, "run.ready", ready) as pause:
             answer = first_word(pause, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
-            if answer["left"]:
-                left = f"processes that would not die: {answer['left'][:20]}"
-                raise HostFailed(left, host=host.name, kind="stubborn")
+            nothing_left(answer, host)
             if answer["forbidden"]:
                 raise Interrupted("stopped meanwhile")
             program = self._supervise(host, session, last)

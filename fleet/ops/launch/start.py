@@ -114,6 +114,12 @@ class Sessions:
         return {result.host: answers[result.host] for result in results if result.ok}, errors
 
 
+def nothing_left(answer: run.Ready, host: Host) -> None:
+    """HostFailed where processes of the last attempt outlive SIGKILL."""
+    if answer["left"]:
+        raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
+
+
 def part_of(node: NodePlan, record: RunRecord) -> run.Part:
     """What a node keeps of a run to tell others."""
     return {
