@@ -53,7 +53,8 @@ def test_an_install_that_is_interrupted_heals_on_the_next_run(python: Path, fold
     make_wheel(folder, "tinypkg", "1.0", files=files)
     runtime = Runtime(LocalTransport())
     begun = folder.parent / "begun"
-    (site(python) / "sitecustomize.py").write_text(WAITS % str(begun))
+    (site(python) / "waits.py").write_text(WAITS % str(begun))
+    (site(python) / "waits.pth").write_text("import waits\n")  # Debian has a sitecustomize of its own before any other
 
     def interrupt() -> None:
         until(begun.exists)
