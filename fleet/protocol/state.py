@@ -7,6 +7,7 @@ import os
 
 HOME = ".fleet"  # in the user's home; the user's alone
 RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
+BROUGHT = "brought"  # on the head
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
@@ -21,7 +22,8 @@ LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
 # what remembers a delivery: in its destination, or beside it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
-STATE_FOLDERS = (CODE_STATE, DATA_STATE)
+GET_STAGE = ".fleet-get"  # what has come of a get that is not whole yet
+STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE)
 # .gitignore of runs/ and builds/ on the head
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"
 LOCK = "lock"

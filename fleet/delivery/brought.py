@@ -1,0 +1,121 @@
+"""What `fleet get` put on this machine, as it was then: so that a later get, or sync, knows whose a file is.
+
+~/.fleet/brought/KEY: of one folder, two lines of JSON: the folder, and of each path in it what is in Got.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fleet.node.base.files import file_digest, replace_file
+from fleet.protocol.state import BROUGHT, HOME
+
+MOST_FOLDERS = 300  # the ones got into last
+MOST_FILES = 200_000  # of each
+
+
+class Got(NamedTuple):
+    """A file or link as it was put in place. sha256: of its bytes, or of where it leads. there: its path there."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    sha256: str
+    host: str
+    there: str
+
+
+def got(place: bytes, sha256: str, host: str, there: str) -> Got:
+    """Of what lies at a path now."""
+    info = os.lstat(place)
+    return Got(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, sha256, host, there)
+
+
+def digest_of(place: bytes) -> str | None:
+    """sha256 as in Got of what is there; None where that is no file or link, or cannot be read."""
+    with contextlib.suppress(OSError):
+        mode = os.lstat(place).st_mode
+        if stat.S_ISLNK(mode):
+            return hashlib.sha256(os.readlink(place)).hexdigest()
+        if stat.S_ISREG(mode):
+            return file_digest(place, os.O_NOFOLLOW)
+    return None
+
+
+def is_still(place: bytes, known: Got) -> bool:
+    """Whether what is there is what was put there. Its bytes are read where its times or inode are other ones."""
+    try:
+        info = os.lstat(place)
+    except OSError:
+        return False
+    if (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino) == known[:4]:
+        return True
+    return info.st_size == known.size and digest_of(place) == known.sha256
+
+
+def note(folder: Path, files: Mapping[str, Got]) -> None:
+    """Files were put in place below `folder`, by their paths in it. OSError where that cannot be kept."""
+    real = os.path.realpath(folder)
+    store = Path.home() / HOME / BROUGHT
+    store.parent.mkdir(mode=0o700, exist_ok=True)
+    store.mkdir(mode=0o700, exist_ok=True)
+    with open(store / ".lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = _path(real)
+        known = {name: it for name, it in _read(path).items() if os.path.lexists(os.path.join(real, name))}
+        kept = [*{name: it for name, it in known.items() if name not in files}.items(), *files.items()]
+        lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
+        replace_file(os.fsencode(path), "\n".join(lines).encode(), 0o600)
+        others = sorted(store.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
+        for other in others[:-MOST_FOLDERS]:
+            other.unlink()
+
+
+def known_in(folder: Path) -> dict[str, Got]:
+    """What was ever put below a folder by a get into it, by path, whatever has become of it."""
+    return _read(_path(os.path.realpath(folder)))
+
+
+def unchanged(root: Path) -> set[str]:
+    """Paths below `root`, relative to it, of what get put there and nobody has changed since. Looks at nothing else."""
+    real = os.path.join(os.path.realpath(root), "")
+    found = set()
+    for folder, path in _folders():
+        around = os.path.join(folder, "")
+        if not around.startswith(real) and not real.startswith(around):
+            continue
+        for name, known in _read(path).items():
+            full = around + name
+            if full.startswith(real) and is_still(os.fsencode(full), known):
+                found.add(full[len(real) :])
+    return found
+
+
+def _path(real: str) -> Path:
+    return Path.home() / HOME / BROUGHT / hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
+
+
+def _folders() -> Iterator[tuple[str, Path]]:
+    for path in (Path.home() / HOME / BROUGHT).glob("[0-9a-f]*"):
+        with contextlib.suppress(OSError, ValueError, RecursionError), open(path, encoding="utf-8") as file:
+            folder = json.loads(file.readline())
+            if isinstance(folder, str):
+                yield folder, path
+
+
+def _read(path: Path) -> dict[str, Got]:
+    """Nothing of a file that does not hold what it must."""
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text("utf-8").partition("\n")[2])
+        return {name: Got(*it) for name, it in stored.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
