@@ -1,0 +1,200 @@
+"""Who owns a file on a node: the table of docs/sync.md once more, written from its text and not from the code.
+
+What may come of a sync is said for each path by itself, as alternatives: what an interrupted sync left behind is known
+to nobody for certain.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+ANY = -1  # a mode of which nothing is said
+
+
+class Entry(NamedTuple):
+    """kind: "f", "d", "l", or "o" for pipes and the like. body: a file's bytes, a link's target."""
+
+    kind: str
+    body: bytes
+    mode: int
+
+    @property
+    def version(self) -> tuple[str, bytes]:
+        return self.kind, self.body
+
+    def is_like(self, other: Entry | None) -> bool:
+        return (
+            other is not None
+            and self.version == other.version
+            and (self.kind == "l" or ANY in (self.mode, other.mode) or self.mode == other.mode)
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.kind} {self.body[:24]!r} {self.mode:o}" if self.mode != ANY else f"{self.kind} {self.body[:24]!r}"
+        )
+
+
+Files = Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a node remembers of a path: by: "delivered", "seen" or "own"; version: what was there then; source: what the
+    source had."""
+
+    by: str
+    version: tuple[str, bytes] | None
+    source: tuple[str, bytes]
+
+
+NONE = None
+Maybe = frozenset["Record | None"]
+Records = dict[str, Maybe]
+
+
+@dataclass(frozen=True)
+class After:
+    """One of the things that may come of a path: the entry there (None: nothing), and its record. stop: the sync does
+    not take place. goes: a version of the node's own that is lost by it, which only --force may do. folder: it goes
+    where it is empty by then."""
+
+    entry: Entry | None
+    record: Record | None
+    stop: str = ""
+    goes: bool = False
+    folder: bool = False
+
+
+@dataclass
+class Options:
+    force: bool | str = False
+    keep: bool = False
+    delete_excluded: bool = False
+    other: bool = False  # the source is another one than that of the record
+
+    def forces(self, path: str) -> bool:
+        return self.force if isinstance(self.force, bool) else fnmatch.fnmatchcase(path, self.force)
+
+
+@dataclass
+class Table:
+    """listed: what the source sends. excluded: says of a path and a kind whether a rule names it. there: what the node
+    has. records: what it remembers."""
+
+    listed: Files
+    excluded: Mapping[tuple[str, str], bool]
+    there: Files
+    records: Mapping[str, Maybe]
+    options: Options = field(default_factory=Options)
+
+    def alternatives(self) -> dict[str, list[After]]:
+        found: dict[str, list[After]] = {}
+        self._blocked: set[str] = set()  # the source has a folder there, the node may keep something else
+        self._giving: set[str] = set()  # a folder of the node where the source has something else
+        for path in sorted({*self.listed, *self.records, *self.there}):
+            after: list[After] = []
+            for record in self.records.get(path, frozenset([NONE])):
+                after += self._of(path, record)
+            found[path] = list(dict.fromkeys(after))
+        return found
+
+    def _of(self, path: str, record: Record | None) -> Iterable[After]:
+        source, node = self.listed.get(path), self.there.get(path)
+        above = [path[:i] for i, c in enumerate(path) if c == "/"]
+        giving = next((folder for folder in above if folder in self._giving), None)
+        if giving is not None:
+            yield After(node, record)
+            yield After(node, NONE)
+            if node is None or self._owns(path) != {True}:
+                yield After(None, NONE)
+            elif self.options.forces(giving):
+                yield After(None, NONE, goes=True)
+            return
+        if any(folder in self._blocked for folder in above):
+            # nothing can be put below what is no folder there
+            yield After(node, record)
+            if source is not None:
+                yield After(node, record, stop="nothing can be put there")
+                yield After(source, Record("delivered", source.version, source.version))
+            return
+        if source is None:
+            yield from self._gone(path, node, record)
+        elif node is None:
+            yield After(source, Record("delivered", source.version, source.version))
+        elif node.version == source.version:
+            by = "delivered" if self._state(node, record) == "delivered" else "seen"
+            yield After(source, Record(by, source.version, source.version))
+        else:
+            yield from self._differs(path, source, node, record)
+
+    def _state(self, node: Entry, record: Record | None) -> str:
+        return record.by if record is not None and record.version == node.version else "own"
+
+    def _gone(self, path: str, node: Entry | None, record: Record | None) -> Iterable[After]:
+        if node is None:
+            yield After(None, NONE)
+            return
+        state = self._state(node, record)
+        if self.excluded.get((path, node.kind), False) and not self.options.delete_excluded:
+            yield After(node, record)
+        elif state == "delivered":
+            if self.options.other and node.kind != "d" and not self.options.force:
+                yield After(node, record, stop="another source's")
+                return
+            yield After(None, NONE, folder=node.kind == "d")
+            if node.kind == "d":
+                yield After(node, record, folder=True)
+        else:
+            yield After(node, NONE)
+
+    def _differs(self, path: str, source: Entry, node: Entry, record: Record | None) -> Iterable[After]:
+        options, state = self.options, self._state(node, record)
+        put = After(source, Record("delivered", source.version, source.version))
+        left = After(node._replace(mode=ANY), Record("own", None, source.version))
+        if node.kind == "d":
+            self._giving.add(path)
+            if record is not None and record.source == source.version and not options.force:
+                yield left  # the source is what it was
+                return
+            owns = [self._owns(name) for name in self.there if name.startswith(path + "/")]
+            if options.forces(path):
+                yield replace(put, goes=True)
+                if options.force is not True:
+                    yield replace(left, stop="in the way")
+                return
+            if state == "own" or any(True in own for own in owns):
+                # a folder of its own with nothing in it that is: nobody says
+                yield left if options.keep else replace(left, stop="in the way")
+            if options.other:
+                yield replace(left, stop="another source's")
+            elif {True} not in owns:
+                yield put
+        elif state in ("delivered", "seen"):
+            if options.other and state == "delivered" and not options.force:
+                yield After(node, record, stop="another source's")
+            else:
+                yield put
+        else:
+            if source.kind == "d":
+                self._blocked.add(path)
+            if record is not None and record.source == source.version and not options.force:
+                yield left
+            elif options.forces(path):
+                yield replace(put, goes=True)
+            elif options.keep or record is not None and record.source == source.version:
+                yield left
+            else:
+                yield replace(left, stop="in the way")
+
+    def _owns(self, path: str) -> set[bool]:
+        """Whether what the node has there is its own, as far as is known; nor may what a rule names go."""
+        node = self.there[path]
+        if self.excluded.get((path, node.kind), False) and path not in self.listed:
+            return {True}
+        if node.kind == "d":  # what is in it counts
+            return {False}
+        return {self._state(node, record) == "own" for record in self.records.get(path, frozenset([NONE]))}

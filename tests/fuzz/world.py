@@ -1,0 +1,568 @@
+"""A small world to sync in: two sources, two nodes with folders that runs write to, and what a step does to it. Each
+sync is judged by the table (table.py)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fleet.model import Host, Inventory, Report, Result
+from fleet.ops import get, sync
+from fleet.protocol.state import STATE_FOLDERS
+from fleet.runtime import Runtime
+from tests.fuzz.table import ANY, NONE, After, Entry, Files, Options, Record, Records, Table
+from tests.fuzz.transport import Faults, ForkedTransport, Forker
+
+Step = Sequence[Any]
+SOURCES = ("A", "B")
+EPOCH = 1_700_000_000  # of the files of a source; each change of one is three seconds after the one before
+REPLACED = "replaced"  # in the state folder: what --force took the place of
+
+
+class Fault(Exception):
+    """The real thing did what the table does not have."""
+
+
+def see(root: Path, leave_out: Sequence[str] = ()) -> dict[str, Entry]:
+    """What is below a folder, but for what fleet keeps there itself."""
+    found: dict[str, Entry] = {}
+
+    def below(folder: bytes, inside: str) -> None:
+        try:
+            names = sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for raw in names:
+            name = os.fsdecode(raw)
+            full, path = folder + b"/" + raw, inside + name
+            info = os.lstat(full)
+            if name.endswith(STATE_FOLDERS) or path in leave_out:
+                continue
+            mode = stat.S_IMODE(info.st_mode)
+            if stat.S_ISDIR(info.st_mode):
+                found[path] = Entry("d", b"", mode)
+                below(full, path + "/")
+            elif stat.S_ISLNK(info.st_mode):
+                found[path] = Entry("l", os.readlink(full), ANY)
+            elif stat.S_ISREG(info.st_mode):
+                with open(full, "rb") as file:
+                    found[path] = Entry("f", file.read(), mode)
+            else:
+                found[path] = Entry("o", b"", mode)
+
+    below(os.fsencode(root), "")
+    return found
+
+
+def show(path: str) -> str:
+    return ascii(path if len(path) < 60 else path[:40] + "...")
+
+
+class World:
+    """setup: {"whole": {node: s}, "ahead": {node: s}, "git": [source]}."""
+
+    def __init__(self, base: Path, forker: Forker, setup: Mapping[str, Any]) -> None:
+        self.base, self.setup = base, setup
+        self.count = self.syncs = 0
+        self.events: list[str] = []
+        for name in (*SOURCES, "home", "outside", "n1/home", "n2/home"):
+            (base / name).mkdir(parents=True)
+        (base / "outside/victim").write_text("victim")
+        (base / "outside/folder").mkdir()
+        (base / "outside/folder/file").write_text("in a folder")
+        for node in ("n1", "n2"):
+            (base / node / "canary").write_text("canary")
+        self.records: dict[str, Records] = {}
+        self.sources: dict[str, str] = {}  # of which source the record of a destination is
+        self.brought: dict[str, dict[str, tuple[str, bytes]]] = {name: {} for name in SOURCES}
+        self.transport = ForkedTransport(forker, {node: base / node / "home" for node in ("n1", "n2")})
+        self.tracked: dict[str, set[str]] = {}
+        for name in setup.get("git", ()):
+            self.git(name, "init", "-q")
+            self.tracked[name] = set()
+
+    # -- places ------------------------------------------------------------------------------------------------
+    def place(self, where: str) -> Path:
+        """A source, or "NODE:FOLDER"."""
+        node, colon, folder = where.partition(":")
+        return self.base / node / folder if colon else self.base / where
+
+    def full(self, where: str, path: str) -> bytes:
+        return os.fsencode(self.place(where)) + b"/" + os.fsencode(path)
+
+    def files(self, where: str) -> dict[str, Entry]:
+        return see(self.place(where), (".git",))
+
+    def fresh(self, size: int) -> bytes:
+        """Bytes that nobody else has."""
+        self.count += 1
+        return (b"%08d" % self.count + b"." * size)[: max(8, size)]
+
+    def clear_way(self, full: bytes) -> bool:
+        """Whether there is a folder around, made where there was nothing."""
+        try:
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            return True
+        except (FileExistsError, NotADirectoryError):
+            return False
+
+    def stamp(self, where: str, full: bytes, keep: os.stat_result | None = None) -> None:
+        """Give what was written a time: a source's all differ, by more than any file system keeps. A node's is now,
+        where its file system keeps that."""
+        if keep is not None:
+            os.utime(full, ns=(keep.st_mtime_ns, keep.st_mtime_ns), follow_symlinks=False)
+        elif where in SOURCES or self.setup.get("whole", {}).get(where.partition(":")[0]):
+            self.count += 1
+            ns = (EPOCH + 3 * self.count) * 10**9 + 123456789
+            os.utime(full, ns=(ns, ns), follow_symlinks=False)
+
+    # -- what users and runs do -----------------------------------------------------------------------------------
+    def write(self, where: str, path: str, size: int, how: str = "") -> None:
+        """how: "rename" as careful programs do, "kept": the time stays what it was."""
+        full, kept = self.full(where, path), None
+        if not self.clear_way(full):
+            return
+        if os.path.lexists(full):
+            kept = os.lstat(full)
+            if not stat.S_ISREG(kept.st_mode):
+                return
+        coarse = self.setup.get("whole", {}).get(where.partition(":")[0])
+        if "rename" in how or kept is None:
+            new = os.path.dirname(full) + b"/.new"
+            with open(new, "wb") as file:
+                file.write(self.fresh(size))
+            os.chmod(new, stat.S_IMODE(kept.st_mode) if kept is not None else 0o644)
+            os.rename(new, full)
+        else:
+            with open(full, "r+b") as file:
+                file.write(self.fresh(size))
+                file.truncate()
+        # a time that is kept shows in ctime; where that is whole seconds, too, nobody can see it
+        self.stamp(where, full, kept if "kept" in how and where not in SOURCES and not coarse else None)
+
+    def mkdir(self, where: str, path: str, mode: int = 0o755) -> None:
+        full = self.full(where, path)
+        if self.clear_way(full) and not os.path.lexists(full):
+            os.mkdir(full)
+            os.chmod(full, mode)
+
+    def link(self, where: str, path: str, target: str) -> None:
+        full = self.full(where, path)
+        if not self.clear_way(full):
+            return
+        if os.path.islink(full):
+            os.unlink(full)
+        if not os.path.lexists(full):
+            os.symlink(os.fsencode(target.replace("{outside}", str(self.base / "outside"))), full)
+
+    def fifo(self, where: str, path: str) -> None:
+        full = self.full(where, path)
+        if self.clear_way(full) and not os.path.lexists(full):
+            os.mkfifo(full, 0o644)
+
+    def remove(self, where: str, path: str) -> None:
+        full = self.full(where, path)
+        if os.path.isdir(full) and not os.path.islink(full):
+            shutil.rmtree(full)
+        elif os.path.lexists(full):
+            os.unlink(full)
+
+    def move(self, where: str, path: str, to: str) -> None:
+        old, new = self.full(where, path), self.full(where, to)
+        if (new + b"/").startswith(old + b"/") or not os.path.lexists(old) or not self.clear_way(new):
+            return
+        self.remove(where, to)
+        if os.path.lexists(old):
+            os.rename(old, new)
+
+    def chmod(self, where: str, path: str, mode: int) -> None:
+        full = self.full(where, path)
+        if os.path.lexists(full) and not os.path.islink(full):
+            os.chmod(full, mode | 0o700 if os.path.isdir(full) else mode)
+
+    def touch(self, where: str, path: str) -> None:
+        full = self.full(where, path)
+        if os.path.lexists(full):
+            if where in SOURCES:
+                self.stamp(where, full)
+            else:
+                os.utime(full, follow_symlinks=False)
+
+    def copy(self, whence: str, where: str, path: str) -> None:
+        """A user brings a file by hand, from a source to a node or the other way."""
+        old, new = self.full(whence, path), self.full(where, path)
+        if not os.path.lexists(old) or os.path.lexists(new) or not self.clear_way(new):
+            return
+        if os.path.isdir(old) and not os.path.islink(old):
+            shutil.copytree(os.fsdecode(old), os.fsdecode(new), symlinks=True, copy_function=self._copy)
+        elif os.path.isfile(old) or os.path.islink(old):
+            self._copy(old, new, follow_symlinks=False)
+
+    @staticmethod
+    def _copy(old: Any, new: Any, *, follow_symlinks: bool = True) -> Any:
+        if os.path.isfile(old) or os.path.islink(old):
+            shutil.copy2(old, new, follow_symlinks=False)
+        return new
+
+    def rules(self, where: str, path: str, lines: Sequence[str]) -> None:
+        """Write an ignore file; without lines, remove it."""
+        full = self.full(where, path)
+        if not lines:
+            return self.remove(where, path)
+        if self.clear_way(full) and not os.path.isdir(full):
+            with open(full, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write("".join(line + "\n" for line in lines))
+            self.stamp(where, full)
+        return None
+
+    def track(self, where: str, path: str) -> None:
+        """git add -f"""
+        if where in self.tracked and os.path.lexists(self.full(where, path)):
+            self.git(where, "add", "-f", "--", path)
+
+    def git(self, where: str, *words: str) -> bytes:
+        done = subprocess.run(
+            [b"git", b"-C", os.fsencode(self.place(where)), *map(os.fsencode, words)],
+            capture_output=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.base / "home")},
+        )
+        return done.stdout
+
+    # -- what fleet does --------------------------------------------------------------------------------------------
+    def listing(self, name: str) -> tuple[dict[str, Entry], Callable[[str, str], bool]]:
+        """What a source sends, by the rules of Git and of fleet; and what a rule names."""
+        found = self.files(name)
+        tracked: set[str] = set()
+        if name in self.tracked:
+            tracked = {os.fsdecode(path) for path in self.git(name, "ls-files", "-z").split(b"\0") if path}
+        levels: dict[str, dict[str, list[str]]] = {".gitignore": {}, ".fleetignore": {}}
+        for path, entry in found.items():
+            folder, _, base = path.rpartition("/")
+            if base in levels and entry.kind == "f":
+                levels[base][folder] = entry.body.decode("utf-8", "surrogateescape").splitlines()
+
+        def verdict(which: str, path: str, kind: str) -> bool | None:
+            """What the deepest file of rules that has a say decides, by its last line that matches."""
+            parts = path.split("/")
+            for depth in range(len(parts) - 1, -1, -1):
+                inside = "/".join(parts[depth:])
+                for line in reversed(levels[which].get("/".join(parts[:depth]), [])):
+                    no, pattern = line[:1] == "!", line.lstrip("!")
+                    if pattern.endswith("/"):
+                        if kind != "d":
+                            continue
+                        pattern = pattern[:-1]
+                    if pattern.startswith("/"):
+                        hit = inside == pattern[1:]
+                    elif pattern.startswith("*."):
+                        hit = parts[-1].endswith(pattern[1:])
+                    else:
+                        hit = parts[-1] == pattern
+                    if hit:
+                        return not no
+            return None
+
+        def excluded(path: str, kind: str) -> bool:
+            parts = path.split("/")
+            steps = [("/".join(parts[: n + 1]), "d" if n + 1 < len(parts) else kind) for n in range(len(parts))]
+            by_git = False
+            for step, what in steps:
+                if verdict(".fleetignore", step, what):
+                    return True
+                by_git = by_git or bool(verdict(".gitignore", step, what))
+            below = kind == "d" and any(each.startswith(path + "/") for each in tracked)
+            if by_git and path not in tracked and not below:
+                return True
+            brought = self.brought[name].get(path)
+            here = found.get(path)
+            return brought is not None and here is not None and here.version == brought and path not in tracked
+
+        listed = {
+            path: entry._replace(
+                mode=entry.mode & ~0o002 if entry.kind == "d" and not entry.mode & 0o1000 else entry.mode
+            )
+            for path, entry in found.items()
+            if entry.kind != "o" and not excluded(path, entry.kind)
+        }
+        return listed, excluded
+
+    def sync(self, name: str, where: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None) -> None:
+        """One sync, and what the table says of it; then another one, which has nothing to do."""
+        how, faults = dict(how or {}), dict(faults or {})
+        node = where.partition(":")[0]
+        before, alternatives, options = self.foresee(name, where, how)
+        report = self.run_sync(name, where, how, faults)
+        ok = report.results[0].ok
+        self.note(f"{'ok' if ok else report.results[0].error}: {report.results[0].data}")
+        changed = self.settle(name, where, before, alternatives, report.results[0], cut=bool(faults))
+        if ok and not faults:
+            again = self.run_sync(name, where, {}, {}).results[0]
+            data = again.data
+            if not again.ok or any(data[key] for key in ("sent", "changed", "deleted")):
+                raise Fault(f"a second sync is not content: {again.error or dict(data)}")
+            self.same(where, changed, self.files(where), "a second sync")
+        self.check_rest(node)
+
+    def run_sync(self, name: str, where: str, how: Mapping[str, Any], faults: Faults) -> Report:
+        node = where.partition(":")[0]
+        self.syncs += 1
+        own = {key: self.setup[key][node] for key in ("whole", "ahead") if node in self.setup.get(key, {})}
+        transport = ForkedTransport(self.transport.forker, self.transport.homes, {node: {**own, **faults}})
+        plan = sync.plan(Inventory((Host(node, node),)), self.place(name), str(self.place(where)), **how)
+        source = self.whole(name)
+        try:
+            report = sync.run(plan, Runtime(transport))
+        finally:
+            if self.whole(name) != source and not str(self.place(where)).startswith(str(self.place(name))):
+                raise Fault(f"a sync changed its source {name}")
+        return report
+
+    def whole(self, name: str) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for folder, folders, names in os.walk(os.fsencode(self.place(name))):
+            for each in folders + names:
+                info = os.lstat(os.path.join(folder, each))
+                key = os.fsdecode(os.path.join(folder, each))
+                if b"/.git" not in folder + b"/" + each:
+                    found[key] = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino)
+        return found
+
+    def foresee(self, name: str, where: str, how: Mapping[str, Any]) -> tuple[Files, dict[str, list[After]], Options]:
+        listed, excluded = self.listing(name)
+        before, records = self.files(where), self.records.get(where, {})
+        named = {}
+        for path in {*before, *records}:
+            for kind in "fdlo":
+                named[path, kind] = path not in listed and excluded(path, kind)
+        other = self.sources.get(where, name) != name
+        options = Options(how.get("force", False), how.get("keep", False), how.get("delete_excluded", False), other)
+        return before, Table(listed, named, before, records, options).alternatives(), options
+
+    def settle(
+        self, name: str, where: str, before: Files, alternatives: Mapping[str, list[After]], result: Result, cut: bool
+    ) -> Files:
+        """What is there now must be one of what may be; it is what is known from here on."""
+        now, ok = self.files(where), result.ok
+        stops = [path for path, after in alternatives.items() if any(each.stop for each in after)]
+        must = [path for path, after in alternatives.items() if all(each.stop for each in after)]
+        if ok and must:
+            path = must[0]
+            raise Fault(f"{show(path)} of {where} is {alternatives[path][0].stop}, the sync went on")
+        if not ok and not cut and not stops:
+            raise Fault(f"an error without a reason: {result.error}; {result.error and result.error.hint}")
+        if not ok and (must or not cut):
+            self.same(where, before, now, "a sync that was refused")
+            return now
+        records: Records = {}
+        old = self.records.get(where, {})
+        for path in sorted({*alternatives, *now}):
+            entry, was = now.get(path), before.get(path)
+            fits = [
+                after
+                for after in alternatives.get(path, [After(None, NONE)])
+                if not after.stop
+                and (after.entry is None and entry is None or after.entry and after.entry.is_like(entry))
+            ]
+            maybe = {after.record for after in fits}
+            if (
+                any(after.goes for after in fits)
+                and was is not None
+                and (entry is None or was.version != entry.version)
+                and not self.kept_aside(where, path, was)
+            ):
+                raise Fault(f"{show(path)} of {where}: --force replaced {was}, and no copy is left")
+            if cut and not ok:
+                if was == entry or was is not None and was.is_like(entry):
+                    maybe |= old.get(path, frozenset([NONE]))
+                    fits = fits or [After(entry, NONE)]
+                elif not fits and self.on_its_way(was, entry, alternatives.get(path, [])):
+                    maybe, fits = (
+                        {NONE, *old.get(path, ()), *self.made(alternatives.get(path, []), entry)},
+                        [After(entry, NONE)],
+                    )
+            if not fits:
+                raise Fault(
+                    f"{show(path)} of {where}: it was {was}, known as {self.say(old.get(path))}; it is {entry}, may be "
+                    f"{[each.entry for each in alternatives.get(path, []) if not each.stop]}"
+                )
+            if maybe != {NONE}:
+                records[path] = frozenset(maybe)
+        for path, after in alternatives.items() if not cut else ():
+            gone = after and all(each.folder for each in after)
+            if gone and path in now and not any(other.startswith(path + "/") for other in now):
+                raise Fault(f"{show(path)} of {where}: an empty folder that fleet made is left")
+        self.records[where] = records
+        if ok or not cut:
+            self.sources[where] = name
+        elif self.sources.get(where, name) != name:
+            self.records[where] = {p: r | old.get(p, frozenset([NONE])) for p, r in records.items()}
+        return now
+
+    @staticmethod
+    def say(maybe: Any) -> str:
+        return ", ".join(sorted(record.by if record else "nothing" for record in maybe or [None]))
+
+    @staticmethod
+    def on_its_way(was: Entry | None, entry: Entry | None, after: Sequence[After]) -> bool:
+        """What a sync that was cut short may leave: it had taken something away that gives way, or a folder has not got
+        its mode yet."""
+        ends = [each.entry for each in after if not each.stop]
+        if entry is None:
+            return any(end is None or was is None or end.version != was.version for end in ends)
+        if entry.kind == "d":
+            return any(end is not None and end.kind == "d" for end in ends) or was is not None and was.kind == "d"
+        return any(end is not None and end.version == entry.version for end in ends)
+
+    @staticmethod
+    def made(after: Sequence[After], entry: Entry | None) -> Iterator[Record | None]:
+        for each in after:
+            if entry is not None and each.entry is not None and each.entry.version == entry.version:
+                yield each.record
+
+    def kept_aside(self, where: str, path: str, was: Entry) -> bool:
+        if was.kind == "d":
+            return True
+        for state in (
+            self.place(where) / STATE_FOLDERS[0],
+            self.place(where).parent / f".{self.place(where).name}{STATE_FOLDERS[0]}",
+        ):
+            for stamp in (state / REPLACED).glob("*") if (state / REPLACED).is_dir() else ():
+                found = see(stamp).get(path)
+                if found is not None and found.version == was.version:
+                    return True
+        return False
+
+    def same(self, where: str, before: Files, now: Files, what: str) -> None:
+        for path in sorted({*before, *now}):
+            was, entry = before.get(path), now.get(path)
+            if was != entry:
+                raise Fault(f"{what} changed {show(path)} of {where}: it was {was}, it is {entry}")
+
+    def check_rest(self, node: str) -> None:
+        """Nothing around it has changed."""
+        for name in ("n1", "n2"):
+            if (self.base / name / "canary").read_text() != "canary":
+                raise Fault(f"the canary of {name} has changed")
+            odd = {path.name for path in (self.base / name).iterdir()} - {"home", "canary", "work"}
+            if any(not path.endswith(STATE_FOLDERS) for path in odd):
+                raise Fault(f"{sorted(odd)} came to {name}")
+        if see(self.base / "outside") != self.outside():
+            raise Fault("what links lead to has changed")
+
+    def outside(self) -> dict[str, Entry]:
+        if not hasattr(self, "_outside"):
+            self._outside = see(self.base / "outside")
+        return self._outside
+
+    def two(self, first: Sequence[Any], second: Sequence[Any]) -> None:
+        """Two syncs at once. Each of their ends is one of those that either alone could have."""
+        asked = [tuple(first), tuple(second)]
+        where = asked[0][1]
+        seen = [self.foresee(name, place, how) for name, place, how in asked if place == where]
+        reports: dict[int, Report] = {}
+
+        def work(number: int) -> None:
+            name, place, how = asked[number]
+            reports[number] = self.run_sync(name, place, how, {})
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        if len(reports) != 2:
+            raise Fault("one of two syncs did not end")
+        results = [reports[number].results[0] for number in range(2)]
+        self.note(f"two: {[str(each.error) if each.error else dict(each.data) for each in results]}")
+        same = asked[0][0] == asked[1][0]
+        done = [number for number in range(2) if results[number].ok]
+        if len(done) == 1 or same and done:
+            self.settle(asked[done[0]][0], where, seen[0][0], seen[done[0]][1], results[done[0]], cut=False)
+        elif done:
+            # one after the other, in an order that nobody knows: what only the node has is still there
+            now = self.files(where)
+            for path, entry in seen[0][0].items():
+                known = self.records.get(where, {}).get(path, frozenset([NONE]))
+                own = all(record is None or record.version != entry.version or record.by == "own" for record in known)
+                listed = [self.listing(name)[0].get(path) for name, _, _ in asked]
+                alike = any(each is not None and each.version == entry.version for each in listed)
+                if own and entry.kind != "d" and now.get(path) != entry and not alike:
+                    raise Fault(f"{show(path)} of {where}: two syncs at once took away {entry}")
+            self.forget(where, now, asked[0][0], asked[1][0])
+        else:
+            self.same(where, seen[0][0], self.files(where), "two syncs that were refused")
+        self.check_rest(where.partition(":")[0])
+
+    def forget(self, where: str, now: Files, *names: str) -> None:
+        """Nobody knows which sync was the last one."""
+        records = self.records.setdefault(where, {})
+        for path, entry in now.items():
+            maybe = set(records.get(path, frozenset([NONE])))
+            for name in names:
+                source = self.listing(name)[0].get(path)
+                if source is not None:
+                    maybe |= {Record(by, source.version, source.version) for by in ("delivered", "seen")}
+                    if source.version != entry.version:
+                        maybe.add(Record("own", None, source.version))
+            records[path] = frozenset(maybe)
+        self.sources[where] = "?"
+
+    def get(self, name: str, where: str, path: str, how: Mapping[str, Any] | None = None) -> None:
+        """`fleet get` of a path on a node into a source."""
+        full = self.full(where, path)
+        node = where.partition(":")[0]
+        if not os.path.lexists(full) or os.path.islink(full):
+            return
+        base = path.rpartition("/")[2]
+        there = {base: self.files(where)[path]}
+        there |= {
+            base + inner[len(path) :]: e for inner, e in self.files(where).items() if inner.startswith(path + "/")
+        }
+        before = self.files(name)
+        inventory = Inventory((Host(node, node),))
+        report = None
+        try:
+            report = get.run(
+                get.plan(inventory, os.fsdecode(full), self.place(name), **(how or {})), Runtime(self.transport)
+            )
+            error = report.results[0].error
+        except Exception as refused:
+            if type(refused).__module__ != "fleet.errors":
+                raise
+            error = refused  # type: ignore[assignment]
+        now = self.files(name)
+        self.note(f"get: {error or report}")
+        notes = self.brought[name]
+        for inner, entry in before.items():
+            if now.get(inner) == entry:
+                continue
+            mine = notes.get(inner) != entry.version
+            new = now.get(inner)
+            if mine and entry.kind != "d" and (new is None or new.version != entry.version):
+                raise Fault(f"get replaced {show(inner)} of {name}: it was {entry}, it is {new}")
+        if error is None:
+            for inner, entry in there.items():
+                if entry.kind == "o":
+                    continue
+                new = now.get(inner)
+                if new is None or new.version != entry.version:
+                    raise Fault(f"get said it brought {show(inner)}, {entry}; here is {new}")
+        for inner, new in now.items():
+            if inner not in there and new != before.get(inner) and new.kind != "d":
+                raise Fault(f"get wrote {show(inner)} of {name}")
+            was = before.get(inner)
+            if new.kind != "d" and (was is None or was.version != new.version):
+                notes[inner] = new.version
+        self.check_rest(node)
+
+    def note(self, text: str) -> None:
+        self.events.append(text[:400])
+
+    def do(self, step: Step) -> None:
+        getattr(self, step[0])(*step[1:])
