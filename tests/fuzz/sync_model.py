@@ -162,6 +162,33 @@ class Chooser:
             return {"force": True}
         return EXTRA(self.random)
 
+    def story(self) -> list[Step]:
+        """Steps that belong together."""
+        pick = self.random
+        name, where, path, safe = self.source(), pick.choice(self.dests), self.path(), self.pattern().strip("/!")
+        goes: Step = ("sync", name, where, {}, {})
+        hidden: Step = ("rules", name, pick.choice([".gitignore", ".fleetignore"]), [safe])
+        stories: list[list[Step]] = [
+            [("write", name, safe, 8, ""), goes, hidden, goes],
+            [("write", name, f"{safe}/{path}", 8, ""), goes, hidden, ("remove", name, safe), goes],
+            [("write", name, safe, 8, ""), ("itself", name, "plain"), hidden, ("itself", name, "link")],
+            [("write", where, path, 20, ""), ("get", name, where, path), ("write", where, path, 20, ""), goes],
+            [("write", where, path, 20, ""), ("get", name, where, path), goes, ("remove", name, path), goes],
+            [
+                ("write", name, path, 8, ""),
+                goes,
+                ("write", where, path, 8, ""),
+                goes,
+                ("write", name, path, 8, ""),
+                goes,
+            ],
+            [("write", name, path, 8, ""), goes, ("write", where, path, 8, "kept"), ("remove", name, path), goes],
+            [goes, ("remove", name, path), ("write", name, f"{path}/{safe}", 8, ""), goes],
+            [("copy", name, where, path), goes, ("remove", name, path), goes],
+            [goes, ("remove", name, path), goes, ("copy", where, name, path), goes, ("remove", name, path), goes],
+        ]
+        return pick.choice(stories)
+
     def steps(self) -> list[Step]:
         pick = self.random
         steps: list[Step] = []
@@ -172,6 +199,9 @@ class Chooser:
         for _ in range(pick.choice([0, 0, 1, 3])):  # which may be what the source has
             steps.append(("copy", "A", pick.choice(self.dests), self.path()))
         for _ in range(pick.randint(3, 24)):
+            if pick.random() < 0.1:
+                steps += self.story()
+                continue
             kind = pick.random()
             if kind < 0.36:
                 faults = self.fault() if self.faulty and pick.random() < 0.4 else {}
@@ -193,6 +223,8 @@ class Chooser:
                 steps.append(("track", "A", self.path()))
             elif kind < 0.97 and self.getting:
                 steps.append(("get", self.source(), pick.choice(self.dests), self.path()))
+            elif kind < 0.975:
+                steps.append(("itself", self.source(), pick.choice(["plain", "plain", "link", "below"])))
             elif kind > 0.985:
                 where = pick.choice(self.dests)
                 steps.append(("two", (self.source(), where, {}), (self.source(), where, {})))
@@ -247,22 +279,30 @@ def run(
         shutil.rmtree(os.fsencode(base), ignore_errors=True)
 
 
+MARKS = (
+    "to itself",
+    "in its source",
+    "went on",
+    "a second sync",
+    "no copy is left",
+    "without a reason",
+    "an empty folder",
+    "that was refused",
+    "get replaced",
+    "get wrote",
+    "get said",
+    "changed its source",
+    "canary",
+    "links lead to",
+    "it is None",
+    "it was",
+)
+
+
 def kind_of(text: str) -> str:
     """So that the shortest list shows the same thing as the first one did."""
-    words = text.strip().splitlines()[-1]
-    for mark in (
-        "went on",
-        "a second sync",
-        "no copy is left",
-        "without a reason",
-        "is left",
-        "get replaced",
-        "it was",
-        "canary",
-    ):
-        if mark in words:
-            return mark
-    return words[:30]
+    last = text.strip().splitlines()[-1]
+    return next((mark for mark in MARKS if mark in last), last[:30])
 
 
 def shrink(case: Case, forker: Forker, text: str, seconds: float = 60.0) -> tuple[Case, str]:

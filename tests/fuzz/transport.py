@@ -40,18 +40,20 @@ class Forker:
         self._socket, self._lock, self._changed = ours, threading.Lock(), threading.Condition()
         self._begun: list[int] = []
         self.ended: dict[int, int] = {}
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self._process.stdout
-        for line in self._process.stdout:
-            said = json.loads(line)
-            with self._changed:
-                if "begun" in said:
-                    self._begun.append(said["begun"])
-                else:
-                    self.ended[said["ended"]] = said["status"]
-                self._changed.notify_all()
+        with self._process.stdout as lines:
+            for line in lines:
+                said = json.loads(line)
+                with self._changed:
+                    if "begun" in said:
+                        self._begun.append(said["begun"])
+                    else:
+                        self.ended[said["ended"]] = said["status"]
+                    self._changed.notify_all()
 
     def start(self, asked: Faults, fds: list[int]) -> int:
         with self._lock:
@@ -67,7 +69,8 @@ class Forker:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(10)
+        self._process.wait(60)
+        self._listener.join(60)
 
 
 class Forked:

@@ -105,12 +105,13 @@ class World:
         return (b"%08d" % self.count + b"." * size)[: max(8, size)]
 
     def clear_way(self, full: bytes) -> bool:
-        """Whether there is a folder around, made where there was nothing."""
+        """Whether there is a folder around, made where there was nothing. Nobody here goes through links."""
+        around = os.path.dirname(full)
         try:
-            os.makedirs(os.path.dirname(full), exist_ok=True)
-            return True
-        except (FileExistsError, NotADirectoryError):
+            os.makedirs(around, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, FileNotFoundError):
             return False
+        return os.path.realpath(around) == os.path.normpath(around)
 
     def stamp(self, where: str, full: bytes, keep: os.stat_result | None = None) -> None:
         """Give what was written a time: a source's all differ, by more than any file system keeps. A node's is now,
@@ -459,6 +460,28 @@ class World:
         if not hasattr(self, "_outside"):
             self._outside = see(self.base / "outside")
         return self._outside
+
+    def itself(self, name: str, how: str) -> None:
+        """The head is one of the hosts, and the destination is the source, or lies in it."""
+        place = self.place(name)
+        dest = {"link": self.base / "link", "below": place / "below"}.get(how, place)
+        if how == "link" and not dest.is_symlink():
+            dest.symlink_to(place)
+        before = self.files(name)
+        inventory = Inventory((Host("n1", "n1"),))
+        for _ in range(2 if how == "below" else 1):
+            result = sync.run(sync.plan(inventory, place, str(dest)), Runtime(self.transport)).results[0]
+            self.note(f"{how}: {result.error or dict(result.data)}")
+        now = self.files(name)
+        if how == "below":
+            inside = {path: entry for path, entry in now.items() if path == "below" or path.startswith("below/")}
+            if any("below/below" in path for path in inside):
+                raise Fault("a destination in its source is sent along")
+            now = {path: entry for path, entry in now.items() if path not in inside}
+            shutil.rmtree(dest, ignore_errors=True)
+            for state in place.glob(".below.fleet-*"):
+                shutil.rmtree(state)
+        self.same(name, before, now, "a sync of a folder to itself")
 
     def two(self, first: Sequence[Any], second: Sequence[Any]) -> None:
         """Two syncs at once. Each of their ends is one of those that either alone could have."""
