@@ -17,6 +17,7 @@ from fleet.cli.verbs import VERBS
 from fleet.errors import InventoryError
 from fleet.inventory.find import load as load_inventory
 from fleet.ops.sync import read_section
+from fleet.ops.wheels.requirements import PLAIN, VALUED
 from fleet.playbook.read import load, parse
 from fleet.rules.judge import Finding
 from tests.command_lines import accept
@@ -52,7 +53,8 @@ def test_each_command_is_accepted(page: str, command: str) -> None:
 
 def test_options_named_in_the_text_exist() -> None:
     params = [param for verb in VERBS for param in command_of(verb).params]
-    known = {option for param in params for option in [*param.opts, *param.secondary_opts]} | {"--link", "--no-binary"}
+    known = {option for param in params for option in [*param.opts, *param.secondary_opts]}
+    known |= {"--link", "--no-binary", "--hash", *VALUED, *PLAIN}  # some are of pip
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
     named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", text))
     assert len(named) > 15

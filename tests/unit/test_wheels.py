@@ -16,8 +16,8 @@ from fleet.delivery.tree import scan
 from fleet.errors import PreflightError, UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.wheels import plan
+from fleet.ops.wheels.download import collect, target_options
 from fleet.ops.wheels.node import refusal
-from fleet.ops.wheels.requirements import collect, target_options
 from fleet.ops.wheels.tags import agree, choose, common_tags
 from fleet.ops.wheels.wheel import read_folder, read_wheel
 from fleet.runtime import Runtime
@@ -186,7 +186,7 @@ def test_a_wheel_under_anothers_name(tmp_path: Path) -> None:
         (b"\xff\x00", "not UTF-8 text", None),
         (b"numpy\n-r nowhere.txt\n", "nowhere.txt: No such file", ":2"),
         (b"# nothing\n", "asks for nothing", None),
-        (b"this is == no requirement\n", "Invalid requirement", None),
+        (b"this is == no requirement\n", "is an invalid requirement", ":1"),
         (b"--frobnicate\n", "'--frobnicate' is no option that fleet hands to pip", ":1"),
     ],
 )
@@ -245,6 +245,8 @@ def test_requirements_that_would_run_code_here_are_refused_by_their_line(tmp_pat
 def test_requirements_that_are_names_or_wheels_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "r.txt"
     (tmp_path / "more.txt").write_text("six\n")
+    (tmp_path / "w").mkdir()
+    make_wheel(tmp_path, "a")
     path.write_text(
         "numpy>=1 ; python_version > '3.8'  # fast\n"
         "torch[extra]==2.0 \\\n  --hash=sha256:aa --hash=sha256:bb\n"

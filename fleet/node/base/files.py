@@ -1,10 +1,13 @@
 """What is done with one file or folder."""
 
+import errno
 import hashlib
 import os
 import re
+import stat
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.types import BinaryIO
 
 
 def lstat(path: bytes) -> "os.stat_result | None":
@@ -12,6 +15,15 @@ def lstat(path: bytes) -> "os.stat_result | None":
         return os.lstat(path)
     except OSError:
         return None
+
+
+def open_regular(path: "bytes | str") -> "BinaryIO":
+    """Open to read; OSError where it is no regular file, and no waiting for the other end of a FIFO."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file")
 
 
 def replace_file(path: bytes, data: bytes, mode: int = 0o666) -> None:

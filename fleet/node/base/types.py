@@ -4,6 +4,7 @@ more than most programs do, and the messages stay on the head."""
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any as Any
+    from typing import BinaryIO as BinaryIO
     from typing import Callable as Callable
     from typing import Iterable as Iterable
     from typing import Iterator as Iterator
@@ -22,5 +23,5 @@ if TYPE_CHECKING:
 
     Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): what it is called, what it tells
 else:
-    Any = Callable = Iterable = Iterator = Mapping = Sequence = Step = None
+    Any = BinaryIO = Callable = Iterable = Iterator = Mapping = Sequence = Step = None
     build = chain = code = facts = give = run = stacks = values = wheels = None

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from fleet.errors import HostFailed, UsageError
 from fleet.ops.cache import cache, fresh, turn
-from fleet.ops.wheels.requirements import pip_command, run_pip
+from fleet.ops.wheels.download import pip_command, run_pip
 from fleet.runtime import Runtime
 
 DEEPSPEED = "0.19.8"

@@ -14,8 +14,9 @@ from fleet.model import Inventory, Report, Result, exit_code_of
 from fleet.ops.cache import turn
 from fleet.ops.plans import Files, Line, OnHosts, PerHost
 from fleet.ops.wheels import node
+from fleet.ops.wheels.download import collect
 from fleet.ops.wheels.node import carry, digest_of_set, folder_of, forget
-from fleet.ops.wheels.requirements import collect, texts
+from fleet.ops.wheels.requirements import Requirements
 from fleet.ops.wheels.tags import agree, choose
 from fleet.ops.wheels.wheel import DAMAGE, SDISTS, Wheel, read_folder, read_wheel, sdist_refused
 from fleet.rules.units import counted, size
@@ -66,7 +67,7 @@ def plan(
         raise UsageError(f"{source} does not exist", hint="give a folder of wheels, or a requirements file")
     kind = "folder" if source.is_dir() else "wheel" if source.suffix == ".whl" else "requirements"
     if kind == "requirements":
-        texts(source)
+        Requirements(source)
     return WheelsPlan(inventory, source, kind, import_seconds, refresh)
 
 

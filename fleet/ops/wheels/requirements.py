@@ -1,63 +1,191 @@
-"""`--wheels requirements.txt`: pip on the head downloads what the nodes' Python wants, once. What would make it run a
-package's own code here is refused, by its line.
+"""`--wheels requirements.txt` is read here, and pip is handed a file of fleet's own making: options of a few kinds,
+their values checked, then one ASCII requirement a line, each a name that indexes know or a wheel. Anything else is
+refused by its line.
 
-Wheels are data to pip, but it runs the setup of folders, editable projects, repositories and source archives, also
-with --only-binary. https://pip.pypa.io/en/stable/reference/requirements-file-format/ is what such a file may hold.
+pip runs the setup of folders, editable projects, repositories and source archives, also with --only-binary, and reads
+a file in ways that nobody sees: it ends lines where str.splitlines does, takes the encoding from a comment, looks for
+names among files. https://pip.pypa.io/en/stable/reference/requirements-file-format/ is what such a file may hold.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from fleet.errors import HostFailed, Interrupted, UsageError
-from fleet.events import Notice, Round
-from fleet.node.base.files import file_digest
-from fleet.ops.cache import cache, fresh, turn
-from fleet.ops.wheels.tags import common_tags
-from fleet.runtime import Runtime
+from fleet.errors import UsageError
+from fleet.inventory.fields import printable
+from fleet.node.base.files import open_regular
+from fleet.ops.wheels.wheel import DAMAGE, check_kind, reason
 
-INCLUDES = ("-r", "-c", "--requirement", "--constraint")
+INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
+PLACES = {"-i": "--index-url", "--index-url": "--index-url", "--extra-index-url": "--extra-index-url"}
+PLACES |= {"-f": "--find-links", "--find-links": "--find-links"}
+WORDS = {"--trusted-host": r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?", "--only-binary": r":all:|[\w.,-]+"}
 # options with a value and without one that decide where wheels come from and which are taken
-VALUED = (*INCLUDES, "-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--only-binary")
+VALUED = (*INCLUDES, *PLACES, *WORDS)
 PLAIN = ("--pre", "--prefer-binary", "--require-hashes", "--no-index")
+URL = r"(?i:https?|file)://[A-Za-z0-9._~:/?@!&()*+,=%\[\]-]+"
+# a wheel by its place, NAME[EXTRAS] @ PLACE.whl?QUERY#FRAGMENT[EXTRAS] ; MARKER, of which only PLACE must be there
+WHEEL = re.compile(
+    r"(?:(?P<name>[\w.-]+)\s*(?P<extras>\[[^]]*\])?\s*@\s*)?(?P<place>[^;#?]+\.whl)(?P<query>\?[^\s;#]*)?"
+    r"(?:#(?P<fragment>[^\s;]*))?\s*(?P<more>\[[^]]*\])?\s*(?:;(?P<marker>.*))?"
+)
+ARCHIVE = r"\.(zip|whl|tar|tgz|tbz|txz|tlz|tar\.(gz|bz2|xz|lzma|lz))"
 # what pip takes for a path, a URL or an archive, and not for a name
-PLACE = r"[/\\]|^\.|\.(zip|whl|tar|tgz|tbz|txz|tlz|tar\.(gz|bz2|xz|lzma|lz))\s*(\[|$)"
+PLACE = rf"(?i)[/\\]|^\.|{ARCHIVE}\s*(\[|;|$)"
+# a line that pip reads as it stands: no second space, nothing that begins an option or a comment
+PLAIN_LINE = r"[!-~]+( [!-\"$-,.-~][!-~]*)*"
+HASH = re.compile("(md5|sha1|sha224|sha256|sha384|sha512)=[0-9A-Fa-f]+")  # of a URL
+STRONG = re.compile("(sha256|sha384|sha512):[0-9A-Fa-f]+")  # of --hash
 BUILD = "build it on a node and hand out the wheel: fleet build PATH"
+CORRECT = "correct that line"
+RUNS = "would run a package's code on this machine"
+NO_WHEEL = "is no wheel: pip would run its code on this machine"
+FILES, BYTES, LINE_LENGTH = 100, 2 << 20, 1 << 16
 
 
-def texts(path: Path, where: str | None = None, seen: dict[Path, str] | None = None) -> Mapping[Path, str]:
-    """A requirements file and all that it includes, each looked through. where: the FILE:LINE that names it."""
-    path, seen = path.resolve(), {} if seen is None else seen
-    if path in seen:
-        return seen
-    try:
-        seen[path] = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        hint = "correct that line" if where else "give a folder of wheels, or a requirements file"
-        raise UsageError(f"cannot read {path}: {reason}", where=where, hint=hint) from error
-    for number, line in lines(seen[path]):
-        at = f"{path}:{number}"
-        for included in _options(line, at) if line.startswith("-") else _requirement(line, at):
-            texts(path.parent / included, at, seen)
-    return seen
+class _Refused(Exception):
+    """What is wrong with a line, and the next step."""
 
 
-def lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, logical line) as pip joins and strips them; none that are empty."""
+class Requirements:
+    """A requirements file and all that it includes. wheels: those of this machine that it names."""
+
+    def __init__(self, path: Path) -> None:
+        self.wheels: dict[Path, None] = {}
+        self._options: dict[str, str] = {}
+        self._lines: dict[bool, dict[str, None]] = {False: {}, True: {}}
+        self._seen: set[tuple[Path, bool]] = set()
+        self._left = BYTES
+        self._read(path, None, False, ())
+
+    def text(self) -> str:
+        """For pip's -r. Of several --index-url the last counts, and takes no --extra-index-url back."""
+        options = sorted(self._options.values(), key=lambda line: not line.startswith("--index-url "))
+        return "".join(f"{line}\n" for line in (*options, *self._lines[False]))
+
+    def constraints(self) -> str:
+        """For pip's -c."""
+        return "".join(f"{line}\n" for line in self._lines[True])
+
+    def _read(self, path: Path, where: str | None, constraint: bool, within: tuple[Path, ...]) -> None:
+        """where: the FILE:LINE that names it. within: the files that include it."""
+        path = Path(os.path.realpath(path))
+        if path in within or len(self._seen) == FILES:
+            why = "it includes itself" if path in within else f"more than {FILES} files are included"
+            raise UsageError(f"cannot read {path}: {why}", where=where, hint=CORRECT)
+        if (path, constraint) in self._seen:
+            return
+        self._seen.add((path, constraint))
+        for number, line in _lines(self._text(path, where)):
+            at = f"{path}:{number}"
+            try:
+                plain = _plain(line)
+                if plain.startswith("-"):
+                    for included, constrains in self._take_options(plain, path.parent):
+                        self._read(included, at, constrains, (*within, path))
+                elif plain:
+                    self._lines[constraint][self._requirement(plain, path.parent)] = None
+            except _Refused as refused:
+                shown = printable(line if len(line) < 200 else f"{line[:200]}...")
+                why, hint = refused.args
+                raise UsageError(f"'{shown}' {why}", where=at, hint=hint) from None
+
+    def _text(self, path: Path, where: str | None) -> str:
+        try:
+            with open_regular(str(path)) as file:
+                data = file.read(self._left + 1)
+            self._left -= len(data)
+            if self._left < 0:
+                raise ValueError(f"more than {BYTES >> 20} MiB, with what it includes")
+            return data.decode("utf-8-sig")
+        except (OSError, ValueError) as error:
+            why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else reason(error)
+            hint = CORRECT if where else "give a folder of wheels, or a requirements file"
+            raise UsageError(f"cannot read {path}: {why}", where=where, hint=hint) from error
+
+    def _take_options(self, line: str, folder: Path) -> Iterator[tuple[Path, bool]]:
+        """The files that a line of options includes, and whether as constraints."""
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise _Refused(f"cannot be read: {error}", CORRECT) from None
+        while words:
+            word = words.pop(0)
+            name, given, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+            if name in PLAIN and not given:
+                self._options[name] = name
+                continue
+            if name not in VALUED or not (given or words):
+                runs = re.match("-e|--e|--no-b", word)
+                known = f"it takes {', '.join((*VALUED, *PLAIN))}"
+                raise _Refused(RUNS if runs else "is no option that fleet hands to pip", BUILD if runs else known)
+            value = value if given else words.pop(0)
+            if name in INCLUDES:
+                if "://" in value:
+                    raise _Refused("includes a file that is not on this machine", "download it first")
+                yield folder / value, INCLUDES[name]
+            elif name in WORDS and re.fullmatch(WORDS[name], value, re.ASCII):
+                self._options[value] = f"{name} {value}"
+            elif name in PLACES and ((path := _local(value, folder)) is None or os.path.isdir(path)):
+                url = Path(os.path.realpath(path)).as_uri() if path else value
+                self._options["" if name in ("-i", "--index-url") else url] = f"{PLACES[name]} {url}"
+            else:
+                raise _Refused("has a value that fleet does not hand to pip", "it takes URLs, folders and names")
+
+    def _requirement(self, line: str, folder: Path) -> str:
+        """How pip is asked for it."""
+        text, *hashes = re.split(r"\s+--hash[= ]\s*", line)
+        if other := re.search(r"\s(--?\w[\w-]*)", text if all(map(STRONG.fullmatch, hashes)) else line):
+            raise _Refused(
+                f"has an option that fleet does not hand to pip: {other[1]}", f"leave that option out, or {BUILD}"
+            )
+        try:
+            if match := WHEEL.fullmatch(text):
+                text = self._wheel(match, folder)
+            asked = Requirement(text)
+        except (InvalidRequirement, RecursionError) as error:
+            if re.search(PLACE, text):
+                raise _Refused(NO_WHEEL, BUILD) from None
+            raise _Refused(f"is an invalid requirement: {str(error).splitlines()[0]}", CORRECT) from None
+        if not match and (asked.url or re.search(f"(?i){ARCHIVE}$", f"{asked.name}\n{asked.specifier}", re.MULTILINE)):
+            raise _Refused(NO_WHEEL, BUILD)
+        extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
+        place = f" @ {asked.url}" if asked.url else str(asked.specifier)
+        plain = f"{canonicalize_name(asked.name)}{extras}{place}" + (f" ; {asked.marker}" if asked.marker else "")
+        quoted = any('"' in string for string in re.findall(r"\"[^\"]*\"|'([^']*)'", text))
+        if quoted or not re.fullmatch(PLAIN_LINE, plain) or re.search(r"[\\$]", plain):
+            raise _Refused("holds what pip would read in another way", CORRECT)
+        return plain + "".join(f" --hash={digest}" for digest in hashes)
+
+    def _wheel(self, match: re.Match[str], folder: Path) -> str:
+        """NAME @ URL of a wheel that is given by its place."""
+        path, url = _local(match["place"], folder), match["place"]
+        try:
+            found = parse_wheel_filename(path.name if path else unquote(url.rpartition("/")[2]))[0]
+            if path:
+                path = Path(os.path.realpath(path.parent), path.name)
+                check_kind(path)
+                self.wheels[path], url = None, path.as_uri()
+        except DAMAGE as error:
+            raise _Refused(f"is no wheel: {reason(error)}", BUILD) from None
+        parts = [part for part in (match["fragment"] or "").split("&") if part and not part.startswith("egg=")]
+        if not all(HASH.fullmatch(part) for part in parts) or not re.fullmatch(URL, url + (match["query"] or "")):
+            raise _Refused("is no URL of a wheel", CORRECT)
+        marker = f" ; {match['marker']}" if match["marker"] else ""
+        named = f"{match['name'] or found}{match['extras'] or match['more'] or ''}"
+        return f"{named} @ {url}{match['query'] or ''}{'#' * bool(parts)}{'&'.join(parts)}{marker}"
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number of its first line, logical line with its comment) as pip joins them."""
     joined, begun = "", 0
     for number, raw in enumerate([*text.replace("\r\n", "\n").split("\n"), ""], 1):
         begun = begun if joined else number
@@ -65,170 +193,34 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
         if raw.endswith("\\") and not comment:
             joined += raw[:-1]
             continue
-        line = re.sub(r"(^|\s+)#.*$", "", f"{joined} {raw}" if comment and joined else joined + raw).strip()
+        yield begun, f"{joined} {raw}" if comment and joined else joined + raw
         joined = ""
-        if line:
-            yield begun, line
 
 
-def _refuse(line: str, where: str, why: str, hint: str) -> UsageError:
-    return UsageError(f"'{line}' {why}", where=where, hint=hint)
+def _plain(line: str) -> str:
+    """What a line asks for, its comment gone and its variables filled in. What ends a line for pip alone is refused,
+    also in a comment: more than anybody sees may be behind it."""
+    if odd := re.search(r"[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]", line):
+        raise _Refused(f"holds the character U+{ord(odd[0]):04X}", "remove it")
+    if len(line) > LINE_LENGTH:
+        raise _Refused(f"is longer than {LINE_LENGTH} characters", "one requirement a line")
+    plain = re.sub(r"(^|\s)#.*$", "", line).strip()
+    for name in set(re.findall(r"\$\{([A-Z0-9_]+)\}", plain)):
+        if not os.environ.get(name):
+            raise _Refused(f"names the variable {name}, which is not set", f"export {name}=...")
+        plain = plain.replace(f"${{{name}}}", os.environ[name])
+    if not plain.isprintable() and not plain.replace("\t", "").isprintable():
+        raise _Refused("holds what is not printable", CORRECT)
+    return plain
 
 
-def _options(line: str, where: str) -> Iterator[str]:
-    """The files that a line of options includes."""
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise _refuse(line, where, f"cannot be read: {error}", "correct that line") from None
-    while words:
-        word = words.pop(0)
-        name, given, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
-        if name in PLAIN and not given:
-            continue
-        if name not in VALUED or not (given or words):
-            why = (
-                "would run a package's code on this machine"
-                if re.match("-e|--e|--no-b", word)
-                else "is no option that fleet hands to pip"
-            )
-            raise _refuse(line, where, why, BUILD if "run" in why else f"it takes {', '.join(VALUED + PLAIN)}")
-        value = value if given else words.pop(0)
-        if name in INCLUDES:
-            if "://" in value:
-                raise _refuse(line, where, "includes a file that is not on this machine", "download it first")
-            yield value
-
-
-def _requirement(line: str, where: str) -> tuple[()]:
-    """Nothing, where it is a name that indexes know, or a wheel."""
-    text, *options = re.split(r"\s+(?=--?\w)", line)
-    for option in options:
-        if not option.startswith("--hash"):
-            raise _refuse(
-                line,
-                where,
-                f"has an option that fleet does not hand to pip: {option.split('=')[0]}",
-                "leave that option out, or " + BUILD,
-            )
-    place = text.partition(" ; ")[0].rstrip()
-    with contextlib.suppress(InvalidRequirement):  # a path, or nothing that pip takes either
-        place = Requirement(text).url or place
-    if re.search(PLACE, place) and not re.sub(r"[#?].*$", "", place).endswith(".whl"):
-        raise _refuse(line, where, "is no wheel: pip would run its code on this machine", BUILD)
-    return ()
-
-
-DONE = ".complete"
-
-
-def pip_command() -> list[str]:
-    """How pip is called on the head: beside fleet's own interpreter, else the PATH's."""
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip3") or shutil.which("pip")
-    if found is None:
-        raise UsageError("no pip on this machine", hint=f"{sys.executable} -m ensurepip, or give a folder of wheels")
-    return [found]
-
-
-def target_options(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """pip's words for the nodes' interpreter: platforms (best first), Python, implementation and ABI."""
-    tags = [tag.split("-") for tag in common_tags(facts)]
-    some = next(iter(facts.values()))
-    own = next((t for t in tags if t[0].startswith(("cp", "pp"))), ["py3", "none", "any"])
-    platforms = dict.fromkeys(t[2] for t in tags if t[2] != "any")
-    options = [word for platform in platforms for word in ("--platform", platform)]
-    minor = ".".join(some["version"].split(".")[:2])
-    return [*options, "--python-version", minor, "--implementation", own[0][:2], "--abi", own[1]]
-
-
-def _key(requirements: Path, options: Sequence[str]) -> str:
-    """Names a download: the requirements' texts, local wheels they name, and what they are resolved for."""
-    digest = hashlib.sha256("\0".join(options).encode())
-    for path, text in texts(requirements).items():
-        digest.update(f"\0{path.name}\0{text}".encode())
-        for word in re.findall(r"^\s*(\S+\.whl)\s*$", text, re.MULTILINE):
-            if (path.parent / word).is_file():
-                digest.update(file_digest(str(path.parent / word)).encode())
-    return digest.hexdigest()[:24]
-
-
-def collect(
-    requirements: Path, facts: Mapping[str, Mapping[str, Any]], runtime: Runtime, *, refresh: bool = False
-) -> Path:
-    """The folder on the head that holds every wheel the requirements resolve to for these nodes. A second call finds
-    it; refresh: resolve again. HostFailed with pip's reason where something cannot be had as a wheel."""
-    options = target_options(facts)
-    key = f"got-{_key(requirements, options)}"
-    folder = cache() / "wheels" / key
-    with turn(key, "another download for these requirements", runtime):
-        if (folder / DONE).exists() and not refresh:
-            age = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / DONE).stat().st_mtime))
-            runtime.emit(Notice("info", f"wheels as resolved on {age}; --refresh resolves again"))
-            return folder
-        minor = ".".join(next(iter(facts.values()))["version"].split(".")[:2])
-        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        if minor != here:
-            runtime.emit(
-                Notice(
-                    "warning",
-                    f"pip reads 'python_version' in requirements as {here} (this machine's), "
-                    f"the hosts run {minor}: conditional requirements may differ",
-                )
-            )
-        runtime.emit(Round("collecting wheels with pip", ()))
-        with fresh(folder.with_name(f"{key}.new")) as work:
-            only_wheels = ["--only-binary=:all:", "--progress-bar", "off", *options]
-            _download([*pip_command(), "download", *only_wheels, "-d", str(work), "-r", str(requirements)], runtime)
-            if not any(work.glob("*.whl")):
-                raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
-            (work / DONE).touch()
-            shutil.rmtree(folder, ignore_errors=True)
-            work.rename(folder)
-    return folder
-
-
-def _download(argv: list[str], runtime: Runtime) -> None:
-    out = run_pip(argv, runtime)
-    if out is None:
-        return
-    errors = [
-        line.partition("ERROR: ")[2] or line.partition("error: ")[2]
-        for line in out.splitlines()
-        if line.startswith("ERROR: ") or ": error: " in line
-    ]
-    said = errors[-1] if errors else (out.strip().splitlines() or ["pip failed"])[-1]
-    if said.startswith("Invalid requirement") or "no such option" in said:
-        raise UsageError(f"pip download: {said}", hint="correct that line of the requirements")
-    raise HostFailed(
-        f"pip download: {said}",
-        kind="collect",
-        hint="no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
-        "pip an index that has it (PIP_EXTRA_INDEX_URL)",
-    )
-
-
-def run_pip(argv: list[str], runtime: Runtime, env: Mapping[str, str] | None = None) -> str | None:
-    """Run pip on the head with the user's own configuration; None when all is well, else what it said."""
-    env = {**os.environ, **(env or {}), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    process = subprocess.Popen(
-        argv,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    undo = runtime.cancel.on_set(process.terminate)
-    try:
-        out, _ = process.communicate()
-    finally:
-        undo()
-    if runtime.cancel.is_set():
-        raise Interrupted("interrupted")
-    return None if process.returncode == 0 else out
+def _local(value: str, folder: Path) -> Path | None:
+    """The path on this machine that is meant, from the file's folder, else from the current one; None for a URL."""
+    scheme = value.partition(":")[0].lower() if "://" in value else ""
+    if scheme in ("http", "https") and re.fullmatch(URL, value):
+        return None
+    there = re.fullmatch(r"(?i:file)://(?i:localhost)?(/.*)", value)
+    if not value or (scheme and not there):
+        raise _Refused("names no place that fleet hands to pip", "it takes paths and http, https and file URLs")
+    path = Path(unquote(there[1], errors="surrogateescape")) if there else folder / value
+    return path if there or os.path.exists(path) else Path(os.path.abspath(value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import os
 import re
 import struct
 import zipfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, canonicalize_name, canonicalize_version, parse_wheel_filename
 
 from fleet.errors import UsageError
-from fleet.node.base.files import file_digest
+from fleet.node.base.files import file_digest, open_regular
 from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Asked, Carried
 
@@ -95,10 +94,12 @@ def _examine(path: Path) -> Wheel:
             hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
             "and build tools write it; a renamed wheel must get its name back",
         ) from error
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"cannot read {path}: Permission denied")
     try:
-        with zipfile.ZipFile(path) as archive:
+        file = open_regular(str(path))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}") from error
+    try:
+        with file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
             unpacked = _unpacked(archive, path.stat().st_size)
             info = _dist_info(names, name)
@@ -109,7 +110,7 @@ def _examine(path: Path) -> Wheel:
             _compare(archive, rows)
     except DAMAGE as error:
         raise UsageError(
-            f"{path}: damaged: {error.args[0] if error.args else error}",
+            f"{path}: damaged: {reason(error)}",
             hint="download or build it again, and leave it its name",
         ) from error
     inside = (canonicalize_name(metadata.get("Name") or ""), metadata.get("Version") or "")
@@ -132,6 +133,17 @@ def _examine(path: Path) -> Wheel:
         unpacked,
         path.stat().st_size,
     )
+
+
+def check_kind(path: Path) -> None:
+    """One of DAMAGE where it is not a file that holds what a wheel says about itself; the rest of it is not read."""
+    with open_regular(str(path)) as file, zipfile.ZipFile(file) as archive:
+        _dist_info(archive.namelist(), parse_wheel_filename(path.name)[0])
+
+
+def reason(error: Exception) -> str:
+    """What one of DAMAGE says, in words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error.args[0] if error.args else error)
 
 
 def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:

@@ -1,0 +1,170 @@
+"""What pip on the head downloads for the nodes' Python, once. Its interpreter may start no other program, so that no
+package's setup runs on this machine: neither for a requirement, nor for what a wheel or an index says it depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import HostFailed, Interrupted, UsageError
+from fleet.events import Notice, Round
+from fleet.node.base.files import file_digest
+from fleet.ops.cache import cache, fresh, turn
+from fleet.ops.wheels.requirements import BUILD, NO_WHEEL, Requirements
+from fleet.ops.wheels.tags import common_tags
+from fleet.runtime import Runtime
+
+DONE = ".complete"
+PATHS = ("PIP_FIND_LINKS", "PIP_CONSTRAINT", "PIP_CONFIG_FILE", "PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT")
+REFUSED = "fleet lets pip start no program"
+# pip runs setups, build backends, git and the like as programs of their own, never in its interpreter; keyring gives
+# passwords to indexes. Its arguments are a folder with pip, or "", and pip's own.
+GUARD = f"""
+import os, re, runpy, sys, tarfile
+sys.path[:] = [path for path in sys.path if path] + [path for path in [sys.argv.pop(1)] if path]
+def refuse(*_, **__):
+    raise PermissionError({REFUSED!r})
+def hook(event, args):
+    keyring = event == "subprocess.Popen" and os.path.basename(os.fsdecode(args[0])) == "keyring"
+    if re.match("os[.](exec|fork|posix_spawn|spawn|system)|pty|subprocess", event) and not keyring:
+        refuse()
+sys.addaudithook(hook)
+tarfile.open = refuse  # unpacked, a source archive may write elsewhere
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+
+def pip_command() -> list[str]:
+    """How pip is called on the head: beside fleet's own interpreter, else the PATH's."""
+    import importlib.util
+
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    found = shutil.which("pip3") or shutil.which("pip")
+    if found is None:
+        raise UsageError("no pip on this machine", hint=f"{sys.executable} -m ensurepip, or give a folder of wheels")
+    return [found]
+
+
+def _guarded() -> list[str]:
+    """That pip, in an interpreter that starts no other program."""
+    pip = pip_command()
+    if pip[0] == sys.executable:
+        return [sys.executable, "-c", GUARD, ""]
+    done = subprocess.run([*pip, "--version"], capture_output=True, text=True, errors="replace")
+    found = re.search(r" from (.+)/pip\b", done.stdout)
+    return [sys.executable, "-c", GUARD, found[1] if found else ""]
+
+
+def target_options(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """pip's words for the nodes' interpreter: platforms (best first), Python, implementation and ABI."""
+    tags = [tag.split("-") for tag in common_tags(facts)]
+    some = next(iter(facts.values()))
+    own = next((t for t in tags if t[0].startswith(("cp", "pp"))), ["py3", "none", "any"])
+    platforms = dict.fromkeys(t[2] for t in tags if t[2] != "any")
+    options = [word for platform in platforms for word in ("--platform", platform)]
+    minor = ".".join(some["version"].split(".")[:2])
+    return [*options, "--python-version", minor, "--implementation", own[0][:2], "--abi", own[1]]
+
+
+def _key(requirements: Requirements, options: Sequence[str]) -> str:
+    """Names a download: what is asked for, local wheels among that, and what it is resolved for."""
+    digests = [file_digest(str(path), os.O_NONBLOCK) for path in requirements.wheels]
+    words = ["\0".join(options), requirements.text(), requirements.constraints(), *digests]
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]
+
+
+def collect(
+    requirements: Path, facts: Mapping[str, Mapping[str, Any]], runtime: Runtime, *, refresh: bool = False
+) -> Path:
+    """The folder on the head that holds every wheel the requirements resolve to for these nodes. A second call finds
+    it; refresh: resolve again. HostFailed with pip's reason where something cannot be had as a wheel."""
+    options = target_options(facts)
+    asked = Requirements(requirements)
+    if not asked.text():
+        raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
+    key = f"got-{_key(asked, options)}"
+    folder = cache() / "wheels" / key
+    with turn(key, "another download for these requirements", runtime):
+        if (folder / DONE).exists() and not refresh:
+            age = time.strftime("%Y-%m-%d %H:%M", time.localtime((folder / DONE).stat().st_mtime))
+            runtime.emit(Notice("info", f"wheels as resolved on {age}; --refresh resolves again"))
+            return folder
+        minor = ".".join(next(iter(facts.values()))["version"].split(".")[:2])
+        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        if minor != here:
+            runtime.emit(
+                Notice(
+                    "warning",
+                    f"pip reads 'python_version' in requirements as {here} (this machine's), "
+                    f"the hosts run {minor}: conditional requirements may differ",
+                )
+            )
+        runtime.emit(Round("collecting wheels with pip", ()))
+        with fresh(folder.with_name(f"{key}.new")) as work:
+            got = work / "got"
+            got.mkdir()
+            _download(asked, options, got, runtime)
+            (got / DONE).touch()
+            shutil.rmtree(folder, ignore_errors=True)
+            got.rename(folder)
+    return folder
+
+
+def _download(asked: Requirements, options: Sequence[str], to: Path, runtime: Runtime) -> None:
+    """pip works in a folder of its own, where no file is called like a requirement."""
+    words = ["download", "--progress-bar", "off", *options, "-d", str(to), "-r", "requirements", "-c", "constraints"]
+    (to.parent / "requirements").write_text(asked.text(), "ascii")
+    (to.parent / "constraints").write_text(asked.constraints(), "ascii")
+    out = run_pip([*_guarded(), *words, "--only-binary=:all:"], runtime, cwd=to.parent)
+    if out is None:
+        return
+    if REFUSED in out:
+        began = re.findall(r"(?m)^ *(?:Collecting|Processing) (.+)", out) or ["something that a wheel depends on"]
+        raise UsageError(f"{began[-1].strip()} {NO_WHEEL}", hint=BUILD)
+    errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", out)
+    said = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
+    raise HostFailed(
+        f"pip download: {said}",
+        kind="collect",
+        hint="no wheel of it fits the hosts' Python: build one there with 'fleet build PATH', or give "
+        "pip an index that has it (PIP_EXTRA_INDEX_URL)",
+    )
+
+
+def run_pip(
+    argv: list[str], runtime: Runtime, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str | None:
+    """Run pip on the head with the user's own configuration; None when all is well, else what it printed."""
+    if cwd:  # paths in that are seen from here
+        given = {name: os.environ[name].split() for name in PATHS if name in os.environ}
+        env = {name: " ".join(os.path.abspath(w) if os.path.exists(w) else w for w in given[name]) for name in given}
+    env = {**os.environ, **(env or {}), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    process = subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    undo = runtime.cancel.on_set(process.terminate)
+    try:
+        out, _ = process.communicate()
+    finally:
+        undo()
+    if runtime.cancel.is_set():
+        raise Interrupted("interrupted")
+    return None if process.returncode == 0 else out
