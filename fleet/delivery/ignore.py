@@ -1,77 +1,311 @@
-"""What .gitignore and .fleetignore leave out, by Git's rules."""
+"""What of a folder is sent: what git lists, then as .fleetignore has it, less what is never sent unasked (unasked.py).
+
+Git decides for what lies in one of its work trees: a file that it tracks goes whatever a pattern says, and submodules
+and clones inside decide for themselves. Where no git is to be had, and of what lies in no work tree, patterns.py reads
+the ignore files. A line of .fleetignore comes after all of git's, and counts for tracked files, too.
+"""
 
 from __future__ import annotations
 
-import re
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from pathspec import GitIgnoreSpec
+from fleet.delivery.git import NoAnswer, ask
+from fleet.delivery.patterns import Pattern, Scope, read_bytes
+from fleet.delivery.unasked import (
+    MADE_HERE,
+    NAMED_AS_KEY,
+    SECRETS,
+    credentials,
+    is_environment,
+    is_private_key,
+    is_used,
+    used,
+)
+from fleet.model import Host
+from fleet.protocol.state import OF_THE_HEAD, STATE_FOLDERS
 
-from fleet.errors import UsageError
-from fleet.protocol.state import OF_THE_HEAD
+GIT_SECONDS = 60.0
+GIT_BYTES = 256 << 20
+Why = Pattern | str  # for which something is left out
+NOT_LISTED = "git does not list it"
 
-IGNORE_FILES = (".gitignore", ".fleetignore")
 
+class Repository:
+    """A git work tree, or a folder that lies in none. top: where it begins. at: its path below the source, "" or "a/b/".
+    inside: the source's path in it, the same way. tracked, listed: paths below the source that git knows, and all that
+    it lists. own: git does not decide."""
 
-class Ignore:
-    """The deepest ignore file that has a say decides, its last matching line; .git itself is never taken."""
-
-    def __init__(self, levels: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
-        self._levels = levels
-
-    def enter(self, folder: str, prefix: str) -> Ignore:
-        """The rules inside `folder`, whose paths start with `prefix` ("" or "a/b/")."""
-        patterns = [pattern for name in IGNORE_FILES for pattern in _patterns(Path(folder, name))]
-        if not patterns:
-            return self
-        return Ignore(((prefix, GitIgnoreSpec(patterns)), *self._levels))
-
-    def is_fleets(self, folder: str) -> bool:
-        """Whether it holds what fleet itself keeps on this machine."""
+    def __init__(self, top: str, at: str, inside: str, folder: str | None, alone: bool = False) -> None:
+        """folder: which git is to list. alone: what git ignores is not asked, as all of the source is ignored."""
+        self.top, self.at, self.inside, self.own = top, at, inside, True
+        self.tracked: set[str] = set()
+        self.listed: set[str] = set()
+        self.trouble = ""
+        self._alone, self._asked = alone, folder
+        if folder is None:
+            return
+        words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
         try:
-            return Path(folder, IGNORE_FILES[0]).read_text("utf-8", "replace") == OF_THE_HEAD
-        except OSError:
-            return False
+            names = os.fsdecode(ask(folder, *words, seconds=GIT_SECONDS, most=GIT_BYTES)).split("\0")
+        except NoAnswer as why:
+            self.trouble = str(why)
+            return
+        self.own = alone
+        for name in filter(None, names):
+            path = at + name[2:].removesuffix("/")
+            self.listed.add(path)
+            if name[0] != "?":
+                self.tracked.add(path)
 
-    def drops(self, path: str, folder: bool) -> bool:
-        if path.rpartition("/")[2] == ".git":
-            return True
-        for prefix, spec in self._levels:
-            verdict = spec.check_file(path[len(prefix) :] + ("/" if folder else "")).include
-            if verdict is not None:
-                return verdict
+    @cached_property
+    def folders(self) -> set[str]:
+        """In which something lies that is listed."""
+        return _above(self.listed)
+
+    @cached_property
+    def tracked_folders(self) -> set[str]:
+        return _above(self.tracked)
+
+    @cached_property
+    def scope(self) -> Scope:
+        """Its ignore files."""
+        if self._alone:
+            return Scope(self.top, ".gitignore")
+        common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
+        if self._asked is not None and not self.trouble:
+            words = ("config", "-z", "--type=path", "--get", "core.excludesFile")
+            try:
+                said = ask(self._asked, *words, seconds=GIT_SECONDS, most=1 << 16)
+                common = [Path(self.top, os.fsdecode(said.partition(b"\0")[0]))]
+            except NoAnswer:  # as it says that there is none
+                pass
+        if (folder := git_folder(self.top)) is not None:
+            common.append(folder / "info/exclude")
+        return Scope(self.top, ".gitignore", common)
+
+    def path(self, path: str) -> str:
+        """A path below the source as one below top."""
+        return self.inside + path[len(self.at) :]
+
+    def ignores(self, path: str) -> Pattern | None:
+        """The pattern by which a folder is ignored, itself or one that it is in."""
+        names = self.path(path).rstrip("/").split("/")
+        for count in range(1, len(names) + 1):
+            found = self.scope.last("/".join(names[:count]), True)
+            if found and not found.negated:
+                return found
+        return None
+
+
+class Sieve:
+    """What is known of a whole source. everything: also what each machine makes for itself. left: what is left out
+    unasked -> where. sent: tracked private keys."""
+
+    def __init__(
+        self,
+        root: str,
+        hosts: Sequence[Host] = (),
+        everything: bool = False,
+        brought: Iterable[str] = (),
+        secret: Iterable[str] = (),
+        alone: bool = False,
+    ) -> None:
+        """brought: what `get` put there. secret: more files by which fleet logs in. alone: see Repository."""
+        self.root, self.everything, self.uses = root, everything, used(hosts)
+        self.brought = frozenset(brought)
+        self.credentials = credentials(hosts, secret)
+        self.left: dict[str, list[str]] = {}
+        self.sent: list[str] = []
+        self.notices: list[str] = []
+        top = next((str(p) for p in (Path(root), *Path(root).parents) if git_folder(str(p)) is not None), None)
+        self.outer = "" if top in (None, root) else f"{os.path.relpath(root, top)}/"
+        self.fleet = Scope(top or root, ".fleetignore")
+        above = Path(root).parents[: self.outer.count("/")]
+        self.has_fleet = any(os.path.lexists(folder / ".fleetignore") for folder in above)
+        first = Repository(root if alone else top or root, "", "" if alone else self.outer, root if top else None, alone)
+        self.repositories = {"": first}
+        self._heed(first)
+        self.is_ignored = bool(not alone and self.outer and first.ignores(""))
+
+    def _heed(self, repository: Repository) -> None:
+        if repository.trouble:
+            where = repository.at or self.root
+            self.notices.append(
+                f"git does not list {where} ({repository.trouble}): fleet reads its ignore files itself, and takes no "
+                "file for one that git tracks"
+            )
+
+    @property
+    def rules(self) -> Rules:
+        """Of the source itself."""
+        first = self.repositories[""]
+        return Rules(self, first, first.own)
+
+    def nested(self, prefix: str) -> Repository:
+        """The work tree that begins at that folder of the source."""
+        if prefix not in self.repositories:
+            folder = os.path.join(self.root, prefix)
+            troubled = self.repositories[""].trouble  # is so there, too, and was said
+            self.repositories[prefix] = one = Repository(folder, prefix, "", None if troubled else folder)
+            self._heed(one)
+        return self.repositories[prefix]
+
+    def reaches(self, path: str) -> bool:
+        """Whether a line of .fleetignore may bring back something in that folder, which git ignores."""
+        if not self.has_fleet:
+            return False
+        below = os.fsencode(self.outer + path) + b"/"
+        for base, pattern in self.fleet.negated(self.outer + path):
+            literal = base + pattern.literal
+            if pattern.name or below.startswith(literal) or literal.startswith(below):
+                return True
         return False
 
+    def unasked(self, path: str, folder: bool, info: os.stat_result | None, back: Pattern | None) -> str | None:
+        """What it is called that is left out for its kind. back: the line of .fleetignore that brings it back."""
+        name, full = path.rpartition("/")[2], os.path.join(self.root, path)
+        if name in SECRETS:
+            return None if self.everything else name
+        if full in self.credentials:
+            return "password or identity file"
+        if path in self.brought:
+            return "file that get brought"
+        if not folder:
+            is_file = info is not None and stat.S_ISREG(info.st_mode)
+            return "private key" if is_file and info and is_private_key(full, info.st_size) else None
+        if self.everything or back is not None and back.text.rstrip("/").rpartition("/")[2].lstrip("!") == name:
+            return None
+        if name in MADE_HERE or is_environment(full) and not is_used(path, self.uses):
+            return name
+        return None
 
-def outer_rules(root: Path) -> tuple[Ignore, str]:
-    """Rules of the enclosing git checkout's folders above root, and root's path inside the checkout."""
-    chain = [root, *root.parents]
-    top = next((p for p in chain if (p / ".git").exists()), None)
-    if top is None or top == root:
-        return Ignore(), ""
-    ignore = Ignore()
-    for folder in reversed(chain[1 : chain.index(top) + 1]):
-        ignore = ignore.enter(str(folder), "" if folder == top else f"{folder.relative_to(top)}/")
-    return ignore, f"{root.relative_to(top)}/"
+    def why(self, path: str, folder: bool = False) -> Why | None:
+        """Why it is not sent, whether or not it is there; None where no rule says so."""
+        first = self.repositories[""]
+        rules = Rules(self, first, True)
+        names = path.split("/")
+        for count in range(1, len(names) + 1):
+            at = "/".join(names[:count])
+            found = rules.judge(at, folder or count < len(names), None, count=False)
+            if not isinstance(found, Rules):
+                return found
+            if (nested := self.repositories.get(f"{at}/")) is not None and found.shut is None:
+                found = Rules(self, nested, True)
+            rules = found
+        return None
 
 
-def _patterns(path: Path) -> list[Any]:
-    """Those of one ignore file, in its order; none where there is no such file."""
+class Rules(NamedTuple):
+    """What is sent of a folder's children. own: by patterns.py, not by what git lists. shut: why nothing is sent but what
+    is tracked, or brought back by .fleetignore."""
+
+    sieve: Sieve
+    repository: Repository
+    own: bool
+    shut: Why | None = None
+
+    def enter(self, prefix: str, names: Iterable[str]) -> Rules:
+        """The rules in the folder that is called `prefix` ("" or "a/b/") below the source and holds these names."""
+        sieve, repository = self.sieve, self.repository
+        names = set(names)
+        inside = prefix[:-1]
+        if ".fleetignore" in names:
+            sieve.has_fleet = True
+        else:
+            sieve.fleet.without((sieve.outer + inside).rstrip("/"))
+        if (
+            ".git" in names
+            and prefix != repository.at
+            and self.shut is None
+            and git_folder(os.path.join(sieve.root, inside)) is not None
+        ):
+            repository = sieve.nested(prefix)
+            return Rules(sieve, repository, repository.own)
+        return self
+
+    def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
+        """The rules inside one of its children (of a file: any); None where it is left out."""
+        found = self.judge(path, folder, child)
+        return found if isinstance(found, Rules) else None
+
+    def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None, count: bool = True) -> Rules | Why:
+        """As take(), with the reason. count: it counts among what is left out."""
+        sieve, repository = self.sieve, self.repository
+        name = path.rpartition("/")[2]
+        if name == ".git" or folder and (name.endswith(STATE_FOLDERS) or is_fleets(os.path.join(sieve.root, path))):
+            return f"fleet never sends {name}"
+        fleets = sieve.fleet.last(sieve.outer + path, folder) if sieve.has_fleet else None
+        if fleets is not None and not fleets.negated:
+            return fleets
+        known = path in repository.tracked
+        above = folder and path in repository.tracked_folders
+        why = None if known else self._ignored(path, folder, child)
+        inner = self._replace(shut=None) if known and folder and self.shut else self
+        if why is not None:
+            if fleets is not None:
+                inner = self._replace(own=True, shut=None)
+            elif above or folder and sieve.reaches(path):
+                inner = self._replace(own=True, shut=why)
+            else:
+                return why
+        if not known and not above:
+            info = None if child is None else child.stat(follow_symlinks=False)
+            if kind := sieve.unasked(path, folder, info, fleets):
+                if count and inner.shut is None:
+                    sieve.left.setdefault(kind, []).append(path)
+                return f"fleet does not send a {kind} unasked"
+        elif child is not None and not folder and NAMED_AS_KEY.fullmatch(name) and not child.is_symlink():
+            if is_private_key(child.path, child.stat().st_size):
+                sieve.sent.append(path)
+        return inner
+
+    def _ignored(self, path: str, folder: bool, child: os.DirEntry[str] | None) -> Why | None:
+        """Why git does not list it."""
+        repository = self.repository
+        if self.shut is not None:
+            return self.shut
+        if not self.own:
+            if path in repository.listed or folder and path in repository.folders:
+                return None
+            if folder:
+                return repository.ignores(path)
+            if child is None or child.is_symlink() or child.is_file(follow_symlinks=False):
+                return NOT_LISTED
+        found = repository.scope.last(repository.path(path), folder)
+        return found if found is not None and not found.negated else None
+
+
+def git_folder(top: str) -> Path | None:
+    """Where what all work trees of the repository share lies, that has one at `top`; None where that is none."""
+    found = Path(top, ".git")
     try:
-        lines = path.read_text("utf-8", "surrogateescape").split("\n")
-    except (FileNotFoundError, IsADirectoryError):
-        return []
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    found: list[Any] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found += GitIgnoreSpec.from_lines([line]).patterns
-        except (ValueError, re.error) as error:
-            raise UsageError(
-                f"not a pattern: {line!r}",
-                where=f"{path}:{number}",
-                hint="correct it; a literal ! or \\ at its beginning needs a \\ before it",
-            ) from error
+        if found.is_file():
+            line = found.read_bytes()[:4096]
+            if not line.startswith(b"gitdir: "):
+                return None
+            found = Path(top, os.fsdecode(line[8:].rstrip(b"\r\n")))
+        if not os.path.lexists(found / "HEAD"):
+            return None
+        common = found / "commondir"
+        return Path(found, os.fsdecode(common.read_bytes().rstrip(b"\r\n"))) if common.is_file() else found
+    except (OSError, ValueError):
+        return None
+
+
+def is_fleets(folder: str) -> bool:
+    """Whether it holds what fleet itself keeps on this machine."""
+    path = f"{folder}/.gitignore"
+    return os.path.isfile(path) and read_bytes(path) == OF_THE_HEAD.encode()
+
+
+def _above(paths: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
     return found

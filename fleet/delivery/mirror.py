@@ -99,7 +99,9 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
     with Ahead(plan.hosts, runtime) as ahead:
-        tree = scan(plan.source, whole=plan.whole)
+        tree = scan(plan.source, whole=plan.whole, hosts=plan.hosts)
+        for text in tree.notices:
+            runtime.emit(Notice("warning", text))
         return _run(plan, tree, ahead, runtime)
 
 

@@ -1,4 +1,4 @@
-"""What a source consists of: one file, or every entry of a folder that .gitignore and .fleetignore leave in."""
+"""What a source consists of: one file, or every entry of a folder that ignore.py leaves in."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fleet.delivery.ignore import Ignore, outer_rules
+from fleet.delivery.brought import unchanged
+from fleet.delivery.ignore import Sieve, Why
 from fleet.errors import HostFailed, ProtocolError, UsageError
+from fleet.model import Host
 from fleet.node.base.errors import Refused
 from fleet.node.delivery.journal import by_column
 from fleet.node.delivery.tree import Walk
@@ -31,7 +33,9 @@ AGAIN = "run the sync again; nothing was switched in"
 class Tree:
     """A file or a folder of the head as it is to be on the nodes. entries: what is in it. skipped: sockets, fifos and
     devices left out. mode: the folder's own, None of a file. allocated: path -> bytes that a file with holes takes.
-    linked: (device, inode) of each file that has other names."""
+    linked: (device, inode) of each file that has other names. sieve: what left entries out, None where nothing did.
+    brought: files that `get` brought, nobody changed since and git tracks. unsafe_links: (path, target) of links that
+    lead nowhere on a node."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -39,6 +43,9 @@ class Tree:
     mode: int | None = None
     allocated: Mapping[str, int] = field(default_factory=dict, compare=False)
     linked: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    sieve: Sieve | None = field(default=None, compare=False)
+    brought: frozenset[str] = frozenset()
+    unsafe_links: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def _manifest(self) -> bytes:
@@ -58,6 +65,35 @@ class Tree:
     def by_path(self) -> dict[str, Entry]:
         """The entries of all its files."""
         return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
+
+    def why(self, path: str, kind: str = "f") -> Why | None:
+        """Why a path that is not among the entries is left out: a pattern, or some other rule; None: it is not."""
+        return self.sieve and self.sieve.why(os.fspath(self.local(path).relative_to(self.root)), kind == "d")
+
+    def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
+        """Of (path, kind) that are not among the entries those that are not gone: a rule leaves them out, whether or not
+        they are there, or they are there."""
+        if self.sieve is None:
+            return set()
+        return {path for path, kind in paths if os.path.lexists(self.local(path)) or self.why(path, kind) is not None}
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is not sent unasked: ("2 private keys (a.pem, b.pem)", ".venv", "__pycache__ (12)")."""
+        return () if self.sieve is None else tuple(_counted(*item) for item in sorted(self.sieve.left.items()))
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What whoever sends it should know, each a line."""
+        found = [] if self.sieve is None else list(self.sieve.notices)
+        if self.left_out:
+            found.append(f"not sent unasked: {', '.join(self.left_out)}; all but keys: --all")
+        if self.sieve is not None and self.sieve.sent:
+            found.append(f"private keys that git tracks are sent: {_few(self.sieve.sent)}")
+        if self.unsafe_links:
+            links = _few([f"{path} -> {target}" for path, target in self.unsafe_links])
+            found.append(f"links to what is not sent: {links}; --copy-unsafe-links sends what they lead to")
+        return tuple(found)
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[BinaryIO]:
@@ -101,9 +137,17 @@ def hard_links(trees: Iterable[Tree]) -> int:
     return sum(count for count in Counter(inode for tree in trees for inode in tree.linked).values() if count > 1)
 
 
-def scan(root: Path, *, whole: bool = False) -> Tree:
-    """The folder `root` as code. UsageError where it is missing, no folder, or unreadable. whole: ignore files have no
-    say."""
+def scan(
+    root: Path,
+    *,
+    whole: bool = False,
+    everything: bool = False,
+    copy_unsafe_links: bool = False,
+    hosts: Sequence[Host] = (),
+) -> Tree:
+    """The folder `root` as code. UsageError where it is missing, no folder, or unreadable, or holds the user's home.
+    whole: no rule leaves anything out. everything: as Sieve has it. hosts: whose interpreters and identity files may lie
+    in it."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
@@ -114,20 +158,50 @@ def scan(root: Path, *, whole: bool = False) -> Tree:
         raise UsageError(f"the source {root} does not exist", hint=hint)
     if not root.is_dir():
         raise UsageError(f"the source {root} is a file", hint="give a folder; for data: fleet sync --data PATH")
-    rules, prefix = (None, "") if whole else outer_rules(root)
     with reading(root, ", or list it in .fleetignore", "list them in .fleetignore"):
-        return read(root, rules, prefix)
+        if whole:
+            return read(root)
+        refuse_home(root, everything)
+        brought = unchanged(root)
+        sieve = Sieve(str(root), hosts, everything, brought)
+        tree = None if sieve.is_ignored else read(root, sieve, copy_unsafe_links)
+        if tree is None or not tree.by_path and sieve.outer:  # an outer repository ignores all of it
+            tree = read(root, Sieve(str(root), hosts, everything, brought, alone=True), copy_unsafe_links)
+        return tree
 
 
-def read(root: Path, rules: Ignore | None = None, prefix: str = "") -> Tree:
-    """What is there, less what `rules` drop; prefix: root's path for them. Raises OSError, and UsageError for what is
-    neither file nor folder."""
-    walk = Walk(os.fspath(root), rules, prefix)
+def refuse_home(root: Path, everything: bool) -> None:
+    """UsageError where it is, or holds, the user's home folder."""
+    home = Path.home().resolve()
+    if root == home and everything or not home.is_relative_to(root):
+        return
+    what = "your home folder" if root == home else f"{root}, in which your home folder lies"
+    more = "; for all of it but keys: --all" if root == home else ""
+    raise UsageError(
+        f"the source is {what}: keys, caches and all", hint=f"name the project's folder: fleet sync ~/PROJECT{more}"
+    )
+
+
+def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False) -> Tree:
+    """What is there, less what `sieve` leaves out. Raises OSError, and UsageError for what is neither file nor
+    folder."""
+    walk = Walk(os.fspath(root), sieve and sieve.rules)
     try:
         entries = tuple(walk.entries())
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
-    return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked))
+    return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked), sieve)
+
+
+def _few(texts: Sequence[str], most: int = 3) -> str:
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def _counted(kind: str, paths: Sequence[str]) -> str:
+    """One of left_out."""
+    if " " in kind:
+        return f"{len(paths)} {kind}s ({_few(paths)})" if len(paths) > 1 else f"{kind} {paths[0]}"
+    return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
 
 
 def told(said: Callable[[], Any], host: str, hint: str) -> Tree:

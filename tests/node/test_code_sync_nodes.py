@@ -179,7 +179,7 @@ def test_no_more_hosts_are_connected_at_once_than_asked_for(source: Path, tmp_pa
 
 
 def test_a_source_that_cannot_be_read_lets_go_of_hosts_connected_already(source: Path, tmp_path: Path) -> None:
-    (source / ".gitignore").write_bytes(b"[z-a]\n")  # found while it is read
+    (source / ".fleetignore").write_bytes(b"[z\n")  # found while it is read
     hosts = tuple(Host(f"n{i}", "127.0.0.1", workdir=str(tmp_path / f"d{i}")) for i in range(3))
     transport = Counting(silent=("n1",))
     with pytest.raises(UsageError):

@@ -5,7 +5,7 @@ import os
 import stat
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Iterator, chain
+from fleet.node.base.types import TYPE_CHECKING, Any, Iterator, chain
 from fleet.node.base.wire import decode, in_parts, send_json
 from fleet.protocol.state import STATE_FOLDERS
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Rules(Protocol):
-        """What is left out of a folder; prefix: its path for the rules."""
+        """What is sent of a folder. shut: nothing of it but for a reason of its own."""
 
-        def enter(self, folder: str, prefix: str) -> "Rules": ...
+        shut: "Any"
 
-        def drops(self, path: str, folder: bool) -> bool: ...
+        def enter(self, prefix: str, names: "list[str]") -> "Rules": ...
 
-        def is_fleets(self, folder: str) -> bool: ...
+        def take(self, path: str, child: "os.DirEntry[str]", folder: bool) -> "Rules | None": ...
 
 
 MOST_TOLD = 10000
@@ -27,15 +27,15 @@ EVERYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 class Walk:
-    """One reading of a file, or of a folder with all in it that `rules` do not drop, and what is found out by the way.
+    """One reading of a file, or of a folder with all in it that `rules` take, and what is found out by the way.
 
     mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
     a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
     meanwhile is left out.
     """
 
-    def __init__(self, root: str, rules: "Rules | None" = None, prefix: str = "", changing: bool = False) -> None:
-        self.root, self.rules, self.prefix, self.changing = root, rules, prefix, changing
+    def __init__(self, root: str, rules: "Rules | None" = None, changing: bool = False) -> None:
+        self.root, self.rules, self.changing = root, rules, changing
         self.mode: int | None = None
         self.skipped: list[str] = []
         self.allocated: dict[str, int] = {}
@@ -46,34 +46,31 @@ class Walk:
         info = os.stat(self.root)
         if stat.S_ISDIR(info.st_mode):
             self.mode = folder_mode(info)
-            yield from self.below("", self.rules, self.prefix)
+            yield from self.below("", self.rules)
         elif stat.S_ISREG(info.st_mode):
             yield self.file("", self.root, info)
         else:
             raise Refused("%s is neither a file nor a folder" % self.root, "name one of these")
 
-    def below(self, inside: str, rules: "Rules | None", prefix: str) -> "Iterator[chain.Entry]":
+    def below(self, inside: str, rules: "Rules | None") -> "Iterator[chain.Entry]":
         """Entries below root/inside, folders before what they hold, sorted by name."""
         folder = os.path.join(self.root, inside).rstrip("/") or "/"
-        rules = rules and rules.enter(folder, prefix)
         with os.scandir(folder) as found:
             children = sorted(found, key=lambda entry: entry.name)
+        rules = rules and rules.enter(inside, [child.name for child in children])
         for child in children:
-            is_folder = child.is_dir(follow_symlinks=False)
-            # what fleet itself keeps beside destinations: this machine may be a node, too
-            if (
-                is_folder
-                and child.name.endswith(STATE_FOLDERS)
-                or rules
-                and (rules.drops(prefix + child.name, is_folder) or is_folder and rules.is_fleets(child.path))
-            ):
-                continue
+            is_folder, inner = child.is_dir(follow_symlinks=False), None
+            if is_folder and child.name.endswith(STATE_FOLDERS):
+                continue  # what fleet itself keeps beside destinations: this machine may be a node, too
+            if rules is not None:
+                inner = rules.take(inside + child.name, child, is_folder)
+                if inner is None:
+                    continue
             path = travelling(inside + child.name)
             try:
                 info = child.stat(follow_symlinks=False)
                 if is_folder:
-                    yield (path, "d", folder_mode(info), 0, 0, "")
-                    yield from self.below(inside + child.name + "/", rules, prefix + child.name + "/")
+                    yield from self.folder(path, info, self.below(inside + child.name + "/", inner), inner)
                 elif child.is_symlink():
                     yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
                 elif child.is_file(follow_symlinks=False):
@@ -83,6 +80,17 @@ class Walk:
             except FileNotFoundError:
                 if not self.changing:
                     raise
+
+    def folder(
+        self, path: str, info: "os.stat_result", below: "Iterator[chain.Entry]", rules: "Rules | None"
+    ) -> "Iterator[chain.Entry]":
+        """It and what is in it; nothing where it is `shut` and nothing of it goes."""
+        first = next(below, None) if rules is not None and rules.shut is not None else None
+        if rules is None or rules.shut is None or first is not None:
+            yield (path, "d", folder_mode(info), 0, 0, "")
+        if first is not None:
+            yield first
+        yield from below
 
     def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
         readable = info.st_mode & EVERYBODY == EVERYBODY or os.access(full, os.R_OK)

@@ -1,0 +1,58 @@
+"""What of a source is not sent unless git tracks it: secrets, and what each machine makes for itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from fleet.model import Host
+
+SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
+MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
+ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
+KEY = re.compile(
+    rb"^(?:-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----|PuTTY-User-Key-File-\d)",
+    re.MULTILINE,
+)
+KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
+NAMED_AS_KEY = re.compile(r"id_\w+|.*(\.(pem|key|ppk|p8)|_(rsa|dsa|ecdsa|ed25519))")
+# of which a key is a part at most
+CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
+OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
+
+
+def is_private_key(path: str, size: int) -> bool:
+    """By what is in it. Not where it cannot be read: whoever reads it next says so."""
+    if size not in KEY_BYTES or path.endswith(OTHER):
+        return False
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return KEY.search(os.read(fd, KEY_BYTES.stop)) is not None
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def is_environment(folder: str) -> bool:
+    return any(os.path.lexists(f"{folder}/{name}") for name in ENVIRONMENT)
+
+
+def used(hosts: Sequence[Host]) -> str:
+    """What the inventory starts on the hosts, as one text."""
+    return "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
+
+
+def is_used(path: str, texts: str) -> bool:
+    """Whether an interpreter in the folder `path` is among these."""
+    return re.search(rf"(?:^|[\s/'\"=]){re.escape(path)}/", texts, re.MULTILINE) is not None
+
+
+def credentials(hosts: Sequence[Host], more: Iterable[str] = ()) -> frozenset[str]:
+    """Real paths of the files by which fleet logs in."""
+    named = [host.identity_file for host in hosts if host.identity_file]
+    return frozenset(os.path.realpath(os.path.expanduser(path)) for path in (*named, *more))
