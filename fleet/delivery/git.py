@@ -25,7 +25,11 @@ ENVIRONMENT = {
 
 
 class NoAnswer(Exception):
-    """Why git gave none."""
+    """Why git gave none. late: it had to be ended."""
+
+    def __init__(self, why: str, late: bool = False) -> None:
+        super().__init__(why)
+        self.late = late
 
 
 def environment() -> dict[str, str]:
@@ -42,7 +46,7 @@ def ask(folder: str, *words: str, seconds: float, most: int, begun: float | None
     if len(out) > most:
         raise NoAnswer(f"git {words[0]} prints more than {most >> 20} MiB")
     if status is None:
-        raise NoAnswer(f"git {words[0]} took more than {seconds:g} s")
+        raise NoAnswer(f"git {words[0]} took more than {seconds:g} s", late=True)
     if status:
         first = complaint.decode("utf-8", "replace").strip().partition("\n")[0]
         raise NoAnswer(first.removeprefix("fatal: ") or f"git {words[0]} failed: {status}")

@@ -18,10 +18,10 @@ from fleet.delivery.git import NoAnswer, ask
 from fleet.delivery.patterns import Pattern, Scope, read_bytes
 from fleet.delivery.unasked import (
     MADE_HERE,
-    NAMED_AS_KEY,
     SECRETS,
     credentials,
     is_environment,
+    is_named_as_key,
     is_private_key,
     is_used,
     used,
@@ -29,16 +29,16 @@ from fleet.delivery.unasked import (
 from fleet.model import Host
 from fleet.protocol.state import OF_THE_HEAD, STATE_FOLDERS
 
-GIT_SECONDS = 60.0
+SECONDS, MORE_SECONDS = 5.0, 60.0
 GIT_BYTES = 256 << 20
 Why = Pattern | str  # for which something is left out
 NOT_LISTED = "git does not list it"
 
 
 class Repository:
-    """A git work tree, or a folder that lies in none. top: where it begins. at: its path below the source, "" or "a/b/".
-    inside: the source's path in it, the same way. tracked, listed: paths below the source that git knows, and all that
-    it lists. own: git does not decide."""
+    """A git work tree, or a folder that lies in none. top: where it begins. at: its path below the source, "" or
+    "a/b/". inside: the source's path in it, the same way. tracked, listed: paths below the source that git knows, and
+    all that it lists. own: git does not decide."""
 
     def __init__(self, top: str, at: str, inside: str, folder: str | None, alone: bool = False) -> None:
         """folder: which git is to list. alone: what git ignores is not asked, as all of the source is ignored."""
@@ -51,16 +51,21 @@ class Repository:
             return
         words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
         try:
-            names = os.fsdecode(ask(folder, *words, seconds=GIT_SECONDS, most=GIT_BYTES)).split("\0")
+            try:
+                out = ask(folder, *words, seconds=SECONDS, most=GIT_BYTES)
+            except NoAnswer as why:
+                if not why.late:
+                    raise
+                for around, _, files in os.walk(folder):  # it waits for pipes of that name
+                    if ".gitignore" in files:
+                        read_bytes(f"{around}/.gitignore")
+                out = ask(folder, *words, seconds=MORE_SECONDS, most=GIT_BYTES)
         except NoAnswer as why:
             self.trouble = str(why)
             return
-        self.own = alone
-        for name in filter(None, names):
-            path = at + name[2:].removesuffix("/")
-            self.listed.add(path)
-            if name[0] != "?":
-                self.tracked.add(path)
+        self.own, names = alone, os.fsdecode(out).split("\0")
+        self.tracked = {at + name[2:] for name in names if name and name[0] != "?"}
+        self.listed = self.tracked | {at + name[2:].removesuffix("/") for name in names if name[:1] == "?"}
 
     @cached_property
     def folders(self) -> set[str]:
@@ -80,7 +85,7 @@ class Repository:
         if self._asked is not None and not self.trouble:
             words = ("config", "-z", "--type=path", "--get", "core.excludesFile")
             try:
-                said = ask(self._asked, *words, seconds=GIT_SECONDS, most=1 << 16)
+                said = ask(self._asked, *words, seconds=SECONDS, most=1 << 16)
                 common = [Path(self.top, os.fsdecode(said.partition(b"\0")[0]))]
             except NoAnswer:  # as it says that there is none
                 pass
@@ -127,7 +132,9 @@ class Sieve:
         self.fleet = Scope(top or root, ".fleetignore")
         above = Path(root).parents[: self.outer.count("/")]
         self.has_fleet = any(os.path.lexists(folder / ".fleetignore") for folder in above)
-        first = Repository(root if alone else top or root, "", "" if alone else self.outer, root if top else None, alone)
+        first = Repository(
+            root if alone else top or root, "", "" if alone else self.outer, root if top else None, alone
+        )
         self.repositories = {"": first}
         self._heed(first)
         self.is_ignored = bool(not alone and self.outer and first.ignores(""))
@@ -146,13 +153,17 @@ class Sieve:
         first = self.repositories[""]
         return Rules(self, first, first.own)
 
-    def nested(self, prefix: str) -> Repository:
-        """The work tree that begins at that folder of the source."""
+    def nested(self, prefix: str, around: Repository) -> Repository:
+        """The work tree that begins at that folder of the source. around: the one that it lies in, which may list files
+        in it all the same."""
         if prefix not in self.repositories:
             folder = os.path.join(self.root, prefix)
             troubled = self.repositories[""].trouble  # is so there, too, and was said
             self.repositories[prefix] = one = Repository(folder, prefix, "", None if troubled else folder)
             self._heed(one)
+            if prefix[:-1] in around.folders:
+                one.tracked |= {path for path in around.tracked if path.startswith(prefix)}
+                one.listed |= {path for path in around.listed if path.startswith(prefix)}
         return self.repositories[prefix]
 
     def reaches(self, path: str) -> bool:
@@ -201,8 +212,8 @@ class Sieve:
 
 
 class Rules(NamedTuple):
-    """What is sent of a folder's children. own: by patterns.py, not by what git lists. shut: why nothing is sent but what
-    is tracked, or brought back by .fleetignore."""
+    """What is sent of a folder's children. own: by patterns.py, not by what git lists. shut: why nothing is sent but
+    what is tracked, or brought back by .fleetignore."""
 
     sieve: Sieve
     repository: Repository
@@ -224,12 +235,14 @@ class Rules(NamedTuple):
             and self.shut is None
             and git_folder(os.path.join(sieve.root, inside)) is not None
         ):
-            repository = sieve.nested(prefix)
+            repository = sieve.nested(prefix, repository)
             return Rules(sieve, repository, repository.own)
         return self
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
         """The rules inside one of its children (of a file: any); None where it is left out."""
+        if not folder and path in self.repository.tracked and not self.sieve.has_fleet and not is_named_as_key(path):
+            return self  # most are
         found = self.judge(path, folder, child)
         return found if isinstance(found, Rules) else None
 
@@ -256,12 +269,11 @@ class Rules(NamedTuple):
         if not known and not above:
             info = None if child is None else child.stat(follow_symlinks=False)
             if kind := sieve.unasked(path, folder, info, fleets):
-                if count and inner.shut is None:
+                if count and inner.shut is None and path not in sieve.brought:
                     sieve.left.setdefault(kind, []).append(path)
                 return f"fleet does not send a {kind} unasked"
-        elif child is not None and not folder and NAMED_AS_KEY.fullmatch(name) and not child.is_symlink():
-            if is_private_key(child.path, child.stat().st_size):
-                sieve.sent.append(path)
+        elif child is not None and is_named_as_key(path) and child.is_file(follow_symlinks=False):
+            sieve.sent += [path] if is_private_key(child.path, child.stat().st_size) else []
         return inner
 
     def _ignored(self, path: str, folder: bool, child: os.DirEntry[str] | None) -> Why | None:

@@ -1,4 +1,4 @@
-"""Ignore patterns as git reads and matches them (dir.c, wildmatch.c), byte for byte. tests/fuzz/ holds that against git.
+"""Ignore patterns as git reads and matches them (dir.c, wildmatch.c), byte for byte. tests/fuzz/ignore.py holds that.
 
 Of the patterns that have a say about a path the last of the deepest file counts; what is in a folder that is ignored
 is not looked at.
@@ -99,7 +99,11 @@ def _translate(glob: bytes) -> bytes:
             while glob[at : at + 1] == b"*":
                 at += 1
             rest = glob[at : at + 2]
-            deep = at - begin > 1 and glob[begin - 1 : begin] in (b"", b"/") and (rest[:1] in (b"", b"/") or rest == b"\\/")
+            deep = (
+                at - begin > 1
+                and glob[begin - 1 : begin] in (b"", b"/")
+                and (rest[:1] in (b"", b"/") or rest == b"\\/")
+            )
             if deep and rest[:1] == b"/":
                 parts.append(rb"(?:.*/)?")
                 at += 1
@@ -137,7 +141,9 @@ def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
                 at += 2 if glob[at + 1] == ord("\\") else 1
                 found.update(range(before, glob[at] + 1))
                 code = 0
-            elif glob[at : at + 2] == b"[:" and glob[(end := glob.index(b"]", at + 2)) - 1] == ord(":") and end > at + 2:
+            elif (
+                glob[at : at + 2] == b"[:" and glob[(end := glob.index(b"]", at + 2)) - 1] == ord(":") and end > at + 2
+            ):
                 found.update(CLASSES[glob[at + 2 : end - 1].decode("ascii")].encode())
                 at, code = end, 0
             else:
@@ -214,7 +220,7 @@ class Scope:
             inside = inside.rpartition("/")[0]
 
     def negated(self, path: str) -> Iterator[tuple[bytes, Pattern]]:
-        """Of the folder `path` and those above it: (where the file is, with a slash behind it, its negated patterns)."""
+        """Of the folder `path` and those above it: (where the file is, "" or "a/b/", its negated patterns)."""
         inside = path
         while True:
             base = os.fsencode(inside) + b"/" if inside else b""

@@ -21,7 +21,7 @@ from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
 from fleet.node.base.errors import Refused
 from fleet.node.delivery.journal import by_column
-from fleet.node.delivery.tree import Walk
+from fleet.node.delivery.tree import Walk, travelling
 from fleet.protocol.messages.chain import Entry
 
 MAX_ENTRIES = 1_000_000
@@ -68,11 +68,13 @@ class Tree:
 
     def why(self, path: str, kind: str = "f") -> Why | None:
         """Why a path that is not among the entries is left out: a pattern, or some other rule; None: it is not."""
-        return self.sieve and self.sieve.why(os.fspath(self.local(path).relative_to(self.root)), kind == "d")
+        if self.sieve is None:
+            return None
+        return self.sieve.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
-        """Of (path, kind) that are not among the entries those that are not gone: a rule leaves them out, whether or not
-        they are there, or they are there."""
+        """Of (path, kind) that are not among the entries those that are not gone: a rule leaves them out, whether or
+        not they are there, or they are there."""
         if self.sieve is None:
             return set()
         return {path for path, kind in paths if os.path.lexists(self.local(path)) or self.why(path, kind) is not None}
@@ -146,8 +148,8 @@ def scan(
     hosts: Sequence[Host] = (),
 ) -> Tree:
     """The folder `root` as code. UsageError where it is missing, no folder, or unreadable, or holds the user's home.
-    whole: no rule leaves anything out. everything: as Sieve has it. hosts: whose interpreters and identity files may lie
-    in it."""
+    whole: no rule leaves anything out. everything: as Sieve has it. hosts: whose interpreters and identity files may
+    lie in it."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
@@ -185,12 +187,14 @@ def refuse_home(root: Path, everything: bool) -> None:
 def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False) -> Tree:
     """What is there, less what `sieve` leaves out. Raises OSError, and UsageError for what is neither file nor
     folder."""
-    walk = Walk(os.fspath(root), sieve and sieve.rules)
+    walk = Walk(os.fspath(root), sieve.rules if sieve else None)
     try:
         entries = tuple(walk.entries())
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
-    return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked), sieve)
+    brought = frozenset(map(travelling, sieve.brought)) if sieve else frozenset[str]()
+    brought &= {entry[0] for entry in entries} if brought else brought
+    return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked), sieve, brought)
 
 
 def _few(texts: Sequence[str], most: int = 3) -> str:

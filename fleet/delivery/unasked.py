@@ -12,11 +12,12 @@ SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
 MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
 ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
 KEY = re.compile(
-    rb"^(?:-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----|PuTTY-User-Key-File-\d)",
+    rb"^(?:-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----"
+    rb"|PuTTY-User-Key-File-\d)",
     re.MULTILINE,
 )
 KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
-NAMED_AS_KEY = re.compile(r"id_\w+|.*(\.(pem|key|ppk|p8)|_(rsa|dsa|ecdsa|ed25519))")
+KEY_NAMES = (".pem", ".key", ".ppk", ".p8", "_ecdsa", "_ecdsa_sk", "_ed25519", "_ed25519_sk", "_rsa", "_dsa")
 # of which a key is a part at most
 CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
 OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
@@ -36,6 +37,11 @@ def is_private_key(path: str, size: int) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def is_named_as_key(path: str) -> bool:
+    """What git tracks is looked into for its name alone."""
+    return path.endswith(KEY_NAMES)
 
 
 def is_environment(folder: str) -> bool:

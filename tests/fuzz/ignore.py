@@ -1,13 +1,13 @@
 """What is sent of a folder, held against git: trees, patterns, repositories in each other, drawn by a seed.
 
 python -m tests.fuzz.ignore [SECONDS [SEED]]: prints the seed of each case that fails, and how many there were. A case
-compares four things, none of which is git's list with itself:
+compares, never git's list with itself:
 
 - patterns.py, in a walk that knows what is tracked, with `git ls-files` in each repository;
 - the same with git hidden (no PATH to it), where nothing is tracked;
 - why() of paths, there or not, with `git check-ignore --no-index`;
-- .fleetignore with `git ls-files --exclude=PATTERN...`, which comes last in git, too, and where it brings something back
-  with a plain reading of the rule.
+- .fleetignore with `git ls-files --exclude=PATTERN...`, which comes last in git, too, and where it brings something
+  back with a plain reading of the rule.
 """
 
 from __future__ import annotations
@@ -27,12 +27,89 @@ from fleet.delivery import ignore
 from fleet.delivery.ignore import Repository, Sieve
 from fleet.delivery.patterns import Pattern, Scope
 from fleet.delivery.tree import read
+from fleet.errors import UsageError
 
-NAMES = ("a", "b", "ab", "abc", "data", "x.py", "y.o", "z.yaml", "A", "é", "s p", "t ", "#h", "!n", "[x]", "q\\s", "n\nl", "-d")
-ATOMS = ("a", "b", "ab", "abc", "data", "x.py", "*.py", "*.o", "*.yaml", "*", "**", "***", "?", "??", "a*", "*b", "a**", "**b", "a*c")
-ODD = ("[ab]", "[!a]", "[^b]", "[a-c]*", "[]x]", "[[:alpha:]]", "[[:upper:][:digit:]]*", "[z-a]", "[a", "[[:no:]]", "[\\x-\\z].py")
-MORE = ("é", "?é", "??", "s p", "s\\ p", "t ", "t\\ ", "\\#h", "#h", "\\!n", "!n", "\\[x\\]", "q\\\\s", "q\\", "\\a", "\\*", "-d", "A")
-FORMS = ("*\n!*/\n!*.py", "**\n!**/\n!*.py", "/**\n!/**/\n!*.py", "data/**\n!data/**/\n!data/**/*.yaml", "*\n!.gitignore")
+NAMES = (
+    "a",
+    "b",
+    "ab",
+    "abc",
+    "data",
+    "x.py",
+    "y.o",
+    "z.yaml",
+    "A",
+    "é",
+    "s p",
+    "t ",
+    "#h",
+    "!n",
+    "[x]",
+    "q\\s",
+    "n\nl",
+    "-d",
+)
+ATOMS = (
+    "a",
+    "b",
+    "ab",
+    "abc",
+    "data",
+    "x.py",
+    "*.py",
+    "*.o",
+    "*.yaml",
+    "*",
+    "**",
+    "***",
+    "?",
+    "??",
+    "a*",
+    "*b",
+    "a**",
+    "**b",
+    "a*c",
+)
+ODD = (
+    "[ab]",
+    "[!a]",
+    "[^b]",
+    "[a-c]*",
+    "[]x]",
+    "[[:alpha:]]",
+    "[[:upper:][:digit:]]*",
+    "[z-a]",
+    "[a",
+    "[[:no:]]",
+    "[\\x-\\z].py",
+)
+MORE = (
+    "é",
+    "?é",
+    "??",
+    "s p",
+    "s\\ p",
+    "t ",
+    "t\\ ",
+    "\\#h",
+    "#h",
+    "\\!n",
+    "!n",
+    "\\[x\\]",
+    "q\\\\s",
+    "q\\",
+    "\\a",
+    "\\*",
+    "-d",
+    "A",
+)
+FORMS = (
+    "*\n!*/\n!*.py",
+    "**\n!**/\n!*.py",
+    "/**\n!/**/\n!*.py",
+    "data/**\n!data/**/\n!data/**/*.yaml",
+    "*\n!.gitignore",
+)
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C", "GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "e@x"}
 ENVIRONMENT |= {"GIT_COMMITTER_NAME": "n", "GIT_COMMITTER_EMAIL": "e@x"}
 
@@ -64,9 +141,11 @@ class Draw(random.Random):
 
     def patterns(self, fleet: bool = False) -> str:
         end = "\n" if self.random() < 0.9 else ""
-        return ("\ufeff" if self.random() < 0.1 else "") + "\n".join(
-            self.pattern(fleet) for _ in range(self.randint(1, 5))
-        ) + end
+        return (
+            ("\ufeff" if self.random() < 0.1 else "")
+            + "\n".join(self.pattern(fleet) for _ in range(self.randint(1, 5)))
+            + end
+        )
 
     def tree(self, folder: Path, depth: int = 0) -> None:
         for name in self.sample(NAMES, self.randint(1, 5)):
@@ -90,12 +169,14 @@ class Draw(random.Random):
         if self.random() < 0.3:
             (top / ".git/info/exclude").write_text(self.patterns(), newline="")
         folders = [path for path in all_below(top) if path.is_dir() and not path.is_symlink()]
+        adds = self.random() < 0.5
         if depth < 2:
             for path in self.sample(folders, min(len(folders), self.choice((0, 0, 1, 2)))):
                 self.repository(path, depth + 1)
-                if self.random() < 0.5 and not git(path, "rev-parse", "-q", "--verify", "HEAD", ok=(0, 1)):
+                # without a commit git takes in what is in it, as no repository
+                if (adds or self.random() < 0.5) and not git(path, "rev-parse", "-q", "--verify", "HEAD", ok=(0, 1)):
                     git(path, "commit", "-q", "--allow-empty", "-m", "one")
-        if self.random() < 0.5:
+        if adds:
             for path in self.sample(folders, min(len(folders), 2)):
                 git(top, "add", "-f", "--", f"./{path.relative_to(top)}", ok=(0, 1, 128))
             for path in [p for p in all_below(top) if not p.is_dir() or p.is_symlink()]:
@@ -191,7 +272,9 @@ def reasons(draw: Draw, top: Path, sieve: Sieve) -> None:
     nested = [name for name in sieve.repositories if name]
     asked = {str(path.relative_to(top)) + "/" * (path.is_dir() and not path.is_symlink()) for path in all_below(top)}
     asked |= {"/".join(draw.choices(NAMES, k=draw.randint(1, 4))) + draw.choice(("", "/")) for _ in range(20)}
-    asked = {path for path in asked if not any(path.startswith(name) for name in nested) and not through_link(top, path)}
+    asked = {
+        path for path in asked if not any(path.startswith(name) for name in nested) and not through_link(top, path)
+    }
     tracked = sieve.repositories[""].tracked
     asked = {p for p in asked if p.rstrip("/") not in tracked and not any(p.startswith(f"{one}/") for one in tracked)}
     asked = {p for p in asked if not is_other(top, p) and not any(q != p and q.startswith(f"{p}/") for q in asked)}
@@ -211,8 +294,10 @@ def is_other(top: Path, path: str) -> bool:
     """Whether something of another kind is there: git looks."""
     full = top / path.rstrip("/")
     there = os.path.lexists(full)
-    return there and (full.is_dir() and not full.is_symlink()) != path.endswith("/") or any(
-        os.path.lexists(one) and not one.is_dir() for one in list(full.parents)[: path.rstrip("/").count("/")]
+    return (
+        there
+        and (full.is_dir() and not full.is_symlink()) != path.endswith("/")
+        or any(os.path.lexists(one) and not one.is_dir() for one in list(full.parents)[: path.rstrip("/").count("/")])
     )
 
 
@@ -227,20 +312,15 @@ def composition(draw: Draw, root: Path, ignored: bool) -> None:
     try:
         sieve = Sieve(str(root), alone=ignored)
         ours = sent(root, sieve) - {".fleetignore"}
-    except ignore_errors():
+    except UsageError:  # malformed
         return
     same("with .fleetignore", ours, plainly(root, sieve) - {".fleetignore"})
     patterns = [p for p in text.removeprefix("\ufeff").split("\n") if p and p[0] != "#"]
-    if not any(p[0] == "!" for p in patterns) and not any(r.tracked for r in sieve.repositories.values()) and not ignored:
-        if len(sieve.repositories) == 1 and sieve.outer == "" and not any("\0" in p for p in patterns):
-            words = [f"--exclude={pattern}" for pattern in patterns]
-            same("with --exclude", ours, listed(root, *words) - {".fleetignore"})
-
-
-def ignore_errors() -> type[Exception]:
-    from fleet.errors import UsageError
-
-    return UsageError
+    tracked = any(repository.tracked for repository in sieve.repositories.values())
+    plain = len(sieve.repositories) == 1 and sieve.outer == "" and not ignored and not tracked
+    if plain and not any(pattern[0] == "!" for pattern in patterns):
+        words = [f"--exclude={pattern}" for pattern in patterns]
+        same("with --exclude", ours, listed(root, *words) - {".fleetignore"})
 
 
 def plainly(root: Path, sieve: Sieve) -> set[str]:
@@ -278,7 +358,8 @@ def plainly(root: Path, sieve: Sieve) -> set[str]:
 
 def fuzz(seconds: float, seed: int, most: int = 1 << 60) -> tuple[int, list[str]]:
     """(cases, what failed, with the seed)."""
-    until, count, failed = time.monotonic() + seconds, 0, []
+    until, count = time.monotonic() + seconds, 0
+    failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder, "home")
         home.mkdir()
@@ -306,4 +387,4 @@ def main(seconds: float = 60.0, seed: int | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(float, sys.argv[1:2]), *map(int, sys.argv[2:3])))
+    sys.exit(main(float(sys.argv[1]) if sys.argv[1:] else 60.0, int(sys.argv[2]) if sys.argv[2:] else None))

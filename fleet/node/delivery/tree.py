@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Rules(Protocol):
-        """What is sent of a folder. shut: nothing of it but for a reason of its own."""
+        """What is sent of a folder. shut: nothing of it, and it only with what is sent for a reason of its own."""
 
-        shut: "Any"
+        @property
+        def shut(self) -> "Any": ...
 
         def enter(self, prefix: str, names: "list[str]") -> "Rules": ...
 
@@ -70,7 +71,15 @@ class Walk:
             try:
                 info = child.stat(follow_symlinks=False)
                 if is_folder:
-                    yield from self.folder(path, info, self.below(inside + child.name + "/", inner), inner)
+                    below, first = self.below(inside + child.name + "/", inner), None
+                    if inner is not None and inner.shut is not None:
+                        first = next(below, None)
+                        if first is None:
+                            continue
+                    yield (path, "d", folder_mode(info), 0, 0, "")
+                    if first is not None:
+                        yield first
+                    yield from below
                 elif child.is_symlink():
                     yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
                 elif child.is_file(follow_symlinks=False):
@@ -80,17 +89,6 @@ class Walk:
             except FileNotFoundError:
                 if not self.changing:
                     raise
-
-    def folder(
-        self, path: str, info: "os.stat_result", below: "Iterator[chain.Entry]", rules: "Rules | None"
-    ) -> "Iterator[chain.Entry]":
-        """It and what is in it; nothing where it is `shut` and nothing of it goes."""
-        first = next(below, None) if rules is not None and rules.shut is not None else None
-        if rules is None or rules.shut is None or first is not None:
-            yield (path, "d", folder_mode(info), 0, 0, "")
-        if first is not None:
-            yield first
-        yield from below
 
     def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
         readable = info.st_mode & EVERYBODY == EVERYBODY or os.access(full, os.R_OK)
