@@ -318,7 +318,7 @@ def composition(draw: Draw, root: Path, ignored: bool) -> None:
     patterns = [p for p in text.removeprefix("\ufeff").split("\n") if p and p[0] != "#"]
     tracked = any(repository.tracked for repository in sieve.repositories.values())
     plain = len(sieve.repositories) == 1 and sieve.outer == "" and not ignored and not tracked
-    if plain and not any(pattern[0] == "!" for pattern in patterns):
+    if plain and not any(pattern[0] == "!" or pattern[-1] in " \t" for pattern in patterns):
         words = [f"--exclude={pattern}" for pattern in patterns]
         same("with --exclude", ours, listed(root, *words) - {".fleetignore"})
 

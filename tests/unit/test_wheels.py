@@ -316,11 +316,10 @@ def test_what_is_refused_before_anything_is_sent(tmp_path: Path, changes: dict[s
 
 
 def test_ignore_files_have_no_say_over_wheels(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("*\n")
-    (tmp_path / ".git").mkdir()
     make_wheel(tmp_path / "home", "a", "1.0")
+    (tmp_path / "home/.fleetignore").write_text("*\n")
     assert [e[0] for e in scan(tmp_path / "home").entries] == []
-    assert [e[0] for e in scan(tmp_path / "home", whole=True).entries] == ["a-1.0-py3-none-any.whl"]
+    assert [e[0] for e in scan(tmp_path / "home", whole=True).entries] == [".fleetignore", "a-1.0-py3-none-any.whl"]
 
 
 def test_cleaning_the_cache_loses_nothing(tmp_path: Path) -> None:
