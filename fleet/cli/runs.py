@@ -182,6 +182,8 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
         for run in found:
             if run.broken:
                 talk(clean(f"warning: run {run.run}: {run.broken}"))
+        for passed in local.passed_over(runs_dir):
+            talk(clean(f"warning: {passed}"))
         if prune and (open_ := [run.run for run in found if run.state == "open"]):
             talk(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
     told = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
@@ -192,7 +194,8 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
                 "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
             )
         for run in old:
-            local.prune(run)
+            if left := local.prune(run):
+                talk(clean(f"{run.logs} stays, for what fleet did not write there: {', '.join(left)}"))
         if not settings.silent:
             talk(f"removed: the logs of {told}")
     if settings.json:

@@ -37,9 +37,9 @@ class FieldError(InventoryError):
         super().__init__(message, hint=hint)
 
 
-def printable(text: str) -> str:
-    """Text from a file without what could drive a terminal, and not longer than a line."""
-    text = text if len(text) <= 60 else text[:57] + "..."
+def printable(text: str, most: int = 60) -> str:
+    """Text of a file or a node without what could drive a terminal or begin a line, and not longer than a line."""
+    text = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,6 +1,7 @@
 """An inventory as YAML text: a new file, with comments, or an old one to which something is added.
 
-What is added stands where YAML puts it; every other byte of an old file stays, its comments too.
+What is added stands where YAML puts it; every other byte of an old file stays, its comments too. Values are those of
+fields, which parse_field() has read; remarks may be a node's own text, and become comments here, of one line each.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 
 import yaml
 
-from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+from fleet.inventory.fields import FIELDS, OF_ONE_HOST, printable
 from fleet.model import Host, Inventory
 
 Fields = Mapping[str, Any]
+REMARK = 200  # characters
 
 
 def fields_of(host: Host) -> dict[str, Any]:
@@ -44,12 +46,17 @@ def render(inventory: Inventory, about: Sequence[str], remarks: Mapping[str, str
         lines += ["env:", *(f"  {line}" for line in _block(inventory.env))]
     lines.append("hosts:")
     for name, fields in said.items():
-        lines += [f"  # {remarks[name]}"] if remarks.get(name) else []
+        lines += [f"  {line}" for line in _comment(remarks.get(name))]
         lines.append("  " + entry(name, {key: value for key, value in fields.items() if key not in defaults}))
     for section, values in (("groups", {g: list(m) for g, m in inventory.groups.items()}), ("sync", inventory.sync)):
         if values:
             lines += [f"{section}:", *(f"  {line}" for line in _block(values))]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _comment(remark: str | None) -> list[str]:
+    """As a line, none for no remark."""
+    return [f"# {printable(remark, REMARK)}"] if remark else []
 
 
 def entry(name: str, fields: Fields) -> str:
@@ -115,7 +122,7 @@ class Edit:
             return True
         key, last = list(self._entries.values())[-1]
         indent = " " * key.start_mark.column
-        lines = [f"# {remark}"] if remark else []
+        lines = _comment(remark)
         end = self._old.find("\n", _end(last))
         begin = "\n" if end < 0 else ""
         new = "".join(f"{indent}{line}\n" for line in [*lines, entry(name, fields)])

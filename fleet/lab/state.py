@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
+from fleet import own
 from fleet.errors import InventoryError, LabError, UsageError
 from fleet.lab.processes import is_alive
 from fleet.node.base.files import replace_file
@@ -94,7 +95,9 @@ class Folder:
                     f"{self.path} is no lab's state folder: other things are in it",
                     hint="give $FLEET_LAB_DIR a folder of its own",
                 )
-            self.path.mkdir(parents=True, exist_ok=True)
+            if not os.environ.get("FLEET_LAB_DIR"):
+                own.home(Path.home(), "lab")
+            self.path.mkdir(0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
             for folder in (self.host_keys, self.mountpoint):
                 folder.mkdir(mode=0o700, exist_ok=True)

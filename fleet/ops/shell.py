@@ -69,7 +69,7 @@ class Forward:
 @contextmanager
 def connected(host: Host, everyone: Inventory, connect_timeout: float) -> Iterator[OpensshSession]:
     """ConnectError."""
-    transport = OpensshTransport(ConnectOptions(connect_timeout), hosts=everyone.hosts)
+    transport = OpensshTransport(ConnectOptions(connect_timeout), hosts=everyone.hosts, users=True)
     try:
         session = transport.connect(host, Cancel())
         try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.delivery.mirror import Mirror, run
 from fleet.delivery.tree import scan
 from fleet.errors import UsageError
@@ -79,7 +80,7 @@ def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
 
 def remember(home: Path, inventory: str, paths: Sequence[Path]) -> None:
     """Keep a yes."""
-    (home / ".fleet").mkdir(mode=0o700, exist_ok=True)
-    fd = os.open(home / ".fleet/agreed", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(own.home(home) / "agreed", flags, 0o600)
     with os.fdopen(fd, "a") as f:
         f.write(_line(inventory, paths) + "\n")

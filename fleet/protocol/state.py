@@ -18,6 +18,8 @@ LEASE, STOP, OVER, NEXT = "lease", "stop", "over", "next"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
 COMMAND, TIMES = "command.json", "times"
 ARMED = "arm/sitecustomize.py"
+NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+LONGEST_NAME = 48
 LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
 # what remembers a delivery: in its destination, or beside it as .NAME + this
@@ -28,6 +30,21 @@ STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE)
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"
 LOCK = "lock"
 INSTALL_LOCK = ".fleet-install.lock"  # beside the packages of an interpreter
+
+
+def run_name(run: str) -> "str | None":
+    """The name in a run's id, NAME-YYYYMMDD-HHMMSS-XXXX with four hexadecimal digits; None for what is no run's id, as
+    "latest" is none. Without re, which takes some time to import."""
+    name, *stamp = run.rsplit("-", 3)
+    shaped = [len(part) for part in stamp] == [8, 6, 4] and frozenset("0123456789").issuperset(stamp[0] + stamp[1])
+    if not shaped or not frozenset("0123456789abcdef").issuperset(stamp[2]):
+        return None
+    fits = 0 < len(name) <= LONGEST_NAME and name[0] not in ".-" and NAME_CHARACTERS.issuperset(name)
+    return name if fits else None
+
+
+def is_run_id(run: str) -> bool:
+    return run_name(run) is not None
 
 
 def meet(mine: "list[int] | tuple[int, ...] | None", theirs: "list[int] | None") -> bool:

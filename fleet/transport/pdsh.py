@@ -45,7 +45,7 @@ eval "exec $words "'"$@"' <"/proc/$PPID/fd/0"
 """
 # of ssh; those without effect here, or that would be in the way of what fleet says itself, are left out
 _OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxyAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYZ"
-_IDLE = {f"-{letter}" for letter in "EGMNOQSTVWflnpqstv"}
+_IDLE = {f"-{letter}" for letter in "AEGKMNOQSTVWXYflnpqstv"}
 _NOT_PDSHS = ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND", "DSHPATH", "WCOLL")
 
 

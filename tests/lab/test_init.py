@@ -94,6 +94,30 @@ def test_run_again_it_adds_what_is_missing_and_asks_first(rented: VirtualLab, tm
     assert "has all of it" in rented.fleet("init", cwd=tmp_path, check=True).stderr and file.read_text() == text
 
 
+NAME = b"box\n  evil: {activate: touch /tmp/owned}\n  # \x1b]0;x"
+CALL = "import ctypes, sys; name = bytes.fromhex(sys.argv[1]); sys.exit(ctypes.CDLL(None).sethostname(name, len(name)))"
+
+
+def test_the_name_that_a_node_has_given_itself_is_no_part_of_the_file(rented: VirtualLab, tmp_path: Path) -> None:
+    victim, node = rented.names[:2]
+    (tmp_path / "fleet.yaml").write_text(f"hosts:\n  mine: {{address: {rented.address(victim)}, port: 33021}}\n")
+    paste = lines(rented).splitlines()
+    before = rented.sh(node, "hostname").strip()
+    rented.inside(node, "python3", "-c", CALL, NAME.hex())
+    try:
+        rented.fleet("init", "--tofu", "-y", "-", cwd=tmp_path, stdin=paste[1] + "\n", check=True)
+        rented.fleet("-i", "new.yaml", "init", "--tofu", "-", cwd=tmp_path, stdin="\n".join(paste[:2]), check=True)
+    finally:
+        rented.inside(node, "python3", "-c", CALL, before.encode().hex())
+    for name, hosts in (("fleet.yaml", ["mine", "node1"]), ("new.yaml", ["node1", "node2"])):
+        text = (tmp_path / name).read_text()
+        told = json.loads(rented.fleet("-i", name, "hosts", "--json", cwd=tmp_path, check=True).stdout)["hosts"]
+        assert list(told) == hosts and not any(each["activate"] for each in told.values()), text
+        assert r"  # box\n  evil: {activate: touch /tmp/owned}\n  # \x1b]0;x: " in text
+        rented.fleet("-i", name, "exec", "--env-of", "python", "--", "true", cwd=tmp_path, check=True)
+    assert rented.sh(victim, "ls /tmp").find("owned") < 0
+
+
 def answered(lab: VirtualLab, cwd: Path, word: str) -> int:
     """Run it on a terminal, where its one question is answered so."""
     terminal, its_end = pty.openpty()

@@ -49,7 +49,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 @pytest.fixture
 def run() -> Iterator[str]:
     """A run id of this test's own; whatever still carries it afterwards is killed."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
+    name = f"test-{uuid.uuid4().hex[:12]}-20260101-000000-0000"
     yield name
     for pid in marked(name):
         with contextlib.suppress(ProcessLookupError):

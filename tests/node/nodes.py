@@ -100,6 +100,11 @@ class Running:
         self.process.stderr.close()
 
 
+def another(run: str, name: object = "b") -> str:
+    """The id of another run of the same test."""
+    return f"{name}-{run}"
+
+
 def answer(name: str, spec: Mapping[str, Any], home: Path, **extra: Any) -> dict[str, Any]:
     """The last J frame of a program that is run to its end."""
     said: dict[str, Any] = {}

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from fleet.node.run import engine, list_runs, run_folder
+from fleet.ops.launch import new_run_id
 from fleet.ops.runs.find import read
-from fleet.protocol.decode import decode
-from fleet.protocol.messages.run import RunsHere
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.run import Neighbours, RunsHere
 from tests.node.nodes import Running, answer, final, folder_of, ranks_argv, supervise_spec, until
 
 ABOUT = {
@@ -195,11 +196,11 @@ def test_what_is_odd_hides_no_other_run(run: str, home: Path) -> None:
     root = home / ".fleet/runs"
     node = os.uname().nodename
     odd: dict[str, tuple[object, object]] = {
-        "a-run": ({"ranks": [0]}, {"state": "exited"}),
-        "no-ranks": ({"ranks": 7}, {"state": "exited"}),
-        "no-state": ({"ranks": [0]}, {"state": {}}),
-        "no-pids": ({"ranks": [0]}, {"state": "exited"}),
-        f"shared@{node}": ({"ranks": [1]}, {"state": "exited"}),
+        an_id("a-run"): ({"ranks": [0]}, {"state": "exited"}),
+        an_id("no-ranks"): ({"ranks": 7}, {"state": "exited"}),
+        an_id("no-state"): ({"ranks": [0]}, {"state": {}}),
+        an_id("no-pids"): ({"ranks": [0]}, {"state": "exited"}),
+        f"{an_id('shared')}@{node}": ({"ranks": [1]}, {"state": "exited"}),
     }
     for name, (spec, status) in odd.items():
         (root / name).mkdir(parents=True)
@@ -207,9 +208,34 @@ def test_what_is_odd_hides_no_other_run(run: str, home: Path) -> None:
         (root / name / "spec.json").write_text(json.dumps(told))
         (root / name / "status.json").write_text(json.dumps(status))
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    (root / "no-pids/pid").write_text(json.dumps({"boot": boot, "pid": "x", "start": 1, "guardian": 5}))
+    (root / an_id("no-pids") / "pid").write_text(json.dumps({"boot": boot, "pid": "x", "start": 1, "guardian": 5}))
     said = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
     known, unread = read(said)
-    assert [each["run"] for each in known] == ["a-run", "shared"]
-    assert sorted(unread) == ["no-pids", "no-ranks", "no-state"]
-    assert read([5, {"run": "\x1b[2J"}, {"run": "x" * 999}]) == ([], ["a run"] * 3)
+    assert [each["run"] for each in known] == [an_id("a-run"), an_id("shared")]
+    assert sorted(unread) == [an_id("no-pids"), an_id("no-ranks"), an_id("no-state")]
+    for name in ("notes", "latest", ".lock", "attempt0"):  # a folder that fleet did not make is no run
+        shutil.copytree(root / an_id("a-run"), root / name)
+        (root / name / "spec.json").write_text(json.dumps({"run": name, "node": node, "ranks": [0]}))
+    assert answer("run.list_runs", {"prefix": "", "live": False}, home)["runs"] == said
+
+
+@pytest.mark.parametrize(
+    "word",
+    [5, "", "x", "latest", "../x", ".lock", "attempt0", "\x1b[2J", "x" * 999, "a\nb-20260101-000000-0000"]
+    + ["../x-20260101-000000-0000", "-x-20260101-000000-0000", "x-20260101-000000-000G", "x-2026010\u0661-000000-0000"]
+    + ["x-20260101-000000-0000\n", ".x-20260101-000000-0000", "-20260101-000000-0000", "x-20260101-000000-0000@n"],
+)
+def test_what_is_no_runs_id_is_no_message(word: object) -> None:
+    """An id is a name of a folder on the head, and what users type means one: "latest" is no id."""
+    with pytest.raises(Misfit):
+        decode(RunsHere, {"event": "runs", "runs": [{"run": an_id("x")}, {"run": word}]})
+    with pytest.raises(Misfit):
+        decode(Neighbours, {"event": "neighbours", "runs": [{"run": word, "about": None, "devices": None}]})
+    with pytest.raises(ValueError, match="not a run id"):
+        run_folder.run_names(str(word))
+    made = new_run_id(str(word), str(word))
+    assert run_folder.run_names(made)[0] == made, "what fleet itself makes of any name is one"
+
+
+def an_id(name: str) -> str:
+    return f"{name}-20260101-000000-0000"

@@ -53,10 +53,10 @@ def swapping(name: Path, victim: Path) -> Iterator[None]:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """A folder of the neighbour's."""
+    """A folder in which the neighbour may do anything, as everybody may."""
     folder = tmp_path / "theirs"
     folder.mkdir()
-    os.chown(folder, NEIGHBOUR, NEIGHBOUR)
+    folder.chmod(0o777)
     return folder
 
 
@@ -145,6 +145,33 @@ def test_folders_that_others_own_or_write_are_refused(source: Path, tmp_path: Pa
     bad.chmod(0o1777)
     ok(source, dest)
     fleet.ok(source, to="work")
+
+
+@pytest.mark.parametrize("dest", ["theirs/work", "theirs/new", "theirs/more/work", "link/work"])
+def test_a_folder_of_another_user_on_the_way_is_refused(source: Path, tmp_path: Path, dest: str) -> None:
+    """Its owner could put another destination in the place of ours, and have a run begin from there."""
+    fleet = Fleet(tmp_path, 1)
+    parent = tmp_path / "n1/theirs"
+    parent.mkdir(parents=True)
+    (tmp_path / "n1/link").symlink_to("theirs")
+    if not dest.endswith("new"):
+        ok(source, parent / "work")
+        ok(source, parent / "more/work")
+    before = snapshot(parent)
+    os.chown(parent, NEIGHBOUR, NEIGHBOUR)
+    (source / "shadow").write_text("changed\n")
+    word = f"{parent}, on the way there, belongs to user id {NEIGHBOUR}"
+    for mode in (0o755, 0o777, 0o1777):
+        parent.chmod(mode)
+        assert word in refused(mirror(source, tmp_path / "n1" / dest))
+        assert word in refused(fleet.send(source, to=dest)) and snapshot(parent) == before
+    os.chown(parent, NEIGHBOUR, os.getegid())
+    parent.chmod(0o2775)  # our group's, too: it is shared with us
+    ok(source, tmp_path / "n1" / dest)
+    nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
+    os.chown(parent, nobody, nobody)
+    parent.chmod(0o777)  # as NFS servers are told to export to everybody
+    ok(source, tmp_path / "n1" / dest)
 
 
 def test_what_is_world_writable_here_is_not_so_there(source: Path, tmp_path: Path) -> None:

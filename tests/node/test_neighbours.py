@@ -10,7 +10,7 @@ import pytest
 
 from fleet.protocol.decode import decode
 from fleet.protocol.messages.run import Neighbours
-from tests.node.nodes import answer, folder_of, ranks_argv, read_json, supervise_spec, until
+from tests.node.nodes import another, answer, folder_of, ranks_argv, read_json, supervise_spec, until
 from tests.node.test_list_runs import ABOUT, runs
 
 
@@ -35,7 +35,7 @@ def stop(run: str, home: Path) -> None:
 def test_who_comes_second_is_refused(
     run: str, home: Path, first: dict[str, Any], second: dict[str, Any], said: str
 ) -> None:
-    other, younger = f"{run}-b", {**ABOUT, "started": 2.0}
+    other, younger = another(run), {**ABOUT, "started": 2.0}
     assert start(run, home, **first)["event"] == "started"
     try:
         told = start(other, home, about=younger, **second)
@@ -52,7 +52,7 @@ def test_who_comes_second_is_refused(
 
 def test_the_older_one_waits_until_a_younger_one_has_gone(run: str, home: Path) -> None:
     """That was turned away on another node, where it came second."""
-    assert start(f"{run}-b", home, "exec sleep 0.5", about={**ABOUT, "started": 2.0})["event"] == "started"
+    assert start(another(run), home, "exec sleep 0.5", about={**ABOUT, "started": 2.0})["event"] == "started"
     told = start(run, home)
     assert told["event"] == "started", told
     until(lambda: runs(home) == [run])
@@ -65,7 +65,7 @@ def test_of_two_at_once_one_starts(run: str, home: Path) -> None:
     def begin(name: str, started: float) -> None:
         said[name] = start(name, home, about={**ABOUT, "started": started})["event"]
 
-    threads = [threading.Thread(target=begin, args=(f"{run}-{n}", float(n + 1))) for n in range(2)]
+    threads = [threading.Thread(target=begin, args=(another(run, n), float(n + 1))) for n in range(2)]
     try:
         for thread in threads:
             thread.start()

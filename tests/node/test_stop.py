@@ -21,6 +21,7 @@ from tests.node.hanging import dead_mount
 from tests.node.nodes import (
     LIMIT,
     alive,
+    another,
     answer,
     final,
     folder_of,
@@ -97,7 +98,7 @@ def test_a_run_that_comes_late_is_refused(home: Path, run: str) -> None:
     said = answer("run.supervise", supervise_spec(run, ["touch", str(home / "ran")]), home)
     assert said["event"] == "failed" and "stopped before it began" in said["message"]
     assert not (home / "ran").exists()
-    assert answer("run.supervise", supervise_spec(run + "b", ["true"]), home)["event"] == "started", "only that run"
+    assert answer("run.supervise", supervise_spec(another(run), ["true"]), home)["event"] == "started", "only that run"
 
 
 def test_what_was_stopped_for_good_stays_forbidden(home: Path, run: str) -> None:
@@ -135,8 +136,8 @@ def test_old_tombstones_are_cleared_away(home: Path, run: str) -> None:
     stop(home, run)
     (tombstone,) = (home / ".fleet/runs").iterdir()
     os.utime(tombstone, (1, 1))
-    stop(home, run + "b")
-    assert [p.name.startswith(run + "b@") for p in (home / ".fleet/runs").iterdir()] == [True]
+    stop(home, another(run))
+    assert [p.name.startswith(another(run) + "@") for p in (home / ".fleet/runs").iterdir()] == [True]
 
 
 def test_with_supervisor_and_guardian_dead(home: Path, run: str) -> None:

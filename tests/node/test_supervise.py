@@ -19,6 +19,7 @@ from fleet.protocol import files
 from tests.node.nodes import (
     Running,
     alive,
+    another,
     answer,
     final,
     folder_of,
@@ -113,7 +114,7 @@ def test_what_cannot_be_started_says_why(home: Path, run: str) -> None:
     said = answer("run.supervise", supervise_spec(run, ["no-such-engine"]), home)
     assert said["event"] == "failed" and "no-such-engine" in said["message"] and said["hint"]
     assert final(home, run)["state"] == "stopped"
-    said = answer("run.supervise", supervise_spec(run + "b", ["true"], cwd="/no/such"), home)
+    said = answer("run.supervise", supervise_spec(another(run), ["true"], cwd="/no/such"), home)
     assert said["event"] == "failed" and "/no/such" in said["message"] and "--sync" in said["hint"]
     said = answer("run.supervise", supervise_spec("../evil", ["true"]), home)
     assert said["event"] == "failed" and "not a run id" in said["message"]
@@ -214,7 +215,7 @@ def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str
 
 
 def test_two_runs_never_touch_each_other(home: Path, run: str) -> None:
-    other = run + "0"
+    other = run[:-1] + "1"
     start(home, run, ["sh", "-c", STUBBORN], env={"PIDS": str(home)}, grace=0.3)
     start(home, other, ["sleep", "1000"])
     try:
@@ -251,9 +252,9 @@ def test_what_started_it_follows_it(home: Path, run: str) -> None:
         said = list(node.frames())
         assert b"hello\n" in [frame.payload for frame in said if frame.kind == b"O"], said
         assert said[-2].json() == {"event": "end", "sizes": {"node.log": 6}}, said
-    with Running(START, supervise_spec(run + "b", ["true"]), home) as node:
+    with Running(START, supervise_spec(another(run), ["true"]), home) as node:
         assert len(list(node.frames())) == 2
-        folder = folder_of(home, run + "b")
+        folder = folder_of(home, another(run))
         until(lambda: read_json(folder / "status.json")["state"] == "exited")
         # its guardian has no parent that waits for it
         until(lambda: subprocess.run(["pgrep", "-P", str(node.process.pid)], capture_output=True).returncode == 1)
@@ -350,16 +351,16 @@ def test_ended_runs_are_kept_up_to_a_number_and_a_size(home: Path, run: str, mon
     large = runs / "old-20/rank0.out"
     with large.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
-    start(home, run + "b", ["true"])
-    final(home, run + "b")
+    start(home, another(run), ["true"])
+    final(home, another(run))
     until(lambda: not (runs / "old-02").exists())
     kept = {path.name for path in runs.iterdir()}
-    assert {run, run + "b", "old-00", "old-01"} <= kept and "old-03" not in kept and "old-04" in kept
+    assert {run, another(run), "old-00", "old-01"} <= kept and "old-03" not in kept and "old-04" in kept
     assert len(kept) == 1 + 2 + 20, "the live one, another node's, one whose end is not known, 20 that ended"
     monkeypatch.setenv("HOME", str(home))
     prune_runs(20, 1 << 20)
     kept = {path.name for path in runs.iterdir()}
-    assert {"old-21", "old-22", run, run + "b", "old-00", "old-01"} == kept
+    assert {"old-21", "old-22", run, another(run), "old-00", "old-01"} == kept
     for folder, days in ((runs / "old-21", 29), (runs / "old-22", 31)):
         os.utime(folder / "status.json", (time.time() - days * 86400,) * 2)
     prune_runs()
@@ -390,7 +391,7 @@ def test_a_full_disk_is_said_and_the_end_is_on_record(tmp_path: Path, run: str) 
         status = final(home, run)
         assert (status["engine_status"], status["disk_full"]) == (7, True)
         assert read_json(folder_of(home, run) / "rank0.json")["status"] == 7
-        said = answer("run.supervise", supervise_spec(run + "b", ["true"]), home)
+        said = answer("run.supervise", supervise_spec(another(run), ["true"]), home)
         assert said["event"] == "failed" and "No space left" in said["message"] and "disk full" in said["hint"]
         assert [p.name for p in (home / ".fleet/runs").iterdir()] == [run]
         with Running("run.follow", {"run": run, "offsets": {"rank0.out": 1}}, home) as follow:

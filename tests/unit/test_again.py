@@ -270,10 +270,16 @@ def test_on_which_hosts(first: dict[str, Any], capfd: pytest.CaptureFixture[str]
         (["--again", "nope"], "runs: no run nope: no run is known"),
         (["--from", "old"], "run.json was written by an older fleet"),
         (["--from", "odd"], "run.json is not there: it was not started from here"),
-        (["--from", "half"], "half/run.json cannot be read: Unterminated string starting at: line 1 column 9"),
-        (["--again", "list"], "list/run.json cannot be read: it holds no JSON object"),
-        (["--again", "bytes"], "bytes/run.json cannot be read: 'utf-8' codec can't decode byte 0xff"),
-        (["--again", "folder"], "folder/run.json cannot be read: Is a directory"),
+        (
+            ["--from", "half"],
+            "half-20260101-000000-0000/run.json cannot be read: Unterminated string starting at: line 1 column 9",
+        ),
+        (["--again", "list"], "list-20260101-000000-0000/run.json cannot be read: it holds no JSON object"),
+        (
+            ["--again", "bytes"],
+            "bytes-20260101-000000-0000/run.json cannot be read: 'utf-8' codec can't decode byte 0xff",
+        ),
+        (["--again", "folder"], "folder-20260101-000000-0000/run.json cannot be read: Is a directory"),
         (["--again", ""], "RUN is empty"),
         (["--from", ""], "RUN is empty"),
         (["--from", "", "--again", "x"], "exclude each other"),
@@ -286,12 +292,13 @@ def test_what_cannot_be_repeated(
     monkeypatch.chdir(tmp_path)
     texts = {"old": b'{"run": "old", "engine": "torchrun"}', "half": b'{"run": "h', "list": b"[]", "bytes": b"\xff"}
     for name in ("odd", "folder", *texts) if "nope" not in words else ():
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "events.jsonl").touch()
+        folder = tmp_path / "runs" / f"{name}-20260101-000000-0000"
+        folder.mkdir(parents=True)
+        (folder / "events.jsonl").touch()
         if name in texts:
-            (tmp_path / "runs" / name / "run.json").write_bytes(texts[name])
-    if "nope" not in words:
-        (tmp_path / "runs/folder/run.json").mkdir()
+            (folder / "run.json").write_bytes(texts[name])
+        elif name == "folder":
+            (folder / "run.json").mkdir()
     code, told = run(["launch", *words]), capfd.readouterr().err
     assert code == 2 and said in told, told
 

@@ -11,12 +11,15 @@ import pytest
 
 from fleet.cli.main import run
 from fleet.errors import InventoryError
+from fleet.inventory import write
 from fleet.inventory.write import Edit, render
 from fleet.inventory.yaml_file import parse_yaml
 from fleet.ops import init
 from fleet.ops.init import ask, choose
 from fleet.ops.init.choose import Address, proposed
 from fleet.ops.init.sources import Given, of_ssh_config, read
+from fleet.protocol.decode import Misfit, decode
+from fleet.protocol.messages.facts import Probed
 
 OLD = """\
 # my hosts
@@ -253,6 +256,84 @@ def test_a_new_file_says_once_what_holds_for_all() -> None:
         inventory.groups,
         inventory.sync,
     )
+
+
+EVIL = [
+    "box\nhosts: {evil: {activate: touch /tmp/owned}}",
+    "box\r  gpu9: {activate: x}",
+    "box\u2028activate: x",
+    "box\x85\x0b\x0c\x1c  a: {}",
+    "\x1b]0;owned\x07\u202e",
+    "box: {} # [&*!|>'\"%@`",
+    "\ud800\udcff",
+    "--- ...",
+    "x" * 4096,
+]
+
+
+@pytest.mark.parametrize("said", EVIL)
+@pytest.mark.parametrize("old", [None, "hosts:\n  a: {user: me}\n", "hosts: {a: {user: me}}"])
+def test_what_a_node_says_of_itself_is_no_part_of_the_file(said: str, old: str | None) -> None:
+    """Its name, its GPUs, its python: a comment of one line, fields that fit, or nothing of it; no host, no key."""
+    given = parse_yaml("hosts: {a: {user: me}, b: {user: me}}", "f")
+    python: Any = {"path": f"/{said}", "version": said, "torch": said, "cuda": said}
+    facts: Any = {"b": {"hostname": said, "gpus": [{"name": said}] * 5000, "interpreters": [python]}}
+    found = choose.found(given, facts, {"b": [address("10.0.0.1", "x")]}, {"b": {"10.0.0.1"}})
+    filled = replace(given, hosts=tuple(replace(host, **found[host.name].fields) for host in given.hosts))
+    remarks = {name: each.remark for name, each in found.items()}
+    text, left = proposed(Path("fleet.yaml"), old, filled, frozenset({"b"} if old else {"a", "b"}), remarks)
+    again = parse_yaml(text, "f")
+    assert again.hosts == filled.hosts and not left and again.sync == {} and again.env == {}
+    unfit = [message for message, _ in found["b"].lacks if "fits no inventory" in message]
+    assert any("slots" in message for message in unfit) and not (again.host("b").slots or again.host("b").activate)
+    assert all(character == "\n" or character.isprintable() for character in text)
+    lines = text.splitlines()
+    assert len(lines) == text.count("\n") + (not text.endswith("\n")) and max(map(len, lines)) < 5000
+
+
+def test_nothing_is_written_that_is_read_as_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever leads to it: a new file and an added-to one are read again first."""
+    given = parse_yaml("hosts: {a: {}, b: {}}", "f")
+    for old, new in ((None, {"a", "b"}), ("hosts:\n  a: {}\n", {"b"})):
+        for remark in ("x\n  c: {activate: y}", "x\nenv: {PATH: /evil}", "x\nsync: {code: /}", "x\n: ["):
+            with monkeypatch.context() as patch:
+                patch.setattr(write, "printable", lambda text, most: text)  # as it once was
+                with pytest.raises(InventoryError):
+                    proposed(Path("fleet.yaml"), old, given, frozenset(new), {"b": remark})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"interfaces": [{"name": "e", "addresses": ["bogus"], "state": None, "speed": None, "mtu": None}]},
+        {"interfaces": [{"name": "e", "addresses": ["10.0.0.1/99"], "state": None, "speed": None, "mtu": None}]},
+        {"interfaces": {}},
+        {"gpus": [{}]},
+        {"interpreters": [{"path": None, "version": "3", "torch": None, "cuda": None}]},
+    ],
+)
+def test_odd_facts_are_that_nodes_error(odd: Any) -> None:
+    with pytest.raises(Misfit):
+        decode(Probed, {"facts": odd})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"python": {}, "torch": {}, "disks": {}},
+        {"python": {"version": "3"}, "torch": {"version": None}},
+        {"python": {"path": "/x", "version": "3"}, "torch": {"cuda": "12"}},
+        {"python": {"path": "", "version": ""}, "torch": None, "gpus": None, "pci_gpus": None},
+        {"disks": {"workdir": {"exists": True, "path": "", "writable": True, "free": -1, "total": 0}}},
+    ],
+)
+def test_facts_that_are_not_there_end_nothing(odd: Any) -> None:
+    facts = {"a": {key: value for key, value in odd.items() if value is not None}, "b": {"hostname": "b"}}
+    inventory = parse_yaml("hosts: [a, b]", "f")
+    candidates = {name: choose.addresses(told, f"{name}.example") for name, told in facts.items()}
+    found = choose.found(inventory, facts, candidates, {})
+    assert set(found) == {"a", "b"} and found["b"].remark.startswith("b: no GPU")
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_the_run_folder_is_made_or_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="File exists"):
         RunFolder.create(tmp_path / "runs", "r")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="log folder"):
+    with pytest.raises(UsageError, match="/file is a file"):
         RunFolder.create(tmp_path / "file", "r")
 
 

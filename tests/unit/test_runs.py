@@ -48,8 +48,12 @@ IDS = [
     "train-20261122-120000-ab12",
     "train-20261121-120000-cd34",
     "train-big-20261120-120000-ef56",
-    "odd",
+    "odd-20261119-120000-0a1b",
 ]
+
+
+def an_id(name: object) -> str:
+    return f"{name}-20260101-000000-0000"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ IDS = [
         ("train-big", IDS[2]),
         ("train-b", IDS[2]),
         ("train-20261121", IDS[1]),
-        ("o", "odd"),
+        ("o", IDS[3]),
         (IDS[1], IDS[1]),
     ],
 )
@@ -198,31 +202,38 @@ def test_a_command_line_that_is_refused_is_the_summary_alone(
 def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
     begun = time.time() - 86400 * 9
     for number, code in enumerate([0, 1, 130, None]):
-        folder = tmp_path / f"r{number}"
+        folder = tmp_path / an_id(f"r{number}")
         folder.mkdir()
         (folder / "events.jsonl").write_text("{}\n")
         (folder / "run.json").write_text(json.dumps({"started": begun + number * 86400, "engine": "torchrun"}))
         if code is not None:
             (folder / "summary.json").write_text(json.dumps({"exit_code": code}))
     found = local_runs(tmp_path)
-    (tmp_path / "r2/summary.json").write_text(json.dumps({"exit_code": 130, "first_failure": {"rank": 0}}))
+    (tmp_path / an_id("r2") / "summary.json").write_text(json.dumps({"exit_code": 130, "first_failure": {"rank": 0}}))
     assert local_runs(tmp_path)[1].state == "failed", "its rank exited so, nobody stopped it"
     assert [(run.run, run.state) for run in found] == [
-        ("r3", "open"),
-        ("r2", "stopped"),
-        ("r1", "failed"),
-        ("r0", "done"),
+        (an_id("r3"), "open"),
+        (an_id("r2"), "stopped"),
+        (an_id("r1"), "failed"),
+        (an_id("r0"), "done"),
     ]
-    assert [run.run for run in prunable(found, 1, 0)] == ["r1", "r0"], "one that is not over is not old"
-    assert [run.run for run in prunable(found, 0, 8.5)] == ["r0"]
+    assert [run.run for run in prunable(found, 1, 0)] == [an_id("r1"), an_id("r0")], "one that is not over is not old"
+    assert [run.run for run in prunable(found, 0, 8.5)] == [an_id("r0")]
     sized = [replace(run, size=10) for run in found]
-    for size, gone in ((40, []), (39, ["r0"]), (20, ["r1", "r0"]), (0, ["r2", "r1", "r0"])):
+    for size, gone in (
+        (40, []),
+        (39, [an_id("r0")]),
+        (20, [an_id("r1"), an_id("r0")]),
+        (0, [an_id("r2"), an_id("r1"), an_id("r0")]),
+    ):
         assert [run.run for run in prunable(sized, 0, 0, size)] == gone
-    assert [run.run for run in prunable(sized, 2, 0, 0)] == ["r0"]
-    (tmp_path / "r0").chmod(0o500)
-    assert local_runs(tmp_path)[-1].state == "done" and not (tmp_path / "r0/.lock").exists(), "who looks writes nothing"
-    (tmp_path / "r0").chmod(0o700)
-    held = RunFolder.open(tmp_path, "r0")
+    assert [run.run for run in prunable(sized, 2, 0, 0)] == [an_id("r0")]
+    (tmp_path / an_id("r0")).chmod(0o500)
+    assert local_runs(tmp_path)[-1].state == "done" and not (tmp_path / an_id("r0") / ".lock").exists(), (
+        "who looks writes nothing"
+    )
+    (tmp_path / an_id("r0")).chmod(0o700)
+    held = RunFolder.open(tmp_path, an_id("r0"))
     assert local_runs(tmp_path)[-1].state == "followed" and len(prunable(local_runs(tmp_path), 0, 0)) == 2
     with pytest.raises(UsageError, match="a process follows it"):
         prune(found[-1])
@@ -233,7 +244,7 @@ def test_old_runs_of_this_machine_go_but_for_the_newest(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_while_it_is_looked_at_is_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who follows it writes its summary and lets go, after the documents were read or before."""
-    folder = RunFolder.create(tmp_path, "r-1")
+    folder = RunFolder.create(tmp_path, an_id("r-1"))
     folder.event("version")
     followed, read = local.followed, local.read_object
 
@@ -250,7 +261,7 @@ def test_a_run_that_ends_while_it_is_looked_at_is_not_open(tmp_path: Path, monke
 
 def test_what_goes_while_runs_are_looked_at_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A document's next version, which gets its name; a whole run, which is pruned."""
-    folder = RunFolder.create(tmp_path, "r-1")
+    folder = RunFolder.create(tmp_path, an_id("r-1"))
     folder.event("version")
     folder.write_json("run.json", {"lease": 36000.0})
     folder.release()
@@ -270,7 +281,7 @@ def test_what_goes_while_runs_are_looked_at_is_no_trouble(tmp_path: Path, monkey
 def test_two_launches_make_the_first_runs_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.setattr(Path, "exists", lambda path: False)  # a moment ago
-    RunFolder.create(tmp_path / "runs", "r").release()
+    RunFolder.create(tmp_path / "runs", an_id("r")).release()
 
 
 def test_a_run_that_silent_hosts_may_know_is_no_typing_error() -> None:
@@ -435,38 +446,45 @@ def test_a_live_run_is_meant_before_a_newer_one_that_has_ended() -> None:
 
 def test_of_the_runs_here_one_that_is_followed_is_meant_first(tmp_path: Path) -> None:
     for number, ended in enumerate([False, True, False]):
-        folder = RunFolder.create(tmp_path, f"r{number}")
+        folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
         folder.event("version")
         folder.write_json("run.json", {"started": float(number)})
         if ended:
             folder.write_json("summary.json", {})
         folder.release()
-    held = RunFolder.open(tmp_path, "r0")
-    assert names(tmp_path) == ["r2", "r1", "r0"]
-    assert names(tmp_path, followed_first=True) == ["r0", "r2", "r1"]
+    held = RunFolder.open(tmp_path, an_id("r0"))
+    assert names(tmp_path) == [an_id("r2"), an_id("r1"), an_id("r0")]
+    assert names(tmp_path, followed_first=True) == [an_id("r0"), an_id("r2"), an_id("r1")]
     held.release()
 
 
 def test_a_run_that_never_began_is_not_the_latest(tmp_path: Path) -> None:
     """As one that was refused in its start: there is nothing to be seen of it."""
     for number, told in enumerate([{}, {}, {"error": {"kind": "preflight"}}]):
-        folder = RunFolder.create(tmp_path, f"r{number}")
+        folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
         folder.event("version")
         folder.write_json("run.json", {"started": float(number)})
         folder.write_json("summary.json", {"exit_code": 123, **told})
         folder.release()
-    assert names(tmp_path) == ["r1", "r0", "r2"] and choose("latest", names(tmp_path)) == "r1"
-    assert [run.run for run in local_runs(tmp_path)] == ["r2", "r1", "r0"], "they are listed by their time"
+    assert names(tmp_path) == [an_id("r1"), an_id("r0"), an_id("r2")] and choose("latest", names(tmp_path)) == an_id(
+        "r1"
+    )
+    assert [run.run for run in local_runs(tmp_path)] == [an_id("r2"), an_id("r1"), an_id("r0")], (
+        "they are listed by their time"
+    )
 
 
 def test_the_engine_of_a_run_that_has_no_document_is_that_of_its_events(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, told in (("another-heads", {"engine": "accelerate"}), ("unknown", {})):
+    for name, told in ((an_id("other"), {"engine": "accelerate"}), (an_id("unknown"), {})):
         folder = RunFolder.create(tmp_path, name)
         folder.event("attached", **told)
         folder.release()
-    assert {each.run: each.engine for each in local_runs(tmp_path)} == {"another-heads": "accelerate", "unknown": None}
+    assert {each.run: each.engine for each in local_runs(tmp_path)} == {
+        an_id("other"): "accelerate",
+        an_id("unknown"): None,
+    }
     assert run(["runs", "--runs-dir", str(tmp_path)]) == 0
     told = capfd.readouterr().out
     assert "accelerate" in told and "?" not in told, told
@@ -533,13 +551,13 @@ def test_logs_go_on_when_another_takes_a_run_over(
 
 def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
-        folder = RunFolder.create(tmp_path, f"r{number}")
+        folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
         folder.event("version")
         folder.write_json("run.json", {"started": float(number)})
         folder.write_json("summary.json", {"exit_code": 0})
         folder.release()
-    assert [run.run for run in fleet.runs(tmp_path)] == ["r2", "r1", "r0"]
-    assert [run.run for run in fleet.runs(tmp_path, prune=True, keep=2)] == ["r0"]
+    assert [run.run for run in fleet.runs(tmp_path)] == [an_id("r2"), an_id("r1"), an_id("r0")]
+    assert [run.run for run in fleet.runs(tmp_path, prune=True, keep=2)] == [an_id("r0")]
     assert run(["runs", "--runs-dir", str(tmp_path), "--prune", "--keep", "0", "--max-size", "1TB", "-y"]) == 0
     assert len(fleet.runs(tmp_path)) == 2 and run(["runs", "--max-size", "big"]) == 2
     chosen = ["--keep", "0", "--days", "0.5", "--max-size", "1", "--runs-dir", str(tmp_path)]
@@ -551,7 +569,7 @@ def test_a_program_prunes_too(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 
 def test_a_run_that_cannot_be_removed_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = RunFolder.create(tmp_path, "r")
+    folder = RunFolder.create(tmp_path, an_id("r"))
     folder.event("version")
     folder.write_json("summary.json", {"exit_code": 0})
     folder.release()

@@ -2,8 +2,9 @@
 another place.
 
 Each name is looked up in the folder that is open, never through a link, and each folder on the way must be ours or
-root's and closed to others (see check_folder). at() gives "/proc/self/fd/N/NAME", which every call takes as a path: N
-stays the folder that was looked at, wherever somebody moves it. No call that follows a last link may be given one.
+root's and closed to others (see check_folder, check_way). at() gives "/proc/self/fd/N/NAME", which every call takes as
+a path: N stays the folder that was looked at, wherever somebody moves it. No call that follows a last link may be given
+one.
 """
 
 import collections
@@ -20,6 +21,7 @@ from fleet.node.base.wire import decode
 OPEN_AT_ONCE = 16  # a thread's
 LINKS = 40  # as the kernel's limit
 HOLD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+WHOLE_MAP = ["0", "0", "4294967295"]  # of user ids, where this is no container with users of its own
 
 
 def inside_of(fd: int, name: bytes) -> bytes:
@@ -35,39 +37,68 @@ def shown(path: bytes) -> str:
     return decode(os.path.join(folder, *words[5:]) if words[5:] not in ([], [b"."]) else folder)
 
 
-def own_uid(folder: bytes) -> int:
-    """Our user as what we make in `folder` shows it: NFS squashes root, mounts map users."""
+def made_in(folder: bytes) -> "os.stat_result":
+    """Our user, and a mode of 0600, as what we make in `folder` shows them: NFS squashes root, mounts map users, and
+    file systems of other machines show the same mode of everything."""
     probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
     fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        return os.fstat(fd).st_uid
+        return os.fstat(fd)
     finally:
         os.close(fd)
         os.unlink(probe)
 
 
-def check_folder(path: bytes, st: "os.stat_result") -> None:
-    """Refuse a folder in which somebody else than us and root can put another thing in the place of ours. A group that
-    may write is one that the folder is shared with."""
-    if st.st_uid not in (0, os.geteuid()):
-        try:
-            mine = own_uid(path) == st.st_uid
-        except OSError:
-            mine = False
-        if not mine:
+def tried(folder: bytes) -> "os.stat_result | None":
+    """As made_in(); None where we cannot make anything there."""
+    try:
+        return made_in(folder)
+    except OSError:
+        return None
+
+
+def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None) -> None:
+    """Refuse a folder in which somebody else than us and root (and the user id `trusted`) can put another thing in the
+    place of ours. A group that may write is one that the folder is shared with."""
+    if st.st_uid not in (0, os.geteuid(), trusted):
+        ours = tried(path)
+        if ours is None or ours.st_uid != st.st_uid:
             raise Refused(
                 "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
                 "log in as that user, choose another folder, or chown this one",
             )
     if st.st_mode & stat.S_IWOTH and not st.st_mode & stat.S_ISVTX:
+        ours = tried(path)
+        if ours is not None and ours.st_mode & stat.S_IWOTH:
+            return  # modes mean nothing there
         raise Refused(
             "%s can be written by every user of the node, who could lead what is written there elsewhere" % shown(path),
             "on the node: chmod o-w %s" % shown(path),
         )
 
 
-def reach(path: bytes, make: bool = False) -> int:
-    """A descriptor of the folder at an absolute path. Links on the way are followed where they are ours or root's."""
+def check_way(path: bytes, st: "os.stat_result") -> None:
+    """Refuse a folder on the way to a destination whose owner can put another destination in the place of ours. One
+    that our group may write to is shared with us; one that is nobody's and open to all, or that of nobody in this
+    container, belongs to no user that there is."""
+    groups = [os.getegid()] + os.getgroups()
+    if st.st_mode & stat.S_IWGRP and st.st_gid in groups or st.st_uid in (0, os.geteuid()):
+        return
+    with open("/proc/sys/kernel/overflowuid") as f, open("/proc/self/uid_map") as maps:
+        if st.st_uid == int(f.read()) and (st.st_mode & stat.S_IWOTH or maps.read().split() != WHOLE_MAP):
+            return
+    ours = tried(path)
+    if ours is None or ours.st_uid != st.st_uid:
+        raise Refused(
+            "%s, on the way there, belongs to user id %d, who could put another folder in its place"
+            % (shown(path), st.st_uid),
+            "log in as that user, or choose a folder that lies in none of theirs",
+        )
+
+
+def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False) -> int:
+    """A descriptor of the folder at an absolute path. Links on the way are followed where they are ours or root's.
+    mode: of folders that are made. way: nobody else can put another one in its place, see check_way()."""
     names, links = path.split(b"/")[::-1], 0
     fd = os.open(b"/", HOLD)
     while names:
@@ -79,7 +110,7 @@ def reach(path: bytes, make: bool = False) -> int:
             if not make:
                 raise
             with suppress(FileExistsError):  # just now, by another
-                os.mkdir(here)
+                os.mkdir(here, mode)
             names.append(name)
             continue
         except NotADirectoryError:
@@ -88,6 +119,8 @@ def reach(path: bytes, make: bool = False) -> int:
             inner = os.open(b"/" if names[-1] == b"" else inside_of(fd, b"."), HOLD)
         os.close(fd)
         fd = inner
+        if way and names:
+            check_way(inside_of(fd, b"."), os.fstat(fd))
     return fd
 
 

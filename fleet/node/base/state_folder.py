@@ -1,11 +1,12 @@
-"""The folder, closed to others, in which a delivery remembers what it has done."""
+"""Folders closed to others: the one in which a delivery remembers what it has done, and ~/.fleet."""
 
 import os
 import stat
 from contextlib import suppress
 
-from fleet.node.base.beneath import HOLD, Beneath, own_uid, shown
+from fleet.node.base.beneath import HOLD, Beneath, made_in, shown, tried
 from fleet.node.base.errors import Refused
+from fleet.protocol.state import HOME
 
 
 def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:
@@ -26,7 +27,7 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     except OSError as error:
         raise Refused("cannot make %s: %s" % (shown(meta), error.strerror), "choose another folder") from None
     found = os.lstat(meta)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() and found.st_uid != own_uid(beside.path):
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() and found.st_uid != made_in(beside.path).st_uid:
         raise Refused(
             "%s was made by somebody else (user id %d)" % (shown(meta), found.st_uid),
             "do this as that user, remove it there, or choose another folder",
@@ -38,3 +39,23 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     if stat.S_IMODE(held.st_mode) & 0o077:
         os.chmod(b"/proc/self/fd/%d" % fd, 0o700)
     return b"/proc/%d/fd/%d" % (os.getpid(), fd)
+
+
+def own_home(*names: str, home: str = "~") -> str:
+    """~/.fleet, or a folder below it, made (0700) where need be, and closed again where it was open: below it nobody
+    else can put anything. Refused where it is another user's; a link of ours leads to another disk."""
+    home = os.path.expanduser(home)
+    path = os.path.join(home, HOME)
+    os.makedirs(path, 0o700, exist_ok=True)
+    me = os.geteuid()
+    for found in (os.lstat(path), os.stat(path)):
+        if found.st_uid != (me or os.stat(home).st_uid) and found.st_uid != me:  # root in a home: sudo
+            ours = tried(os.fsencode(path))
+            if ours is None or found.st_uid != ours.st_uid:
+                raise Refused("%s belongs to user id %d" % (path, found.st_uid), "take it away, or log in as that user")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        with suppress(OSError):  # a file system without modes
+            os.chmod(path, 0o700)
+    below = os.path.join(path, *names)
+    os.makedirs(below, 0o700, exist_ok=True)
+    return below

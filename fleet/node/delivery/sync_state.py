@@ -19,6 +19,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import held_by, try_lock, wait_for
 from fleet.node.base.processes import read_file
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import read_state
@@ -115,8 +116,8 @@ def note_of(target: bytes) -> bytes:
 def note_delivery(target: bytes, meta: bytes) -> None:
     """Note that what is at target is old and new mixed, until forget_delivery; meta: its state folder."""
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta)}
-    with suppress(OSError):  # a home that cannot be written: nobody is warned
-        os.makedirs(below_home(DATA), 0o700, exist_ok=True)
+    with suppress(OSError, Refused):  # a home that cannot be written: nobody is warned
+        own_home(DATA)
         replace_file(note_of(target), json.dumps(record).encode())
 
 

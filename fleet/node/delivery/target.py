@@ -53,7 +53,7 @@ class Target:
         if not os.access(tree.path, os.W_OK | os.X_OK):
             raise Refused("%s is not writable" % decode(tree.name), "%s, or mend its mode" % self.another)
         around, name = os.path.split(self.path)
-        self.meta = state_folder(Beneath(reach(around)), name, self.suffix, None if self.name else tree)
+        self.meta = state_folder(Beneath(reach(around, way=True)), name, self.suffix, None if self.name else tree)
         self.lock, holder = take_lock(self.meta, spec)
         if self.lock is None:
             return holder or "?"
@@ -65,10 +65,10 @@ class Target:
     def hold(self, folder: bytes) -> "Beneath":
         try:
             try:
-                return Beneath(reach(folder)).check()
+                return Beneath(reach(folder, way=True)).check()
             except FileNotFoundError:
                 self.made = True
-                return Beneath(reach(folder, make=True)).check()
+                return Beneath(reach(folder, make=True, way=True)).check()
         except OSError as error:
             raise Refused("cannot make %s: %s" % (decode(folder), error.strerror), self.another) from None
 

@@ -16,19 +16,19 @@ from fleet.node.base.child_processes import begin_marked, finish_marked, heard, 
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import held_by, try_lock
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Any
 from fleet.node.base.types import build as messages
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import training_python
 from fleet.protocol.frames import OUTPUT
-from fleet.protocol.state import BUILDS, CODE_STATE, LOCK, below_home
+from fleet.protocol.state import BUILDS, CODE_STATE, LOCK
 
 
 def room(spec: "messages.BuildSpec") -> str:
     """A folder of this build's own; those of builds whose program is gone are taken away."""
-    base = below_home(BUILDS)
-    os.makedirs(base, 0o700, exist_ok=True)
+    base = own_home(BUILDS)
     for name in os.listdir(base):
         lock = os.path.join(base, name, ".lock")
         try:

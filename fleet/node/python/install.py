@@ -23,6 +23,7 @@ from contextlib import suppress
 from fleet.node.base.child_processes import begin_marked, end_marked, finish_marked, heard, locked, started, stopped
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.types import wheels as messages
 from fleet.node.base.wire import send_json
@@ -30,7 +31,7 @@ from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.tools import Tools
 from fleet.node.python.installed import ask_python, training_python, verified_file, wheel_answer
 from fleet.node.python.leftovers import sweep
-from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
+from fleet.protocol.state import INSTALL_LOCK, WHEELS
 
 PIP = (
     "-m",
@@ -61,8 +62,7 @@ importing = threading.Event()
 def claim(answer: "dict[str, Any]", wait: float) -> None:
     """Held to the end of this process. Beside the interpreter, so that every user and node that shares it sees it."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
-    home = below_home(WHEELS)
-    os.makedirs(home, 0o700, exist_ok=True)
+    home = own_home(WHEELS)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         fd = os.open(os.path.join(answer["target"], INSTALL_LOCK), flags, 0o666)

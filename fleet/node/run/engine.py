@@ -10,6 +10,7 @@ import time
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import run
 from fleet.node.base.wire import encode
 from fleet.node.python.environment import enter
@@ -29,7 +30,7 @@ from fleet.node.run.run_folder import (
     write_json,
 )
 from fleet.protocol.environment import running
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, SPEC, STATUS
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NODE_LOG, RUNS, SPEC, STATUS
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
@@ -53,7 +54,7 @@ def temporary_folder(spec: "run.Starting") -> str:
 def fill_folder(folder: str, spec: "run.Starting") -> None:
     """Make it, with everything in it but the pid file."""
     run_names(spec["run"])
-    os.makedirs(runs_root(), 0o700, exist_ok=True)
+    own_home(RUNS)
     os.mkdir(folder, 0o700)
     kept = {name: value for name, value in spec.items() if name not in ("files", "umask")}
     kept.update(node=NODE, env=sorted(spec.get("env") or {}), env_expand=sorted(spec.get("env_expand") or {}))

@@ -10,7 +10,7 @@ import time
 from fleet.node.base.errors import answer
 from fleet.node.base.types import Any, run
 from fleet.node.run.run_folder import NODE, awaited, lease_of, read_json, runs_root, since_boot, standing
-from fleet.protocol.state import FINAL, SPEC
+from fleet.protocol.state import FINAL, SPEC, is_run_id
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 200
 
@@ -88,14 +88,14 @@ def runs(prefix: str, live: bool) -> "list[Any]":
     """Of a folder that holds something else than it should, {"run": its name}: it hides no other one."""
     found: list[Any] = []
     for name in sorted(os.listdir(runs_root())) if os.path.isdir(runs_root()) else ():
-        if not name.startswith(prefix) or name[0] == ".":
+        if not name.startswith(prefix) or not is_run_id(name.partition("@")[0]):
             continue
         try:
             found.append(one(name, live))
         except OSError:
             pass  # it is being taken away
         except Exception:
-            found.append({"run": name})
+            found.append({"run": name.partition("@")[0]})
     return [run for run in found if run is not None]
 
 

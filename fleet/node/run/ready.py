@@ -10,6 +10,8 @@ it is over when the head goes away, and the pause when the run is stopped for go
 import os
 import time
 
+from fleet.node.base.errors import Refused
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Callable, run
 from fleet.node.base.wire import listen, send_exit, send_json, start
 from fleet.node.run.rendezvous import listen_everywhere
@@ -21,11 +23,10 @@ from fleet.node.run.run_folder import (
     is_forbidden,
     run_folder,
     run_names,
-    runs_root,
     write_json,
 )
 from fleet.node.run.stop import stop
-from fleet.protocol.state import NEXT, RESTARTING, SPEC, STARTING, STATUS
+from fleet.protocol.state import NEXT, RESTARTING, RUNS, SPEC, STARTING, STATUS
 
 say: "Callable[[run.Ready], None]" = send_json
 POLL_SECONDS = 0.1
@@ -42,12 +43,12 @@ def is_free(port: int) -> bool:
 
 def stand_by(run: str, part: "run.Part") -> "str | None":
     """A folder for a run that has not been here: by it the run is found, and stopped, before it begins."""
-    folder = os.path.join(runs_root(), run_names(run)[1])
     try:
-        os.makedirs(folder, 0o700)
+        folder = os.path.join(own_home(RUNS), run_names(run)[1])
+        os.mkdir(folder, 0o700)
         write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE))
         write_json(os.path.join(folder, STATUS), final_status("stopped", "it stood by for another attempt", []))
-    except OSError:
+    except (OSError, Refused):
         return None
     return folder
 

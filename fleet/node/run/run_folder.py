@@ -12,7 +12,7 @@ from fleet.node.base import json
 from fleet.node.base.processes import read_file, start_time
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
-from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home
+from fleet.protocol.state import ATTEMPT, FINAL, LEASE, NEXT, PID, RUNS, SPEC, STATUS, STOP, below_home, is_run_id
 
 RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (nothing heard of the
@@ -20,7 +20,6 @@ RANK_WRAPPER = b"fleet-rank\n"  # rank.py calls itself so
 # "removed" (this folder)
 TOLD = 20  # of the processes that would not die
 NODE = os.uname()[1].replace("/", "_")
-NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def runs_root() -> str:
@@ -29,7 +28,7 @@ def runs_root() -> str:
 
 def run_names(run: str) -> "list[str]":
     """The folder names a run may have on this node. ValueError for what cannot be a run's id."""
-    if not run or run[0] in ".-" or not NAME_CHARACTERS.issuperset(run):
+    if not is_run_id(run):
         raise ValueError("not a run id: %r" % run)
     return [run, run + "@" + NODE]
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from fleet.node.base.errors import answer
 from fleet.node.base.processes import send_signal
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import run
 from fleet.node.run.ending import Ending, bury, descendants
 from fleet.node.run.run_folder import (
@@ -26,13 +27,12 @@ from fleet.node.run.run_folder import (
     read_status,
     request_stop,
     run_folder,
-    runs_root,
     standing,
     stuck,
     tombstone,
     write_final,
 )
-from fleet.protocol.state import FINAL, SPEC
+from fleet.protocol.state import FINAL, RUNS, SPEC
 
 MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: for a supervisor to hear of it, and for one that ends the run
 OLD_SECONDS = 86400
@@ -40,8 +40,7 @@ OLD_SECONDS = 86400
 
 def forbid(run: str, attempt: "int | None") -> None:
     """Leave the tombstone, whole from the first, where none forbids as much; clear away those of yesterday."""
-    root = runs_root()
-    os.makedirs(root, 0o700, exist_ok=True)
+    root = own_home(RUNS)
     if attempt is None or not is_forbidden(run, attempt):
         new = os.path.join(root, ".%s.%d" % (os.path.basename(tombstone(run)), os.getpid()))
         with open(new, "w") as f:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.errors import FleetError, HostFailed, PreflightError, UsageError
 from fleet.events import Notice
 from fleet.inventory.select import host_named
@@ -21,7 +22,6 @@ from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
 from fleet.ops.build.source import DEEPSPEED, check_tree, fetch_deepspeed
 from fleet.ops.plans import Line, OnHosts
-from fleet.protocol.state import OF_THE_HEAD
 from fleet.runtime import Runtime
 
 OP = re.compile(r"[a-z][a-z0-9_]*")
@@ -193,9 +193,7 @@ def _failed(plan: BuildPlan, error: FleetError, said: Mapping[str, Any]) -> Repo
 def _own_folder(builds: Path) -> Path:
     """builds/ on the head; it keeps itself out of git and of code syncs."""
     try:
-        builds.mkdir(0o700, parents=True, exist_ok=True)
-        if not (builds / ".gitignore").exists():
-            (builds / ".gitignore").write_text(OF_THE_HEAD)
+        own.own_folder(builds, "--builds-dir", make=True)
     except OSError as error:
         raise UsageError(
             f"cannot write to {builds}: {error.strerror}", hint="choose a folder with --builds-dir"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.errors import HostFailed, Interrupted, InventoryError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -175,13 +176,15 @@ def diff(plan: InitPlan, text: str) -> list[str]:
 
 
 def try_to_write(plan: InitPlan) -> None:
-    """HostFailed where a new file cannot be written: nobody is asked in vain."""
+    """HostFailed, UsageError where it cannot be written: nobody is asked in vain."""
+    own.own_file(plan.path, "name another inventory: fleet -i FILE init")
     if plan.old is None:
         files.try_to_write(plan.path)
 
 
 def write(plan: InitPlan, text: str) -> None:
     """Put it in place, all of it or nothing. HostFailed: the file is another one by now."""
+    own.own_file(plan.path, "name another inventory: fleet -i FILE init")
     now = files.read(plan.path)
     bom = BOM_UTF8 if now and now.startswith(BOM_UTF8) else b""  # which reading it leaves out
     if now != (None if plan.old is None else bom + plan.old.encode()):

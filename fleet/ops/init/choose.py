@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fleet.errors import InventoryError
+from fleet.inventory.fields import FieldError, parse_field
 from fleet.inventory.write import Edit, fields_of, render
 from fleet.inventory.yaml_file import parse_yaml, read_defaults
 from fleet.model import Host, Inventory
@@ -85,9 +88,10 @@ def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
 def _asked(facts: Facts) -> Interpreter | None:
     """The one that was asked for: the inventory's, or one like the head's."""
     python, torch = facts.get("python"), facts.get("torch")
-    if not python or not torch or not python["path"] or not python["version"]:
+    path, version = (python or {}).get("path"), (python or {}).get("version")
+    if not torch or not path or not version:
         return None
-    return {"path": python["path"], "version": python["version"], "torch": torch["version"], "cuda": torch.get("cuda")}
+    return {"path": path, "version": version, "torch": torch.get("version"), "cuda": torch.get("cuda")}
 
 
 class Found(NamedTuple):
@@ -109,7 +113,8 @@ def found(
 ) -> dict[str, Found]:
     """Host -> what was found; of one that could not be asked that is where code is to lie."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
-    everywhere = all(told["disks"]["workdir"]["exists"] for told in facts.values() if "workdir" in told["disks"])
+    places = [told.get("disks", {}).get("workdir") for told in facts.values()]
+    everywhere = all(place["exists"] for place in places if place)
     workdir = None if everywhere else HOME_WORKDIR
     result = dict[str, Found]()
     for host in inventory.hosts:
@@ -137,9 +142,16 @@ def _found(
         "python": python["path"] if python else None,
     }
     training = [f"Python {python['version']}", torch(python)] if python else []
+    fields, unfit = dict[str, Any](), list[tuple[str, str]]()
+    for key, value in wanted.items():
+        try:
+            if value and getattr(host, key) is None:
+                fields[key] = parse_field(key, str(value))
+        except FieldError as error:
+            unfit.append((f"what it says fits no inventory: {error.message}", f"write it there by hand: {key}"))
     return Found(
-        {**{key: value for key, value in wanted.items() if value and getattr(host, key) is None}, **more},
-        lacks(host, facts, python, address, alone),
+        {**fields, **more},
+        [*unfit, *lacks(host, facts, python, address, alone)],
         f"{facts.get('hostname')}: {', '.join([said or 'no GPU', *training])}",
         said,
         python,
@@ -195,7 +207,9 @@ def proposed(
 ) -> tuple[str, dict[str, dict[str, Any]]]:
     """(the text, host -> fields that it has no place for)."""
     if old is None:
-        return render(inventory, ABOUT, remarks), {}
+        text = render(inventory, ABOUT, remarks)
+        _check(text, inventory, path)
+        return text, {}
     there, defaults = parse_yaml(old, str(path)), read_defaults(old, str(path))
     edit, left = Edit(old), dict[str, dict[str, Any]]()
     for host in inventory.hosts:
@@ -207,8 +221,16 @@ def proposed(
             placed = not missing or edit.add_fields(host.name, missing)
         if not placed:
             left[host.name] = missing
-    found = {host.name: host for host in parse_yaml(edit.text, str(path)).hosts}
-    wrong = [host.name for host in inventory.hosts if host.name not in left and found.get(host.name) != host]
-    if wrong:
-        raise InventoryError(f"cannot be added to: host {wrong[0]} would be another one", where=str(path))
+    meant = {host.name: host for host in there.hosts}
+    meant |= {host.name: host for host in inventory.hosts if host.name not in left}
+    _check(edit.text, replace(there, hosts=tuple(meant.values())), path)
     return edit.text, left
+
+
+def _check(text: str, meant: Inventory, path: Path) -> None:
+    """What is to be written says just what is meant: it is read as any inventory is. InventoryError."""
+    found = parse_yaml(text, str(path))
+    wrong = [host for host, other in zip_longest(meant.hosts, found.hosts) if host != other]
+    if wrong or (found.env, found.groups, found.sync) != (meant.env, meant.groups, meant.sync):
+        what = f"host {wrong[0].name} would be another one" if wrong and wrong[0] else "it would say more than is meant"
+        raise InventoryError(f"is not written to: {what}", where=str(path), hint="add to it by hand")

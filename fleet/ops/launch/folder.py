@@ -14,13 +14,15 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from fleet import own
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.files import replace_file
 from fleet.ops.launch.logs import LOG, NodeLogs
-from fleet.protocol.state import ATTEMPT, OF_THE_HEAD
+from fleet.protocol.state import ATTEMPT
 
 SIGN_SECONDS = 2.0
+OPTION = "--runs-dir"
 LATEST = "latest"  # the newest run that has begun, as a word and as a link
 HANDOVER_SECONDS = 20.0  # in which who followed a run lets the next one do it
 MISSING = "is not there"
@@ -33,10 +35,18 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def looking(path: str, flags: int) -> int:
+    """An opener: of a file, not of what a link leads to, and no wait for what a pipe may bring."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
     """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
     try:
-        found = json.loads(path.read_text())
+        with open(path, opener=looking) as file:
+            if (why := own.foreign(path, os.fstat(file.fileno()))) is not None:
+                return {}, f"is not read: it {why}"
+            found = json.loads(file.read())
     except FileNotFoundError:
         return {}, MISSING
     except (OSError, ValueError, RecursionError) as error:
@@ -68,9 +78,7 @@ class RunFolder:
         """
         path = runs_dir / run_id
         try:
-            if not runs_dir.exists():
-                runs_dir.mkdir(0o700, parents=True, exist_ok=True)  # another launch may be as quick
-                (runs_dir / ".gitignore").write_text(OF_THE_HEAD)
+            own.own_folder(runs_dir, OPTION, make=True)
             path.mkdir(0o700)
             folder = cls(path)
             folder.hold()
@@ -85,14 +93,17 @@ class RunFolder:
     def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
         """That of a run which was started before, wherever; made if need be, and held if nobody else does. UsageError
         as create()."""
-        if not (runs_dir / run_id).is_dir():
-            return cls.create(runs_dir, run_id)
-        folder = cls(runs_dir / run_id)
+        path = runs_dir / run_id
         try:
+            if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
+                return cls.create(runs_dir, run_id)
+            if (why := own.foreign(path)) is not None:
+                raise UsageError(f"{path} {why}", hint="take it away, or give another --runs-dir")
+            folder = cls(path)
             folder.hold()
         except OSError as error:
             raise UsageError(
-                f"cannot write to the log folder {folder.path}: {error.strerror}",
+                f"cannot write to the log folder {path}: {error.strerror}",
                 hint="who may not write there can look on from another folder",
             ) from None
         return folder

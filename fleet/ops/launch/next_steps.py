@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fleet.ops.launch.folder import OPTION
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stalls import STACKS_FILE
 
 TAIL = 100
 NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed")  # what ended it
 RUNS_DIR = Path("runs")  # where logs are unless --runs-dir says otherwise
-OPTION = "--runs-dir"
 READERS = ("attach", "launch", "logs")  # verbs of next steps that have that option
 # a script that tells of its checkpoint
 _SAVED = re.compile(

@@ -13,6 +13,7 @@ from typing import Any
 from fleet.engines.env_file import check_name, read_env_file
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS
+from fleet.protocol.state import LONGEST_NAME
 
 MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
 
@@ -55,7 +56,7 @@ class LaunchOptions:
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:
     """`<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, only characters that are safe in any file name."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name or PurePosixPath(script).stem).strip("-.")[:48] or "run"
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name or PurePosixPath(script).stem).strip("-.")[:LONGEST_NAME] or "run"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stem}-{stamp}-{token or secrets.token_hex(2)}"
 

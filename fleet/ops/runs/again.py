@@ -4,11 +4,13 @@ believed: it may be anybody's, and have been changed by hand."""
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from fleet import own
 from fleet.errors import UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
 from fleet.model import Host, Inventory
@@ -18,6 +20,7 @@ from fleet.ops.runs.local import names
 from fleet.ops.runs.word import choose
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.values import Matching
+from fleet.protocol.state import is_run_id
 
 AGAIN = "give the script and its options once more"
 Text = Annotated[Any, lambda value: type(value) is str]  # of any length
@@ -216,8 +219,11 @@ class Recorded:
 
 def recorded(word: str, runs_dir: Path) -> Recorded:
     """Of a run that has a folder here; UsageError where nothing tells how it was started."""
+    if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
+        raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)
+    here = names(runs_dir)
     try:
-        run = choose(word, names(runs_dir))
+        run = choose(word, here)
     except UsageError as error:
         hint = (
             error.hint

@@ -101,7 +101,7 @@ def _known(plan: AttachPlan, runtime: Runtime, sessions: Sessions) -> tuple[Foun
     until = time.monotonic() + START_SECONDS
     while True:
         runs, asked = find(plan.inventory, runtime, live=False, sessions=sessions)
-        found = chosen(plan.word, runs, asked)
+        found = chosen(plan.word, runs, asked, plan.runs_dir)
         begins = found.live and time.time() - found.started < START_SECONDS and time.monotonic() < until
         elastic = found.about is not None and found.about.get("least", 0) > 0  # its nodes may come much later
         if len(found.parts) >= found.nnodes or not begins or elastic or not all(result.ok for result in asked):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,16 @@ from fleet.model import Host, Inventory, Node, Result
 from fleet.ops.launch.gang import INTERRUPTED, STOPPED_BY
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import ASK, Sessions
+from fleet.ops.runs.local import last_begun
 from fleet.ops.runs.word import choose
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.run import About, RunHere, RunsHere
+from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun
 from fleet.protocol.state import FINAL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import Program, last_word
 
 ASK_SECONDS = 30.0
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,200}")
 
 
 @dataclass(frozen=True)
@@ -202,28 +201,34 @@ def find(
     return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True), results
 
 
-def read(told: Iterable[Any]) -> tuple[list[RunHere], list[str]]:
-    """(what a node tells of its runs, the names of those that it tells nonsense of)."""
+def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
+    """(what a node tells of its runs, the ids of those that it tells nonsense of)."""
     known: list[RunHere] = []
     odd: list[str] = []
     for run in told:
         try:
             known.append(decode(RunHere, run))
         except Misfit:
-            name = run.get("run") if isinstance(run, dict) else None
-            odd.append(name if isinstance(name, str) and _PLAIN.fullmatch(name) else "a run")
+            odd.append(run["run"])
     return known, odd
 
 
-def meant_first(runs: Iterable[FoundRun]) -> list[FoundRun]:
-    """In the order in which "latest" and a name choose: live ones before those that have ended, newest first."""
-    return sorted(runs, key=lambda run: (not run.live, -run.started))
+def meant_first(runs: Iterable[FoundRun], runs_dir: Path | None = None) -> list[FoundRun]:
+    """In the order in which "latest" and a name choose: live ones before those that have ended, those that were
+    launched here (and have their logs in runs_dir) before what nodes tell of others, newest first."""
+    last = last_begun(runs_dir) if runs_dir else None
+
+    def order(run: FoundRun) -> tuple[bool, bool, bool, float]:
+        here = runs_dir is not None and (runs_dir / run.run_id / "run.json").exists()
+        return not run.live, not here, run.run_id != last, -run.started
+
+    return sorted(runs, key=order)
 
 
-def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result]) -> FoundRun:
+def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path | None = None) -> FoundRun:
     """The run that a word means, of what find() told; UsageError, or ConnectError where hosts that may know it did not
     answer."""
-    known = {each.run_id: each for each in meant_first(runs)}
+    known = {each.run_id: each for each in meant_first(runs, runs_dir)}
     try:
         return known[choose(word, list(known))]
     except UsageError as error:

@@ -5,22 +5,30 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
+import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.errors import EXIT_INTERRUPTED, Reason, UsageError
 from fleet.events import Notice
-from fleet.ops.launch.folder import LATEST, LOCK, MISSING, SIGN_SECONDS, RunFolder, read_object, read_told
+from fleet.ops.launch.folder import LATEST, LOCK, MISSING, OPTION, SIGN_SECONDS, RunFolder, read_object, read_told
+from fleet.ops.launch.logs import LOG
 from fleet.ops.runs.reader import NewEvents
+from fleet.protocol.state import ATTEMPT, is_run_id
 from fleet.rules.units import seconds
 
 DAY = 86400.0
 DOCUMENTS = ("run.json", "summary.json")
+OF_A_RUN = re.compile(
+    r"(?:run|summary)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|(?:keeper|janitor)\.log|\.lock|\.attempt"
+)
+ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -51,15 +59,40 @@ def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
     """Newest first, behind all others those that never began. followed_first: before all others those that a process
     of this machine follows now."""
 
-    def order(folder: Path) -> tuple[bool, bool, float]:
+    last = last_begun(runs_dir)
+
+    def order(folder: Path) -> tuple[bool, bool, bool, float]:
         others = followed_first and ((folder / "summary.json").exists() or not followed(folder))
-        return others, _never_began(folder), -_started(folder, read_object(folder / "run.json"))
+        started = _started(folder, read_object(folder / "run.json"))
+        return others, _never_began(folder), folder.name != last, -started
 
     return [folder.name for folder in sorted(_folders(runs_dir), key=order)]
 
 
+def last_begun(runs_dir: Path) -> str | None:
+    """The run that was the last to begin here, whatever the clock said then: `latest` leads to it."""
+    with suppress(OSError):
+        name = os.readlink(runs_dir / LATEST)
+        return name if is_run_id(name) else None
+    return None
+
+
 def _folders(runs_dir: Path) -> list[Path]:
-    return [path.parent for path in runs_dir.glob("*/events.jsonl") if not path.parent.is_symlink()]
+    """Of runs. UsageError where runs_dir may be anybody's."""
+    return [path for path, why in _looked_at(runs_dir) if why is None]
+
+
+def passed_over(runs_dir: Path) -> list[str]:
+    """The folders that look like runs' and are not read, and why, in words."""
+    return [f"{path} {why}, and is passed over" for path, why in _looked_at(runs_dir) if why is not None]
+
+
+def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
+    if own.own_folder(runs_dir, OPTION):
+        for path in runs_dir.iterdir():
+            with suppress(FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
+                if is_run_id(path.name) and (path / "events.jsonl").lstat():
+                    yield path, own.foreign(path)
 
 
 def _started(folder: Path, plan: Mapping[str, Any]) -> float:
@@ -88,20 +121,41 @@ def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | Non
     return chosen
 
 
-def prune(run: LocalRun) -> None:
-    """Take its folder away; UsageError where somebody writes to it, or it cannot be removed."""
+def prune(run: LocalRun) -> list[str]:
+    """Take away what fleet wrote to its folder, and the folder, where nothing else is in it: what is. UsageError where
+    somebody writes to it, or it cannot be removed."""
     folder = RunFolder(Path(run.logs))
     link = folder.path.with_name(LATEST)
     try:
         if not folder.hold():
             raise UsageError(f"{run.run}: a process follows it just now")
-        shutil.rmtree(run.logs)
+        told = [{"host": name} for name in read_object(folder.path / "summary.json").get("hosts", {})]
+        events = NewEvents(folder.path / "events.jsonl").read()
+        left = _clear(folder.path, {str(record.get("host")) for record in (*told, *events)})
         if link.is_symlink() and not link.exists():
             link.unlink()
     except OSError as error:
         raise UsageError(f"{error.filename or run.logs}: {error.strerror}") from None
     finally:
         folder.release()
+    return [str(path.relative_to(folder.path)) for path in left]
+
+
+def _clear(path: Path, hosts: Collection[str], names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
+    """Remove the files of these names and the hosts' folders, then the folder; what is in it besides. No link is
+    followed. names: of fleet's own files in it."""
+    left = list[Path]()
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        folder = entry.is_dir(follow_symlinks=False)
+        if folder and names is OF_A_RUN and (entry.name in hosts or ASIDE.fullmatch(entry.name)):
+            left += _clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
+        elif not folder and not entry.is_symlink() and names.fullmatch(entry.name):
+            os.unlink(entry.path)
+        else:
+            left.append(Path(entry.path))
+    if not left:
+        path.rmdir()
+    return left
 
 
 def followed(path: Path) -> bool:
@@ -174,9 +228,12 @@ def _faults(path: Path, told: Mapping[str, tuple[dict[str, Any], str | None]]) -
 
 def left_alone(runs_dir: Path) -> Iterator[Notice]:
     """What to say of each, and what to do."""
-    for events in runs_dir.glob("*-*/events.jsonl"):
-        folder = events.parent
-        if folder.is_symlink() or (folder / "summary.json").exists():
+    folders = list[Path]()
+    with suppress(UsageError):  # said where its runs are asked for
+        folders = _folders(runs_dir)
+    for folder in folders:
+        events = folder / "events.jsonl"
+        if (folder / "summary.json").exists():
             continue
         lease = read_object(folder / "run.json").get("lease")
         try:

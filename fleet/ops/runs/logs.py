@@ -115,7 +115,7 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     if plan.follow:
         with suppress(FleetError):
             run_id = choose(plan.word, [each.run_id for each in runs if each.live])
-    run_id = run_id or chosen(plan.word, runs, asked).run_id
+    run_id = run_id or chosen(plan.word, runs, asked, plan.runs_dir).run_id
     found = known.get(run_id)
     silent = [result.host for result in asked if not result.ok]
     if found is None and plan.since is not None:
@@ -135,8 +135,9 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
 def local(word: str, runs_dir: Path, *, follow: bool, since: float | None) -> tuple[str, bool]:
     """(the run of this machine that the word means, or ""; whether no node need be asked for what is to be shown of it:
     all is here, or another process of this machine brings it)."""
+    here = names(runs_dir, followed_first=True)
     try:
-        run_id = choose(word, names(runs_dir, followed_first=True))
+        run_id = choose(word, here)
     except FleetError:
         return "", False
     named = run_id == word or not follow  # what is to be followed may be live elsewhere, as for attach and stop

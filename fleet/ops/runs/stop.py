@@ -59,7 +59,7 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
 def run(plan: StopPlan, runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves behind; they are errors here."""
     runs, asked = find(plan.inventory, runtime, live=False)
-    found = chosen(plan.word, runs, asked)
+    found = chosen(plan.word, runs, asked, plan.runs_dir)
     silent = [result for result in asked if result.error is not None]
     if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
         raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from fleet.errors import UsageError
 from fleet.ops.launch.folder import LATEST
+from fleet.protocol.state import run_name
 from fleet.rules.stacks import ranks_text
-
-_NAME = re.compile(r"(.*)-\d{8}-\d{6}-[0-9a-f]{4}")  # see new_run_id()
 
 
 def choose(word: str, run_ids: Sequence[str]) -> str:
@@ -21,7 +19,7 @@ def choose(word: str, run_ids: Sequence[str]) -> str:
         return word
     if word == LATEST and run_ids:
         return run_ids[0]
-    named = [run_id for run_id in run_ids if (found := _NAME.fullmatch(run_id)) and found[1] == word]
+    named = [run_id for run_id in run_ids if run_name(run_id) == word]
     if named:
         return named[0]
     begun = [run_id for run_id in run_ids if run_id.startswith(word)]
@@ -41,14 +39,12 @@ def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> Usa
 
 def is_a_matter_of_time(word: str, run_id: str) -> bool:
     """Whether it means that run only until there is a newer one: "latest", or a name."""
-    found = _NAME.fullmatch(run_id)
-    return not run_id.startswith(word) or (found is not None and found[1] == word)
+    return not run_id.startswith(word) or run_name(run_id) == word
 
 
 def is_part_of_name(word: str, run_id: str) -> bool:
     """Whether it is but the first letters of the run's name, which something else may be called, too."""
-    found = _NAME.fullmatch(run_id)
-    name = found[1] if found else run_id
+    name = run_name(run_id) or run_id
     return name.startswith(word) and word != name
 
 

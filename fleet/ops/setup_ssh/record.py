@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.errors import HostFailed
 from fleet.ops.cache import turn
 from fleet.ops.setup_ssh import files
@@ -114,6 +115,7 @@ class Record:
                 "hosts": {name: dump(trace) for name, trace in sorted(self.hosts.copy().items())},
                 "text": [*text],
             }
+            own.home(self.path.parents[2])
             return files.write(self.path, (json.dumps(document, indent=0) + "\n").encode())
 
     def delete(self) -> None:

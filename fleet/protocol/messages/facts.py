@@ -1,8 +1,18 @@
 """The facts of a node, for check and for launch's preflight. What could not be found out is missing, or null."""
 
-from typing import TypedDict
+import ipaddress
+from typing import Annotated, TypedDict
 
-from fleet.protocol.messages.run import LiveRun
+from fleet.protocol.messages.run import LiveRun, RunId
+
+
+def _of_an_interface(text: str) -> bool:
+    try:
+        ipaddress.ip_interface(text)
+    except ValueError:
+        return False
+    return True
+
 
 Text = str | None
 Number = int | None
@@ -29,7 +39,11 @@ Python = TypedDict(
 # torch: its version. cuda: what torch is built for
 Interpreter = TypedDict("Interpreter", {"path": str, "version": str, "torch": Text, "cuda": Text})
 DeepSpeed = TypedDict("DeepSpeed", {"version": Text, "ops": list[str]}, total=False)
-Interface = TypedDict("Interface", {"name": str, "addresses": list[str], "state": Text, "speed": Number, "mtu": Number})
+# "10.0.0.5/24"
+OwnAddress = Annotated[str, _of_an_interface]
+Interface = TypedDict(
+    "Interface", {"name": str, "addresses": list[OwnAddress], "state": Text, "speed": Number, "mtu": Number}
+)
 Port = TypedDict("Port", {"state": str})
 Gpu = TypedDict(
     "Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
@@ -45,7 +59,7 @@ Data = TypedDict("Data", {"folder": str, "busy": Text})
 # the lock of an extension that torch builds
 Build = TypedDict("Build", {"path": str, "sure": bool})
 # of a run that nobody keeps any more. ended: just now. left: the processes that would not die, in words
-Remains = TypedDict("Remains", {"run": str, "ended": bool, "left": list[str]})
+Remains = TypedDict("Remains", {"run": RunId, "ended": bool, "left": list[str]})
 # of RunHere
 Facts = TypedDict(
     "Facts",

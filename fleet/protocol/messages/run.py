@@ -3,11 +3,10 @@
 from typing import Annotated, Any, Literal, TypedDict
 
 from fleet.protocol.messages.values import Count, Failed, Matching
-from fleet.protocol.state import LOG_NAME
+from fleet.protocol.state import LOG_NAME, is_run_id
 
 Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
-# as new_run_id() makes them: a name of a folder, and nothing else
-RunId = Annotated[str, Matching(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")]
+RunId = Annotated[str, is_run_id]
 Time = Annotated[float, lambda seconds: abs(seconds) < 1e12]  # since the epoch, on the node's clock
 
 # dir: of the run, on the node
@@ -143,8 +142,10 @@ RunHere = TypedDict(
         "last": str,
     },
 )
+# a run that may be described by what else there is, or by nothing
+SomeRun = TypedDict("SomeRun", {"run": RunId})
 # runs: each is read as a RunHere on its own, so that none hides the others
-RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[Any]})
+RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[SomeRun]})
 
 # what is told of a run to one that is to start beside it
 LiveRun = TypedDict("LiveRun", {"run": RunId, "about": About | None, "devices": list[Whole] | None})

@@ -34,9 +34,18 @@ _ALWAYS = (
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
 )
-# The same, of keywords that OpenSSH older than 8.7 does not know: for a config that has them. With LogVerbose, a
+# What the user's config may have ssh give to a host that it logs in to, and no connection of fleet's own does: whoever
+# is root there could use it. `fleet ssh` is the user's own, and leaves it to the config.
+_GIVES_NOTHING = ("ForwardAgent=no", "ForwardX11=no", "Tunnel=no")
+# The same, of keywords that some OpenSSH do not know: for a config that has them. With LogVerbose, a
 # channel's `ssh` would talk amid what the command says.
-_IF_NAMED = ("ForkAfterAuthentication=no", "SessionType=default", "StdinNull=no", "LogVerbose=none")
+_IF_NAMED = (
+    "GSSAPIDelegateCredentials=no",
+    "ForkAfterAuthentication=no",
+    "SessionType=default",
+    "StdinNull=no",
+    "LogVerbose=none",
+)
 
 
 class OpensshChannel(ProcessChannel):
@@ -108,9 +117,16 @@ class OpensshTransport(Routed):
     name = "openssh"
 
     def __init__(
-        self, options: ConnectOptions | None = None, *, home: Path | None = None, hosts: Iterable[Host] = ()
+        self,
+        options: ConnectOptions | None = None,
+        *,
+        home: Path | None = None,
+        hosts: Iterable[Host] = (),
+        users: bool = False,
     ) -> None:
+        """users: for the user's own terminal, where what the ssh config forwards is forwarded."""
         super().__init__(options, home, hosts)
+        self._own = () if users else _GIVES_NOTHING
         self._known_hosts = KnownHosts()
         self._lock = threading.Lock()
         self._made: Folder | None = None
@@ -196,7 +212,7 @@ class OpensshTransport(Routed):
     def _words(self, host: Host, endpoint: Endpoint, without: list[str]) -> list[str]:
         """What leads to this host: the inventory's word, over the user's config, which ssh reads itself. Nothing of
         it passes a shell."""
-        options = [*_ALWAYS, f"ConnectTimeout={int(self.options.connect_timeout) + 2}"]
+        options = [*_ALWAYS, *self._own, f"ConnectTimeout={int(self.options.connect_timeout) + 2}"]
         options += (option for option in _IF_NAMED if self.config.names(option.partition("=")[0]))
         if without:
             options.append(f"HostKeyAlgorithms=-{','.join(without)}")

@@ -18,7 +18,8 @@ from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.transport.base import Cancel
 from fleet.transport.openssh.master import Master
-from fleet.transport.openssh.transport import OpensshChannel
+from fleet.transport.openssh.transport import OpensshChannel, OpensshTransport
+from fleet.transport.pdsh import PdshTransport
 from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd, listener, make_key
 from tests.lab.transport_tools import TIMEOUT, failure, transport, wait_until
@@ -93,6 +94,33 @@ def test_what_a_config_says_for_other_uses_of_ssh(head: Head, sshd: Sshd, word: 
         channel.send(b"in\n")
         channel.send_eof()
         assert channel.recv(TIMEOUT) == b"in\n"
+
+
+AGENT = "echo ${SSH_AUTH_SOCK:+agent}${DISPLAY:+display}"
+
+
+def test_no_agent_goes_along_but_to_the_users_own_terminal(
+    head: Head, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever is root on the node could log in with it, as long as the connection lasts."""
+    (head.ssh / "config").write_text("Host *\n ForwardAgent yes\n ForwardX11 yes\n GSSAPIDelegateCredentials yes\n")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", tmp_path / "agent"], stdout=subprocess.DEVNULL)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        wait_until((tmp_path / "agent").exists)
+        assert run_on(transport(head), sshd.host()) == b"\n"
+        assert run_on(OpensshTransport(home=head.home, users=True), sshd.host()) == b"agent\n"
+        if shutil.which("pdsh"):
+            monkeypatch.setenv("PDSH_SSH_ARGS", "-A -o ForwardAgent=yes")
+            assert run_on(PdshTransport(home=head.home), sshd.host()) == b"\n"
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def run_on(transport: OpensshTransport, host: Host) -> bytes:
+    with contextlib.closing(transport), contextlib.closing(transport.connect(host, Cancel())) as session:
+        return run_line(session, AGENT).stdout
 
 
 @pytest.mark.parametrize("said", ["key", "known", "alias"])

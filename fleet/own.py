@@ -1,0 +1,82 @@
+"""The user's own folders on the head: runs/, builds/, ~/.fleet. They are entered through no link that anybody else
+made, belong to the user (or root), and are not open to all, as a destination on a node."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fleet.errors import UsageError
+from fleet.node.base.beneath import LINKS, check_folder, inside_of, reach
+from fleet.node.base.errors import Refused
+from fleet.node.base.state_folder import own_home
+from fleet.protocol.state import OF_THE_HEAD
+
+
+@contextmanager
+def _refusing(hint: str) -> Iterator[None]:
+    try:
+        yield
+    except Refused as error:
+        raise UsageError(error.message, hint=hint) from None
+
+
+def around(path: Path) -> int | None:
+    """Who is trusted beside the user with a folder of the head's: where root works in a user's folder (sudo, a
+    container), that user, whose code and inventory are used, too."""
+    with suppress(OSError):
+        return os.stat(path.absolute().parent).st_uid if os.geteuid() == 0 else None
+    return None
+
+
+def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
+    """Whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync takes it
+    along. option: names another one. UsageError where it is somebody else's, or others could write there; OSError."""
+    hint = f"take it away, mend its owner or mode, or name another folder: {option} FOLDER"
+    new = make and not path.exists()
+    with _refusing(hint):
+        try:
+            fd = reach(os.fsencode(path.absolute()), make, 0o700)
+        except OSError:
+            if make:
+                raise
+            return False
+        try:
+            check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
+        finally:
+            os.close(fd)
+    if new:
+        (path / ".gitignore").write_text(OF_THE_HEAD)
+    return True
+
+
+def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
+    """Why what lies in a folder of the user's is not read, in words: it is a link, or another user put it there."""
+    info = info or path.lstat()
+    if stat.S_ISLNK(info.st_mode):
+        return "is a link"
+    mine = info.st_uid in (0, os.geteuid(), around(path.parent))
+    return None if mine else f"belongs to user id {info.st_uid}"
+
+
+def own_file(path: Path, hint: str) -> None:
+    """UsageError where what is to be replaced is another user's, or a link of another user's leads there; OSError."""
+    links = 0
+    while os.path.lexists(path):
+        info = path.lstat()
+        if info.st_uid not in (0, os.geteuid(), around(path)):
+            what = "is a link of" if stat.S_ISLNK(info.st_mode) else "belongs to"
+            raise UsageError(f"{path} {what} user id {info.st_uid}", hint=hint)
+        if not stat.S_ISLNK(info.st_mode) or links == LINKS:
+            break
+        links, path = links + 1, path.parent / os.readlink(path)
+
+
+def home(place: Path, *names: str) -> Path:
+    """~/.fleet, `place` being ~, or a folder below it: made (0700) where need be. UsageError where it is another
+    user's; OSError."""
+    with _refusing(f"take it away, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
+        return Path(own_home(*names, home=str(place)))

@@ -1,0 +1,267 @@
+"""The user's own folders on the head: whose they must be, and what is left alone in them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import fleet
+from fleet.cli.main import run
+from fleet.errors import UsageError
+from fleet.lab.state import Folder
+from fleet.node.base import beneath
+from fleet.node.base.errors import Refused
+from fleet.node.base.state_folder import own_home
+from fleet.ops.build import _own_folder
+from fleet.ops.launch.folder import RunFolder
+from fleet.ops.runs.local import left_alone, local_runs, names, passed_over, prune
+from fleet.ops.setup_ssh.record import Record
+from fleet.ops.sync import remember
+from fleet.own import own_folder
+
+NEIGHBOUR = 12345
+ID = "train-20260101-000000-abcd"
+OTHER = "train-20260102-000000-abcd"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("FLEET_LAB_DIR", raising=False)
+    return tmp_path
+
+
+def a_run(runs: Path, name: str = ID, started: float = 1.0) -> Path:
+    folder = RunFolder.create(runs, name)
+    folder.event("version")
+    folder.write_json("run.json", {"started": started})
+    folder.write_json("summary.json", {"exit_code": 0, "hosts": {"gpu1": {}}})
+    folder.release()
+    return folder.path
+
+
+def theirs(path: Path) -> None:
+    os.chown(path, NEIGHBOUR, NEIGHBOUR, follow_symlinks=False)
+
+
+# -- runs/, builds/ ---------------------------------------------------------------------------------------------
+def test_what_is_made_is_the_users_alone(here: Path) -> None:
+    a_run(here / "runs")
+    _own_folder(here / "builds")
+    for name in ("runs", f"runs/{ID}", "builds"):
+        assert stat.S_IMODE((here / name).stat().st_mode) == 0o700
+    assert (here / "runs/.gitignore").read_text().startswith("*\n")
+
+
+@pytest.mark.parametrize("trick", ["theirs", "theirs, open", "open", "their link"])
+def test_a_folder_that_another_user_made_is_refused_by_name(
+    here: Path, trick: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By who would write there, and by who would read what it says was launched."""
+    real = here / ("elsewhere" if "link" in trick else "runs")
+    a_run(real)
+    if "link" in trick:
+        (here / "runs").symlink_to(real)
+    if "their" in trick:
+        theirs(here / "runs")
+    if "open" in trick:
+        real.chmod(0o777)
+    said = f"{here}/runs " + {"o": "can be written by every user", "t": "belongs to"}[trick[0]]
+    said = f"{here}/runs is a link of user id {NEIGHBOUR}" if "link" in trick else said
+    before = sorted(real.rglob("*"))
+    for attempt in (
+        lambda: RunFolder.create(here / "runs", OTHER),
+        lambda: RunFolder.open(here / "runs", ID),
+        lambda: local_runs(here / "runs"),
+        lambda: names(here / "runs"),
+        lambda: fleet.reopen("latest"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            attempt()
+        assert said in refused.value.message and "--runs-dir" in (refused.value.hint or "")
+    assert sorted(real.rglob("*")) == before and list(left_alone(here / "runs")) == []
+    (here / "x.py").touch()
+    (here / "hostfile").write_text("127.0.0.1\n")
+    for words in (["runs"], ["launch", "--again", "latest"], ["logs", "latest"]):
+        assert run(words) == 2 and f"error: {said}" in capfd.readouterr().err
+    (here / "runs").rename(here / "builds")
+    with pytest.raises(UsageError) as refused:
+        _own_folder(here / "builds")
+    assert "--builds-dir" in (refused.value.hint or "")
+
+
+def test_a_link_of_the_users_own_and_a_group_that_shares_the_folder(here: Path) -> None:
+    (here / "scratch").mkdir(mode=0o770)
+    (here / "scratch").chmod(0o2775)
+    (here / "runs").symlink_to("scratch")
+    a_run(here / "runs")
+    assert names(here / "runs") == [ID] and (here / "scratch" / ID).is_dir()
+
+
+def test_root_in_a_users_folder_is_that_users_guest(here: Path) -> None:
+    """As by sudo, or in a container: code and inventory are that user's there, too."""
+    a_run(here / "runs")
+    for path in (here, here / "runs", *(here / "runs").rglob("*")):
+        theirs(path)
+    assert [each.run for each in local_runs(here / "runs")] == [ID]
+    RunFolder.open(here / "runs", ID).release()
+
+
+def test_where_modes_mean_nothing_they_are_not_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk of another machine's: vfat, or what a share of Windows looks like. No kernel of a test has those."""
+    (here / "runs").mkdir()
+    (here / "runs").chmod(0o777)
+    with pytest.raises(UsageError, match="every user"):
+        own_folder(here / "runs", "--runs-dir")
+    found = beneath.made_in
+
+    def made_in(folder: bytes) -> os.stat_result:
+        return os.stat_result((stat.S_IFREG | 0o777, *found(folder)[1:]))
+
+    monkeypatch.setattr(beneath, "made_in", made_in)
+    assert own_folder(here / "runs", "--runs-dir")
+
+
+def test_a_run_that_another_user_put_there_is_passed_over(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A sticky folder is open to all; what another user put into it is not what was launched here."""
+    mine = a_run(here / "runs")
+    (here / "runs").chmod(0o1777)
+    planted = a_run(here / "runs", OTHER, 9e9)
+    for path in (planted, *planted.iterdir()):
+        theirs(path)
+    third = here / "runs/train-20260103-000000-abcd"
+    third.symlink_to(mine)
+    assert names(here / "runs") == [ID]
+    assert sorted(passed_over(here / "runs")) == [
+        f"{planted} belongs to user id {NEIGHBOUR}, and is passed over",
+        f"{third} is a link, and is passed over",
+    ]
+    assert run(["runs"]) == 0
+    told = capfd.readouterr()
+    assert told.out.count("train-") == 1 and f"warning: runs/{OTHER} belongs to user id {NEIGHBOUR}" in told.err
+    assert run(["launch", "--again", OTHER]) == 2
+    assert f"runs/{OTHER} belongs to user id {NEIGHBOUR}, and is not read" in capfd.readouterr().err
+    for name in (OTHER, third.name):
+        with pytest.raises(UsageError, match=name):
+            RunFolder.open(here / "runs", name)
+
+
+@pytest.mark.parametrize("trick", ["theirs", "link", "pipe"])
+def test_a_document_that_another_user_put_there_is_not_read(here: Path, trick: str) -> None:
+    document = a_run(here / "runs") / "run.json"
+    if trick == "theirs":
+        theirs(document)
+    else:
+        document.rename(here / "run.json")
+        document.symlink_to(here / "run.json") if trick == "link" else os.mkfifo(document)
+    (found,) = local_runs(here / "runs")
+    assert found.broken is not None and str(document) in found.broken
+    with pytest.raises(UsageError, match="nothing here tells how it was started"):
+        fleet.reopen(ID)
+
+
+def test_the_last_run_that_began_here_is_the_latest_whatever_the_clock_says(here: Path) -> None:
+    a_run(here / "runs", ID, 2e9)
+    a_run(here / "runs", OTHER, 1e9)  # the clock was set back
+    RunFolder(here / "runs" / OTHER).be_latest()
+    assert names(here / "runs") == [OTHER, ID]
+
+
+# -- pruning ----------------------------------------------------------------------------------------------------
+def test_only_what_fleet_wrote_is_pruned(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(here / "runs")
+    for name in ("gpu1", "attempt0/gpu1"):
+        (folder / name).mkdir(parents=True)
+        for log in ("node.log", "rank0.out", "rank0.err"):
+            (folder / name / log).touch()
+    for name in ("code.diff", "stacks.txt", "keeper.log", "janitor.log", "run.json.new", ".attempt"):
+        (folder / name).touch()
+    whole = a_run(here / "runs", OTHER)
+    victim = here / "victim"
+    victim.mkdir()
+    (victim / "node.log").touch()
+    kept = ["notes.txt", "gpu1/last.pt", "gpu1-copy/rank0.out", "attempt0/why.md", "gpu1/sub/rank0.out"]
+    for name in kept:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    (folder / "gpu2").symlink_to(victim)
+    (folder / "attempt0/node.log").symlink_to(victim / "node.log")
+    assert run(["runs", "--prune", "--keep", "0", "-y"]) == 0
+    said = f"runs/{ID} stays, for what fleet did not write there: "
+    assert said + "attempt0/node.log, attempt0/why.md, gpu1/last.pt, gpu1/sub, gpu1-copy, gpu2, notes.txt" in (
+        capfd.readouterr().err
+    )
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
+    assert left == {*kept, "gpu2", "attempt0/node.log"} and (victim / "node.log").exists() and not whole.exists()
+    assert run(["runs"]) == 0 and "no run in" in capfd.readouterr().out
+
+
+def test_hosts_that_only_an_event_names_are_pruned_too(here: Path) -> None:
+    folder = RunFolder.create(here / "runs", ID)
+    folder.event("started", host="spare1")
+    folder.write_json("summary.json", {"exit_code": 0})
+    folder.node("spare1").write("rank0.out", 0, b"x")
+    folder.release()
+    assert prune(local_runs(here / "runs")[0]) == [] and not folder.path.exists()
+
+
+@pytest.mark.parametrize("leads", ["theirs", "dangling", "file", "by way of ours"])
+def test_an_inventory_that_another_user_put_there_is_not_written_to(
+    here: Path, leads: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A link of theirs would have init write where they like, with what they know that stands in it."""
+    victim, link = here / ".bashrc", here / "fleet.yaml"
+    if leads != "dangling":
+        victim.write_text("hosts: {a: {}}\n")
+    link.symlink_to("other" if "way" in leads else victim)
+    if "way" in leads:
+        link = here / "other"
+        link.symlink_to(victim)
+    if leads == "file":
+        link.unlink()
+        link.write_text("hosts: {a: {}}\n")
+    theirs(link)
+    before = victim.read_text() if victim.exists() else None
+    (here / "lines").write_text("root@127.0.0.9\n")
+    assert run(["init", "-y", "lines"]) == 2
+    what = "belongs to" if leads == "file" else "is a link of"
+    assert f"{link.name} {what} user id {NEIGHBOUR}" in capfd.readouterr().err
+    assert (victim.read_text() if victim.exists() else None) == before
+
+
+# -- ~/.fleet ---------------------------------------------------------------------------------------------------
+def makers(home: Path) -> dict[str, object]:
+    return {
+        "lab": lambda: Folder().create(),
+        "agreed": lambda: remember(home, "fleet.yaml", []),
+        "setup-ssh": lambda: Record.load(home, "fleet.yaml").save(),
+        "node": lambda: own_home("runs"),
+    }
+
+
+@pytest.mark.parametrize("maker", ["lab", "agreed", "setup-ssh", "node"])
+def test_the_home_of_fleet_is_its_users_alone(here: Path, maker: str) -> None:
+    make = makers(here)[maker]
+    before = os.umask(0o022)
+    try:
+        make()  # type: ignore[operator]
+        assert stat.S_IMODE((here / ".fleet").stat().st_mode) == 0o700
+        (here / ".fleet").chmod(0o755)  # as older versions left it
+        make()  # type: ignore[operator]
+        assert stat.S_IMODE((here / ".fleet").stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+    theirs(here / ".fleet")
+    with pytest.raises((UsageError, Refused), match=f"belongs to user id {NEIGHBOUR}"):
+        make()  # type: ignore[operator]
+    (here / ".fleet").rename(here / "elsewhere")
+    os.chown(here / "elsewhere", 0, 0)
+    (here / ".fleet").symlink_to("elsewhere")
+    make()  # type: ignore[operator]
+    theirs(here / ".fleet")
+    with pytest.raises((UsageError, Refused), match=f"belongs to user id {NEIGHBOUR}"):
+        make()  # type: ignore[operator]
