@@ -444,6 +444,21 @@ def test_a_live_run_is_meant_before_a_newer_one_that_has_ended() -> None:
         assert chosen(word, runs, []).run_id == meant
 
 
+def test_a_run_that_was_launched_here_is_meant_before_what_a_node_tells_of(tmp_path: Path) -> None:
+    """A node may tell of a run that never was, and say of it that it began in a hundred years."""
+    for number in (1, 2):
+        folder = RunFolder.create(tmp_path, IDS[number])
+        folder.write_json("run.json", {})
+        folder.be_latest()
+        folder.release()
+    RunFolder.create(tmp_path, IDS[3]).release()  # attached to
+    runs = [found(IDS[0], "running", 5e9), found(IDS[1], "running", 2.0), found(IDS[2], "running", 1.0)]
+    assert chosen("latest", runs, [], tmp_path).run_id == IDS[2], "the last that began, by whatever clock"
+    assert chosen("train", runs, [], tmp_path).run_id == IDS[1] and chosen(IDS[0], runs, []).run_id == IDS[0]
+    ended = [*runs[:1], found(IDS[1], "exited", 2.0), found(IDS[3], "running", 1.0)]
+    assert chosen("latest", ended, [], tmp_path).run_id == IDS[0], "what is live is meant first, wherever it began"
+
+
 def test_of_the_runs_here_one_that_is_followed_is_meant_first(tmp_path: Path) -> None:
     for number, ended in enumerate([False, True, False]):
         folder = RunFolder.create(tmp_path, an_id(f"r{number}"))
