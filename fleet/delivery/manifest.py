@@ -20,12 +20,14 @@ Entry = tuple[int, str, str, int, int, int, str]
 @dataclass(frozen=True)
 class Manifest:
     """entries: what goes to nodes. skipped: sockets, pipes, devices. allocated: file number -> bytes that one with
-    holes takes."""
+    holes takes. unsafe_links, followed: as Tree has them; followed: whether there are any."""
 
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
     hard_links: int = 0
     allocated: Mapping[int, int] = field(default_factory=dict)
+    unsafe_links: tuple[tuple[str, str], ...] = ()
+    followed: bool = False
 
     @classmethod
     def of(cls, trees: Sequence[Tree]) -> Manifest:
@@ -36,7 +38,8 @@ class Manifest:
         files = [entry for entry in entries if entry[2] == "f"]
         holes = {i: trees[f[0]].allocated[f[1]] for i, f in enumerate(files) if f[1] in trees[f[0]].allocated}
         skipped = tuple(str(one.local(path)) for one in trees for path in one.skipped)
-        return cls(tuple(entries), skipped, hard_links(trees), holes)
+        unsafe = tuple(link for one in trees for link in one.unsafe_links)
+        return cls(tuple(entries), skipped, hard_links(trees), holes, unsafe, any(one.followed for one in trees))
 
     @cached_property
     def files(self) -> tuple[Entry, ...]:
@@ -66,10 +69,10 @@ class Manifest:
         return sum(entry[4] for entry in self.files)
 
 
-def scan(sources: Sequence[Path]) -> Manifest:
+def scan(sources: Sequence[Path], copy_unsafe_links: bool = False) -> Manifest:
     """Read the sources' trees. UsageError for one that is missing, unreadable, or neither file nor folder."""
     trees = []
     for source in sources:
         with reading(source, "", "pack them: tar"):
-            trees.append(read(source))
+            trees.append(read(source, copy_unsafe_links=copy_unsafe_links))
     return Manifest.of(trees)

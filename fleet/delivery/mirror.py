@@ -17,7 +17,7 @@ from fleet.delivery.conversation import Conversation, Delivery
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.other_sources import KIND, question, refusal
 from fleet.delivery.parcels import Parcels
-from fleet.delivery.tree import Tree, hard_links, scan, with_payload
+from fleet.delivery.tree import CHANGED, Tree, few, hard_links, scan, with_payload
 from fleet.each import over, with_shared
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
@@ -30,10 +30,11 @@ from fleet.transport.program import Program
 
 COMPARING = "comparing files"
 SMALL_BYTES = 1 << 20
+ROUNDS = 3  # of reading the source, while it changes
 PATIENCE_SECONDS = 30.0  # after which a node gives up a head that says nothing, and its lock for the next sync
 # -I: the node said which files differ, rsync need not doubt it; the old file is the basis of the delta. The node gives
 # them mode and time, once their digests are right.
-RSYNC = ("--links", "--no-times", "--ignore-times", "--sparse")
+RSYNC = ("--no-times", "--ignore-times", "--sparse")
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,22 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
     with Ahead(plan.hosts, runtime) as ahead:
-        tree = scan(plan.source, whole=plan.whole, hosts=plan.hosts)
+        tree = _scanned(plan)
         for text in tree.notices:
             runtime.emit(Notice("warning", text))
-        return _run(plan, tree, ahead, runtime)
+        report = _run(plan, tree, ahead, runtime)
+        for _ in range(ROUNDS - 1):
+            if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
+                break
+            tree = replace(_scanned(plan), longer=tree.longer)
+            report = _run(plan, tree, ahead, runtime)
+        if tree.grown:
+            runtime.emit(Notice("warning", f"sent as far as it was when it was found, as it grows: {few(tree.grown)}"))
+        return report
+
+
+def _scanned(plan: Mirror) -> Tree:
+    return scan(plan.source, whole=plan.whole, hosts=plan.hosts)
 
 
 def _run(plan: Mirror, tree: Tree, ahead: Ahead, runtime: Runtime) -> Report:
@@ -194,10 +207,12 @@ def _mirror(
             runtime.emit(Progress(name, "sending", sent, total))
 
         def deliver(cancel: Cancel) -> None:
-            if large:
-                _rsync(session, tree, large, need["stage"], need["basis"], cancel, moved)
-            digests = parcels.digests(large)
-            for message, count in parcels.of(sorted(set(paths).difference(large))):
+            by_rsync = [path for path in large if not tree.has_grown(path)]
+            if by_rsync:
+                _rsync(session, tree, by_rsync, need["stage"], need["basis"], cancel, moved)
+            by_rsync = [path for path in by_rsync if not tree.has_grown(path)]
+            digests = parcels.digests(by_rsync)
+            for message, count in parcels.of(sorted(set(paths).difference(by_rsync))):
                 if cancel.is_set():
                     return
                 program.send_bytes(message)
@@ -228,7 +243,7 @@ def _rsync(
     cancel: Cancel,
     moved: Callable[[int], None],
 ) -> None:
-    options = [*RSYNC, "--compare-dest=" + rsh.local(basis)]
+    options = [*RSYNC, "--compare-dest=" + rsh.local(basis), "--copy-links" if tree.followed else "--links"]
     try:
         rsh.stage(session, options, tree.root, stage, paths, cancel=cancel, moved=moved)
     except HostFailed:
@@ -236,7 +251,7 @@ def _rsync(
             if not tree.local(path).is_file():
                 raise HostFailed(
                     f"{path} vanished while it was sent",
-                    kind="sync",
+                    kind=CHANGED,
                     hint="run the sync again; nothing was switched in",
                 ) from None
         raise

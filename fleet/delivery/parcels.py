@@ -62,10 +62,5 @@ class Parcels:
             yield tuple(batch)
 
     def _pack(self, items: Sequence[Item]) -> bytes:
-        parts = [json.dumps(items).encode() + b"\n", *(self._read(*item) for item in items)]
+        parts = [json.dumps(items).encode() + b"\n", *(self._tree.read(*item) for item in items)]
         return with_payload("parcel", zlib.compress(b"".join(parts), 1))
-
-    def _read(self, path: str, offset: int, length: int) -> bytes:
-        with self._tree.opened(path) as file:
-            file.seek(offset)
-            return file.read(length)

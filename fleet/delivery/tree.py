@@ -11,22 +11,26 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
 from fleet.delivery.brought import unchanged
 from fleet.delivery.ignore import Sieve, Why
+from fleet.delivery.unasked import may_copy
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
 from fleet.node.base.errors import Refused
 from fleet.node.delivery.journal import by_column
-from fleet.node.delivery.tree import Walk, travelling
+from fleet.node.delivery.tree import Walk, is_below, travelling
 from fleet.protocol.messages.chain import Entry
 
 MAX_ENTRIES = 1_000_000
 MAX_LIST = 256 << 20  # characters of names in it
-AGAIN = "run the sync again; nothing was switched in"
+AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; nothing was switched in"
+CHANGED = "changed"  # kind of the error where a file is not any more what was found
+READINGS = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,10 @@ class Tree:
     """A file or a folder of the head as it is to be on the nodes. entries: what is in it. skipped: sockets, fifos and
     devices left out. mode: the folder's own, None of a file. allocated: path -> bytes that a file with holes takes.
     linked: (device, inode) of each file that has other names. sieve: what left entries out, None where nothing did.
-    brought: files that `get` brought, nobody changed since and git tracks. unsafe_links: (path, target) of links that
-    lead nowhere on a node."""
+    brought: files that `get` brought, nobody changed since and git tracks. unsafe_links: (path, target) of links to
+    what is here and not sent. followed: files that are links here. inodes: of its files. grown: files of which the
+    beginning is sent, as they get longer. longer: those that were longer than they were found: (size as found, inode,
+    sha256 of so many bytes)."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -46,6 +52,10 @@ class Tree:
     sieve: Sieve | None = field(default=None, compare=False)
     brought: frozenset[str] = frozenset()
     unsafe_links: tuple[tuple[str, str], ...] = ()
+    followed: frozenset[str] = frozenset()
+    inodes: Mapping[str, int] = field(default_factory=dict, compare=False)
+    grown: set[str] = field(default_factory=set, compare=False)
+    longer: dict[str, tuple[int, int, str]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def _manifest(self) -> bytes:
@@ -77,7 +87,8 @@ class Tree:
         not they are there, or they are there."""
         if self.sieve is None:
             return set()
-        return {path for path, kind in paths if os.path.lexists(self.local(path)) or self.why(path, kind) is not None}
+        sent = {entry[0] for entry in self.entries}
+        return {p for p, kind in paths if p not in sent and (os.path.lexists(self.local(p)) or self.why(p, kind))}
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -91,41 +102,72 @@ class Tree:
         if self.left_out:
             found.append(f"not sent unasked: {', '.join(self.left_out)}; all but keys: --all")
         if self.sieve is not None and self.sieve.sent:
-            found.append(f"private keys that git tracks are sent: {_few(self.sieve.sent)}")
+            found.append(f"private keys that git tracks are sent: {few(self.sieve.sent)}")
         if self.unsafe_links:
-            links = _few([f"{path} -> {target}" for path, target in self.unsafe_links])
-            found.append(f"links to what is not sent: {links}; --copy-unsafe-links sends what they lead to")
+            found.append(links_notice(self.unsafe_links))
         return tuple(found)
 
-    @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[BinaryIO]:
-        """One of its files, to be read. HostFailed when it cannot be any more, or in the end is not what was found."""
-        try:
-            with open(self.local(path), "rb", opener=_no_link) as file:
-                yield file
-                info = os.fstat(file.fileno())
-        except FileNotFoundError:
-            raise HostFailed(f"{path} vanished while it was sent", kind="sync", hint=AGAIN) from None
-        except OSError as error:
-            raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind="sync", hint=AGAIN) from error
-        if (info.st_size, info.st_mtime_ns) != self.by_path[path][3:5]:
-            raise HostFailed(f"{path} changed while it was read", kind="sync", hint=AGAIN)
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """A part of one of its files. HostFailed when it cannot be read any more, or is not what was found."""
+        return self._stably(path, lambda fd: os.pread(fd, length, offset))
 
     def file_digest(self, path: str) -> str:
-        """sha256 of one file's bytes; HostFailed as opened() has it."""
-        digest = hashlib.sha256()
-        with self.opened(path) as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return digest.hexdigest()
+        """sha256 of one file's bytes; HostFailed as read() has it."""
+        return self._stably(path, partial(_digest, self.by_path[path][3]))
+
+    def has_grown(self, path: str) -> bool:
+        """Whether a file is longer by now than it was found."""
+        with contextlib.suppress(OSError):
+            return os.stat(self.local(path)).st_size > self.by_path[path][3]
+        return False
+
+    def _stably(self, path: str, read: Callable[[int], T]) -> T:
+        """What is read of a file that does not change meanwhile; of one that only grows, what it was when it was
+        found."""
+        size, mtime = self.by_path[path][3:5]
+        fd = None
+        try:
+            fd = os.open(self.local(path), os.O_RDONLY | os.O_CLOEXEC | (0 if path in self.followed else os.O_NOFOLLOW))
+            for _ in range(READINGS):
+                before, found, after = os.fstat(fd), read(fd), os.fstat(fd)
+                if (size, mtime) == (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                    if before.st_ctime_ns == after.st_ctime_ns:
+                        return found
+                elif after.st_size > size and self._only_grows(path, fd, size) and read(fd) == found:
+                    self.grown.add(path)
+                    return found
+                else:
+                    break
+        except FileNotFoundError:
+            raise HostFailed(f"{path} vanished while it was sent", kind=CHANGED, hint=AGAIN) from None
+        except OSError as error:
+            raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind=CHANGED, hint=AGAIN) from error
+        finally:
+            if fd is not None:
+                os.close(fd)
+        raise HostFailed(f"{path} changed while it was read", kind=CHANGED, hint=AGAIN)
+
+    def _only_grows(self, path: str, fd: int, size: int) -> bool:
+        """Whether an earlier tree found it longer than it was to be, too, and what it was then is as it was."""
+        if path in self.grown:
+            return True
+        inode = os.fstat(fd).st_ino
+        then, known, digest = self.longer.get(path, (0, 0, ""))
+        is_same = inode == known == self.inodes.get(path) and then <= size and _digest(then, fd) == digest
+        self.longer[path] = (size, inode, _digest(size, fd))
+        return is_same
 
     def local(self, path: str) -> Path:
         """Where the entry `path` lies on this machine."""
         return self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+def _digest(size: int, fd: int) -> str:
+    digest, at = hashlib.sha256(), 0
+    while block := os.pread(fd, min(1 << 20, size - at), at):
+        digest.update(block)
+        at += len(block)
+    return digest.hexdigest()
 
 
 def with_payload(op: str, data: bytes, **more: Any) -> bytes:
@@ -187,24 +229,57 @@ def refuse_home(root: Path, everything: bool) -> None:
 def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False) -> Tree:
     """What is there, less what `sieve` leaves out. Raises OSError, and UsageError for what is neither file nor
     folder."""
-    walk = Walk(os.fspath(root), sieve.rules if sieve else None)
+    copies = partial(may_copy, sieve.credentials if sieve else frozenset()) if copy_unsafe_links else None
+    walk = Walk(os.fspath(root), sieve.rules if sieve else None, copies=copies)
     try:
         entries = tuple(walk.entries())
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
     brought = frozenset(map(travelling, sieve.brought)) if sieve else frozenset[str]()
     brought &= {entry[0] for entry in entries} if brought else brought
-    return Tree(root, entries, tuple(walk.skipped), walk.mode, walk.allocated, tuple(walk.linked), sieve, brought)
+    return Tree(
+        root,
+        entries,
+        tuple(walk.skipped),
+        walk.mode,
+        walk.allocated,
+        tuple(walk.linked),
+        sieve,
+        brought,
+        tuple(unsafe_links(os.fspath(root), entries)),
+        frozenset(walk.followed),
+        walk.inodes,
+    )
 
 
-def _few(texts: Sequence[str], most: int = 3) -> str:
+def unsafe_links(root: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    """(path, target) of links that lead to what is here, and is not among the entries."""
+    root, links = os.path.realpath(root), [entry for entry in entries if entry[1] == "l"]
+    sent = {"", *(entry[0] for entry in entries)} if links else set()
+    for path, _kind, _mode, _size, _mtime, target in links:
+        name, to = (os.fsdecode(text.encode("utf-8", "surrogateescape")) for text in (path, target))
+        full = os.path.join(root, name)
+        place = os.path.normpath(os.path.join(os.path.dirname(full), to))
+        places = (place, os.path.realpath(full))
+        inside = [travelling(one[len(root.rstrip("/")) + 1 :]) for one in places if is_below(one, root)]
+        if not sent.intersection(inside) and os.path.exists(full):
+            yield path, target
+
+
+def links_notice(links: Sequence[tuple[str, str]]) -> str:
+    named = few(f"{path} -> {target}" for path, target in links)
+    return f"links to what is not sent: {named}; --copy-unsafe-links sends what they lead to"
+
+
+def few(texts: Iterable[str], most: int = 3) -> str:
+    texts = sorted(texts)
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def _counted(kind: str, paths: Sequence[str]) -> str:
     """One of left_out."""
     if " " in kind:
-        return f"{len(paths)} {kind}s ({_few(paths)})" if len(paths) > 1 else f"{kind} {paths[0]}"
+        return f"{len(paths)} {kind}s ({few(paths)})" if len(paths) > 1 else f"{kind} {paths[0]}"
     return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
 
 

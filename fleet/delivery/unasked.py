@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 
 from fleet.model import Host
@@ -62,3 +63,10 @@ def credentials(hosts: Sequence[Host], more: Iterable[str] = ()) -> frozenset[st
     """Real paths of the files by which fleet logs in."""
     named = [host.identity_file for host in hosts if host.identity_file]
     return frozenset(os.path.realpath(os.path.expanduser(path)) for path in (*named, *more))
+
+
+def may_copy(credentials: frozenset[str], real: str, info: os.stat_result) -> bool:
+    """Whether what a link leads to may go in its place."""
+    if SECRETS.intersection(real.split("/")) or real in credentials:
+        return False
+    return not stat.S_ISREG(info.st_mode) or not is_private_key(real, info.st_size)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.delivery import ignore
+from fleet.delivery import ignore, manifest
 from fleet.delivery.tree import Tree, scan
 from fleet.errors import UsageError
 from fleet.model import Host
@@ -285,3 +285,56 @@ def test_a_home_folder_is_refused(home: Path, tmp_path: Path) -> None:
         scan(tmp_path, everything=True)
     assert files(scan(home, everything=True)) == {"work/a.py"}
     assert files(scan(home / "work")) == {"a.py"}
+
+
+# -- links ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def linked(source: Path, tmp_path: Path) -> Path:
+    """A source with every kind of link, and what they lead to beside it."""
+    fill(tmp_path / "out", {"big.bin": "0123456789", "data/a.txt": "a", "data/.ssh/id": KEY, "data/k.pem": KEY})
+    (tmp_path / "out/data/up").symlink_to("..")
+    (tmp_path / "out/data/more").symlink_to("../big.bin")
+    (tmp_path / "out/data/a2").symlink_to("a.txt")
+    fill(source, {"a.py": "", "in/b.py": "", ".gitignore": "*.log\n", "x.log": ""})
+    for name, target in {
+        "good": "in/b.py",
+        "gone": "nowhere",
+        "off": "/nowhere",
+        "folder": "in",
+        "in/up": "../a.py",
+        "file": "../out/big.bin",
+        "dir": str(tmp_path / "out/data"),
+        "ignored": "x.log",
+        "key": "../out/data/k.pem",
+        "me": "..",
+    }.items():
+        (source / name).symlink_to(target)
+    return source
+
+
+def test_links_to_what_is_not_sent_are_named(linked: Path) -> None:
+    tree = scan(linked)
+    assert {path for path, _ in tree.unsafe_links} == {"file", "dir", "ignored", "key", "me"}
+    (notice,) = tree.notices
+    assert "--copy-unsafe-links" in notice and "and 2 more" in notice
+
+
+def test_copy_unsafe_links_sends_what_they_lead_to(linked: Path) -> None:
+    tree = scan(linked, copy_unsafe_links=True)
+    kinds = {entry[0]: entry[1] for entry in tree.entries}
+    assert kinds["file"] == "f" and kinds["dir"] == "d" and kinds["dir/a.txt"] == "f" and kinds["dir/more"] == "f"
+    assert kinds["dir/a2"] == kinds["good"] == kinds["folder"] == kinds["in/up"] == kinds["gone"] == "l"
+    assert kinds["key"] == kinds["me"] == kinds["dir/up"] == "l"  # never a key, nothing without end
+    assert not {"dir/.ssh", "dir/k.pem"} & kinds.keys()
+    assert {path for path, _ in tree.unsafe_links} == {"ignored", "key", "me"}
+    assert tree.file_digest("file") == tree.file_digest("dir/more")
+
+
+def test_a_snapshot_of_hugging_face(tmp_path: Path) -> None:
+    fill(tmp_path / "hub", {"blobs/0a": "{}", "blobs/0b": "weights", "snapshots/r1/README": ""})
+    for name, blob in (("config.json", "0a"), ("model.safetensors", "0b")):
+        (tmp_path / "hub/snapshots/r1" / name).symlink_to(f"../../blobs/{blob}")
+    snapshot = tmp_path / "hub/snapshots/r1"
+    assert len(manifest.scan([snapshot]).unsafe_links) == 2
+    found = manifest.scan([snapshot], copy_unsafe_links=True)
+    assert found.unsafe_links == () and found.size == 9 and len(found.files) == 3 and found.followed

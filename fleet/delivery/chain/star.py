@@ -34,6 +34,7 @@ def send(
 
     # what an interrupted transfer left is the basis of the next one
     options = ["--inplace", *([f"--bwlimit={max(1, limit // 1024)}"] if limit else [])]
+    options += ["--copy-links"] if manifest.followed else []
     for number, source in enumerate(sources):
         paths = [manifest.files[i][1] for i in member.lacking() if manifest.files[i][0] == number]
         if not paths:

@@ -20,9 +20,10 @@ from fleet.delivery.chain.source import Here, Source, There
 from fleet.delivery.chain.star import send
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
+from fleet.delivery.tree import links_notice
 from fleet.each import failed, over, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
-from fleet.events import Round, Started
+from fleet.events import Notice, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
@@ -44,13 +45,15 @@ class Item:
 @dataclass(frozen=True)
 class Broadcast:
     """limit: bytes a second that leave the source, None for no limit. via: "chain", or "rsync": a star. origin: the
-    host that has the files; None: this machine."""
+    host that has the files; None: this machine. copy_unsafe_links: what links that lead out lead to goes in their
+    place."""
 
     hosts: tuple[Host, ...]
     items: tuple[Item, ...]
     limit: int | None = None
     via: Literal["chain", "rsync"] = "chain"
     origin: Host | None = None
+    copy_unsafe_links: bool = False
 
 
 def run(plan: Broadcast, runtime: Runtime) -> Report:
@@ -96,7 +99,9 @@ def _opened(plan: Broadcast, runtime: Runtime, tls: dict[str, str]) -> Iterator[
     """What is to be sent, and who has it."""
     sources = [item.source for item in plan.items]
     if plan.origin is None:
-        manifest = scan(sources)
+        manifest = scan(sources, plan.copy_unsafe_links)
+        if manifest.unsafe_links:
+            runtime.emit(Notice("warning", links_notice(manifest.unsafe_links)))
         yield manifest, Here(manifest, sources, tls, plan.limit)
         return
     session = runtime.transport.connect(plan.origin, runtime.cancel)

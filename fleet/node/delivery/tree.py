@@ -5,7 +5,7 @@ import os
 import stat
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, Iterator, chain
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, chain
 from fleet.node.base.wire import decode, in_parts, send_json
 from fleet.protocol.state import STATE_FOLDERS
 
@@ -32,15 +32,25 @@ class Walk:
 
     mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
     a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
-    meanwhile is left out.
+    meanwhile is left out. copies: links that lead out of root are as what they lead to, where it says so of that.
+    followed: those of them that are files. inodes: of files.
     """
 
-    def __init__(self, root: str, rules: "Rules | None" = None, changing: bool = False) -> None:
-        self.root, self.rules, self.changing = root, rules, changing
+    def __init__(
+        self,
+        root: str,
+        rules: "Rules | None" = None,
+        changing: bool = False,
+        copies: "Callable[[str, os.stat_result], bool] | None" = None,
+    ) -> None:
+        self.root, self.rules, self.changing, self.copies = root, rules, changing, copies
         self.mode: int | None = None
         self.skipped: list[str] = []
         self.allocated: dict[str, int] = {}
         self.linked: list[tuple[int, int]] = []
+        self.followed: list[str] = []
+        self.inodes: dict[str, int] = {}
+        self.around = [os.path.realpath(root)]
 
     def entries(self) -> "Iterator[chain.Entry]":
         """Raises OSError, and Refused for what is neither file nor folder."""
@@ -81,7 +91,7 @@ class Walk:
                         yield first
                     yield from below
                 elif child.is_symlink():
-                    yield (path, "l", 0, 0, 0, travelling(os.readlink(child.path)))
+                    yield from self.link(inside + child.name, path, child.path, inner)
                 elif child.is_file(follow_symlinks=False):
                     yield self.file(path, child.path, info)
                 else:
@@ -90,10 +100,41 @@ class Walk:
                 if not self.changing:
                     raise
 
+    def link(self, name: str, path: str, full: str, rules: "Rules | None") -> "Iterator[chain.Entry]":
+        target = os.readlink(full)
+        info = self.led_to(name, full, target) if self.copies is not None else None
+        if info is None:
+            yield (path, "l", 0, 0, 0, travelling(target))
+        elif stat.S_ISDIR(info.st_mode):
+            yield (path, "d", folder_mode(info), 0, 0, "")
+            self.around.append(os.path.realpath(full))
+            yield from self.below(name + "/", rules)
+            self.around.pop()
+        else:
+            self.followed.append(path)
+            yield self.file(path, full, info)
+
+    def led_to(self, name: str, full: str, target: str) -> "os.stat_result | None":
+        """The file or folder that goes in a link's place; None where it stays one. It does where it leads to what is
+        sent, or would without end."""
+        real, place = os.path.realpath(full), os.path.normpath(os.path.join(self.root, os.path.dirname(name), target))
+        if is_below(place, self.root) and os.path.realpath(place) == real:
+            return None
+        try:
+            info = os.stat(full)
+        except OSError:  # it leads nowhere, here either
+            return None
+        if stat.S_ISDIR(info.st_mode):
+            taken = not any(is_below(folder, real) for folder in self.around)
+        else:
+            taken = stat.S_ISREG(info.st_mode)
+        return info if taken and self.copies is not None and self.copies(real, info) else None
+
     def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
         readable = info.st_mode & EVERYBODY == EVERYBODY or os.access(full, os.R_OK)
         if not readable and (os.path.lexists(full) or not self.changing):
             raise PermissionError(errno.EACCES, "Permission denied", full)
+        self.inodes[path] = info.st_ino
         if info.st_nlink > 1:
             self.linked.append((info.st_dev, info.st_ino))
         if info.st_blocks * 512 < info.st_size:
@@ -125,6 +166,10 @@ def folder_mode(info: "os.stat_result") -> int:
     such folders come from file systems without modes, and careless umasks."""
     mode = stat.S_IMODE(info.st_mode)
     return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
+
+
+def is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def travelling(name: str) -> str:
