@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,15 @@ from fleet.ops.init import ask
 from fleet.ops.launch import course, janitor, loop
 from fleet.ops.launch import follow as following
 from fleet.protocol.frames import PREAMBLE
-from fleet.transport import command, program, rsh
 from fleet.transport.base import Cancel, Silence
-from fleet.transport.command import command_line as exec_line
 from fleet.transport.frames import HEADER
 from fleet.transport.local import LocalSession, LocalTransport, ProcessChannel
+from fleet.transport.ssh.transport import SshTransport
 from tests.in_process import command_line
 from tests.liar import PAYLOADS, RAW, TEXTS, places
 from tests.wheelmaker import make_env, make_wheel
 
-LIMIT_S = 40.0  # silences are a tenth of what they are, see Brisk
+LIMIT_S = 40.0  # silences are a tenth of what they are, see brisk()
 LIMIT_KIB = 300 << 10
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 MARK = "FLEET_HOSTILE"  # in the environment of all that a case starts
@@ -71,12 +70,12 @@ NUMBERS = [-1, 0, 1, 2, 255, 256, 65536, 1 << 31, 1 << 40, (1 << 62) - 1, 1 << 6
 CHANGES = ["value"] * 8 + ["evil"] * 8 + ["number"] * 4 + ["gone", "more", "twice", "again", "drop", "swap"]
 CHANGES += ["flood", "flood-out", "flood-noise", "flood-beats", "flood-lists", "silence", "beats", "end", "cut", "raw"]
 CHANGES += ["text", "kind", "noise", "status", "errors"]
-ENDLESS = {"flood", "flood-out", "flood-noise", "flood-lists", "silence", "beats"}
+INSTEAD = {"flood-out", "flood-noise", "silence", "beats"}  # of a message, for ever
 
 
-class Brisk(Silence):
-    def seconds(self) -> float:
-        return super().seconds() * 10
+def brisk(silence: Silence, plain: Callable[[Silence], float] = Silence.seconds) -> float:
+    """Time without a word passes ten times as fast."""
+    return plain(silence) * 10
 
 
 @dataclass
@@ -88,6 +87,7 @@ class Lie:
     at: int
     seed: int
     head: str = ""
+    kind: str = ""
     told: bool = False
     place: str = ""
 
@@ -358,8 +358,8 @@ class LyingTransport(LocalTransport):
 
 @dataclass
 class Verb:
-    """argv: {node} is gpu1's place for what it has. wrote: what it may write on the head, below `work` and `home`. before:
-    commands that go before it, with honest nodes."""
+    """argv: {node} is gpu1's place for what it has. wrote: what it may write on the head, below `work` and `home`.
+    before: commands that go before it, with honest nodes."""
 
     argv: list[str]
     wrote: str
@@ -369,7 +369,10 @@ class Verb:
 
 
 RUN = r"[\w.-]+"
-RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/(\.lock|(run|summary|about)\.json|events\.jsonl|gpu[12]|gpu[12]/(node\.log|rank\d+\.(out|err))))?)"
+_OF_A_RUN = (
+    r"\.lock|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|gpu[12]|gpu[12]/(node\.log|rank\d+\.(out|err))"
+)
+RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
 OWN = r"home/\.fleet(/(sources|ids|brought|locks|turns|known)(/.*)?|/[\w-]+)?|home/\.cache(/.*)?"
 STAGE = r"\.fleet-get"
 LAUNCH = ["launch", "-w", "gpu1", "--engine", "command", "--grace", "1"]
@@ -559,9 +562,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
             if done.code != 0 and "--detach" not in argv:  # its keeper knows no such transport
                 return {"faults": [f"{argv} does not go: {done.err}"]}
         patches: list[tuple[Any, str, Any]] = [
-            (module, "Silence", Brisk) for module in (program, command, rsh) if hasattr(module, "Silence")
-        ]
-        patches += [
+            (Silence, "seconds", brisk),
             (following, "RETRY_SECONDS", 0.1),
             (janitor, "RETRY_SECONDS", 0.1),
             (course, "pause_before", lambda attempt: 0.0),
@@ -569,7 +570,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
             (ask, "trust", lambda inventory, *_: (inventory, {})),  # it is ssh's, whose host keys are not ours
         ]
         transport = LyingTransport(ground.base, lie, lambda *said: frames.append(said))
-        patches.append((init, "SshTransport", transport.in_place_of(init.SshTransport)))
+        patches.append((init, "SshTransport", transport.in_place_of(SshTransport)))
         for thing, name, value in patches:
             setattr(thing, name, value)
         before = ground.seen()
@@ -604,7 +605,9 @@ def judge(name: str, lie: Lie | None, ended: Ended, json_: bool, ground: Ground)
         wrong.append(f"{ended.kib >> 10} MiB of memory")
     if not json_ and (found := CONTROL.search(ended.out + ended.err)):
         wrong.append(f"a raw {found[0]!r} on the terminal")
-    if lie is not None and ended.told and lie.what in ENDLESS and ended.code == 0 and name not in ("ps",):
+    # what ps cannot learn of a host is a warning, and so is what init cannot of its neighbours
+    matters = name != "ps" and not (name == "init" and lie is not None and lie.talk > 0)
+    if lie is not None and ended.told and lie.what in INSTEAD and lie.kind == "J" and ended.code == 0 and matters:
         wrong.append("exit code 0")
     new = ground.base / "head/work/new.yaml"
     if name == "init" and new.exists():
@@ -658,8 +661,8 @@ class Hunter:
             self.honest(name)
         if not self.frames[name]:
             return None
-        talk, at, _kind = pick.choice(self.frames[name])
-        lie = Lie(pick.choice(CHANGES), talk, at, pick.randrange(1 << 30), str(self.ground.base / "head"))
+        talk, at, kind = pick.choice(self.frames[name])
+        lie = Lie(pick.choice(CHANGES), talk, at, pick.randrange(1 << 30), str(self.ground.base / "head"), kind)
         return self.one(name, lie, pick.random() < 0.3, seed)
 
     def one(self, name: str, lie: Lie, json_: bool, seed: int) -> str | None:
@@ -673,7 +676,7 @@ class Hunter:
             return None
         last = (ended.err or ended.out).strip().splitlines()[-3:]
         return (
-            f"seed {seed}: {name}{' --json' * json_}, {lie.what} {ended.place} in frame {lie.at} of conversation {lie.talk}: "
+            f"seed {seed}: {name}{' --json' * json_}, {lie.what} {ended.place} in frame {lie.at} of {lie.talk}: "
             f"{'; '.join(wrong)} (code {ended.code}, {ended.seconds:.1f} s, {ended.kib >> 10} MiB)\n"
             + "\n".join(f"    {line[:300]!r}" for line in last)
         )
@@ -706,7 +709,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
     parser.add_argument("--faults", type=int, default=1, help="stop after so many")
+    parser.add_argument("--one", type=int, help="this seed alone")
     given = parser.parse_args()
+    if given.one is not None:
+        hunter = Hunter()
+        wrong = hunter.case(given.one)
+        hunter.close()
+        print(wrong or f"seed {given.one}: nothing is wrong")
+        return int(wrong is not None)
     first = given.seed if given.seed is not None else int(time.time())
     print(f"first seed {first}", flush=True)
     return int(bool(hunt(first, given.seconds, given.faults, lambda text: print(text, flush=True))))

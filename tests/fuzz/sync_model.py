@@ -280,6 +280,7 @@ def run(
 
 
 MARKS = (
+    "against the rules",
     "to itself",
     "in its source",
     "went on",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fleet.delivery.tree import scan
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops import get, sync
 from fleet.protocol.state import STATE_FOLDERS
@@ -280,8 +281,10 @@ class World:
             below = kind == "d" and any(each.startswith(path + "/") for each in tracked)
             if by_git and path not in tracked and not below:
                 return True
-            brought = self.brought[name].get(path)
             here = found.get(path)
+            if here is not None and here.kind == "o":  # neither sent nor gone
+                return True
+            brought = self.brought[name].get(path)
             return brought is not None and here is not None and here.version == brought and path not in tracked
 
         listed = {
@@ -336,6 +339,10 @@ class World:
 
     def foresee(self, name: str, where: str, how: Mapping[str, Any]) -> tuple[Files, dict[str, list[After]], Options]:
         listed, excluded = self.listing(name)
+        sent = {os.fsdecode(entry[0].encode("utf-8", "surrogateescape")) for entry in scan(self.place(name)).entries}
+        if sent != set(listed):
+            odd = sorted(sent ^ set(listed))[0]
+            raise Fault(f"{show(odd)} of {name} is {'' if odd in sent else 'not '}sent, against the rules")
         before, records = self.files(where), self.records.get(where, {})
         named = {}
         for path in {*before, *records}:
