@@ -12,6 +12,7 @@ import collections
 import errno
 import fcntl
 import hashlib
+import importlib
 import json
 import marshal
 import operator
@@ -170,6 +171,7 @@ def become(asked: Any, fds: list[int]) -> None:
         kill_before(asked["kill"])
     try:
         exec(asked["boot"], {"__name__": "__main__"})
+        sys.stdout.flush()
     except SystemExit as ended:
         os._exit(ended.code if isinstance(ended.code, int) else 1)
     except BaseException:
@@ -179,6 +181,11 @@ def become(asked: Any, fds: list[int]) -> None:
 
 
 def main() -> None:
+    """Of the head's programs: sys.argv names where they lie, and modules of theirs."""
+    if len(sys.argv) > 1:
+        sys.path[:0] = sys.argv[1].split(":")
+        for name in sys.argv[2:]:
+            importlib.import_module(name)
     sock = socket.socket(fileno=0)
     out = os.fdopen(os.dup(1), "w", 1)
     ended_read, ended_write = os.pipe()

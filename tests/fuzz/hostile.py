@@ -312,7 +312,7 @@ class LyingChannel:
         elif lie.what == "silence":
             self._silent = True
         elif lie.what == "flood":
-            self._endless = iter(lambda: whole, None)  # type: ignore[arg-type]
+            self._endless = iter(lambda: whole, None)
         elif lie.what in ("flood-out", "flood-noise", "flood-beats", "beats"):
             self._endless = lie.endless()
         else:

@@ -60,6 +60,9 @@ MODES = [0o644, 0o600, 0o755, 0o640, 0o444, 0o400, 0o664, 0o4755]
 FOLDER_MODES = [0o755, 0o700, 0o750, 0o2755, 0o1777, 0o555, 0o2770]
 
 
+GLOB = str.maketrans("", "", "[]!")
+
+
 @dataclass
 class Case:
     seed: int
@@ -160,7 +163,13 @@ class Chooser:
         kind = self.random.random()
         if kind < 0.12:
             return {"force": True}
-        return EXTRA(self.random)
+        if kind < 0.16:
+            return {"force": (self.random.choice([*self.names, "*.py", "*"]).translate(GLOB) or "*",)}
+        if kind < 0.22:
+            return {"keep": True}
+        if kind < 0.26:
+            return {"delete_excluded": True}
+        return {}
 
     def story(self) -> list[Step]:
         """Steps that belong together."""
@@ -222,7 +231,8 @@ class Chooser:
             elif kind < 0.93 and "git" in self.setup:
                 steps.append(("track", "A", self.path()))
             elif kind < 0.97 and self.getting:
-                steps.append(("get", self.source(), pick.choice(self.dests), self.path()))
+                faults = {"kill": pick.randint(1, 60)} if self.faulty and pick.random() < 0.4 else {}
+                steps.append(("get", self.source(), pick.choice(self.dests), self.path(), {}, faults))
             elif kind < 0.975:
                 steps.append(("itself", self.source(), pick.choice(["plain", "plain", "link", "below"])))
             elif kind > 0.985:
@@ -230,13 +240,6 @@ class Chooser:
                 steps.append(("two", (self.source(), where, {}), (self.source(), where, {})))
         steps.append(("sync", "A", self.dest, {}, {}))
         return steps
-
-
-def _no_more(pick: random.Random) -> dict[str, Any]:
-    return {}
-
-
-EXTRA: Callable[[random.Random], dict[str, Any]] = _no_more
 
 
 def make(seed: int) -> Case:

@@ -26,11 +26,13 @@ class Entry(NamedTuple):
         return self.kind, self.body
 
     def is_like(self, other: Entry | None) -> bool:
-        return (
-            other is not None
-            and self.version == other.version
-            and (self.kind == "l" or ANY in (self.mode, other.mode) or self.mode == other.mode)
-        )
+        """Whether what is there is this. A folder may have got its group from the one around it."""
+        if other is None or self.version != other.version:
+            return False
+        odd = self.mode ^ other.mode
+        if self.kind == "d":
+            odd &= 0o777 | self.mode & 0o2000
+        return self.kind == "l" or ANY in (self.mode, other.mode) or not odd
 
     def __repr__(self) -> str:
         return (
@@ -71,13 +73,18 @@ class After:
 
 @dataclass
 class Options:
-    force: bool | str = False
+    force: bool | tuple[str, ...] = False
     keep: bool = False
     delete_excluded: bool = False
     other: bool = False  # the source is another one than that of the record
 
     def forces(self, path: str) -> bool:
-        return self.force if isinstance(self.force, bool) else fnmatch.fnmatchcase(path, self.force)
+        """A pattern names a path, its last name, or a folder that it is in."""
+        if isinstance(self.force, bool):
+            return self.force
+        parts = path.split("/")
+        names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts[-1:]
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.force for name in names)
 
 
 @dataclass
@@ -90,6 +97,13 @@ class Table:
     there: Files
     records: Mapping[str, Maybe]
     options: Options = field(default_factory=Options)
+    claimed: frozenset[str] = frozenset()  # another destination has it, too, as far as is known
+
+    def known(self, path: str) -> Maybe:
+        known = self.records.get(path, frozenset([NONE]))
+        if path in self.claimed:  # then it is nobody's to take away
+            known |= {each and replace(each, by="own", version=None) for each in known}
+        return known
 
     def alternatives(self) -> dict[str, list[After]]:
         found: dict[str, list[After]] = {}
@@ -97,7 +111,7 @@ class Table:
         self._giving: set[str] = set()  # a folder of the node where the source has something else
         for path in sorted({*self.listed, *self.records, *self.there}):
             after: list[After] = []
-            for record in self.records.get(path, frozenset([NONE])):
+            for record in self.known(path):
                 after += self._of(path, record)
             found[path] = list(dict.fromkeys(after))
         return found
@@ -142,7 +156,7 @@ class Table:
         if self.excluded.get((path, node.kind), False) and not self.options.delete_excluded:
             yield After(node, record)
         elif state == "delivered":
-            if self.options.other and node.kind != "d" and not self.options.force:
+            if self.options.other and node.kind != "d" and self.options.force is not True:
                 yield After(node, record, stop="another source's")
                 return
             yield After(None, NONE, folder=node.kind == "d")
@@ -157,7 +171,7 @@ class Table:
         left = After(node._replace(mode=ANY), Record("own", None, source.version))
         if node.kind == "d":
             self._giving.add(path)
-            if record is not None and record.source == source.version and not options.force:
+            if record is not None and record.source == source.version:
                 yield left  # the source is what it was
                 return
             owns = [self._owns(name) for name in self.there if name.startswith(path + "/")]
@@ -166,26 +180,27 @@ class Table:
                 if options.force is not True:
                     yield replace(left, stop="in the way")
                 return
-            if state == "own" or any(True in own for own in owns):
-                # a folder of its own with nothing in it that is: nobody says
+            inside = [each for name in self.there if name.startswith(path + "/") for each in self.known(name)]
+            if state == "own" or any(True in own for own in owns) or any(each and each.by == "seen" for each in inside):
+                # a folder of its own with nothing in it that is, or with what was there before: nobody says
                 yield left if options.keep else replace(left, stop="in the way")
             if options.other:
                 yield replace(left, stop="another source's")
             elif {True} not in owns:
                 yield put
         elif state in ("delivered", "seen"):
-            if options.other and state == "delivered" and not options.force:
+            if options.other and state == "delivered" and options.force is not True:
                 yield After(node, record, stop="another source's")
             else:
                 yield put
         else:
             if source.kind == "d":
                 self._blocked.add(path)
-            if record is not None and record.source == source.version and not options.force:
+            if record is not None and record.source == source.version:
                 yield left
             elif options.forces(path):
                 yield replace(put, goes=True)
-            elif options.keep or record is not None and record.source == source.version:
+            elif options.keep:
                 yield left
             else:
                 yield replace(left, stop="in the way")
@@ -197,4 +212,4 @@ class Table:
             return {True}
         if node.kind == "d":  # what is in it counts
             return {False}
-        return {self._state(node, record) == "own" for record in self.records.get(path, frozenset([NONE]))}
+        return {self._state(node, record) == "own" for record in self.known(path)}

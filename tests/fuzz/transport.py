@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,20 @@ Faults = Mapping[str, Any]
 
 
 class Forker:
-    """One for all conversations of this process."""
+    """One for all conversations of this process. modules: what programs of the head import, none for those of nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         python: str = getattr(sys, "_base_executable", None) or sys.executable
         self._process = subprocess.Popen(
-            [python, "-I", "-S", str(Path(__file__).with_name("forker.py"))],
+            [
+                python,
+                "-I",
+                "-S",
+                str(Path(__file__).with_name("forker.py")),
+                *([":".join(sys.path)] if modules else []),
+                *modules,
+            ],
             stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -62,12 +70,31 @@ class Forker:
                 assert self._changed.wait_for(lambda: self._begun, 60.0), "the forker does not answer"
                 return self._begun.pop()
 
+    def run(self, asked: Faults, said: bytes, seconds: float) -> tuple[int | None, bytes, bytes]:
+        """A program to its end: how that was, and its outputs. None: it took too long, and was killed."""
+        forked = Forked(self, asked)
+        with forked.stdin, forked.stdout, forked.stderr:
+            forked.stdin.write(said)
+            forked.stdin.close()
+            timer = threading.Timer(seconds, forked.send_signal, (signal.SIGKILL,))
+            timer.start()
+            out, err = forked.stdout.read(), forked.stderr.read()
+            timer.cancel()
+        return self.wait(forked.pid, 60.0), out, err
+
     def wait(self, pid: int, timeout: float | None) -> int | None:
         with self._changed:
             self._changed.wait_for(lambda: pid in self.ended, timeout)
             return self.ended.get(pid)
 
+    @cached_property
+    def heads(self) -> Forker:
+        """Starts what the head does in a process of its own."""
+        return Forker("tests.fuzz.head")
+
     def close(self) -> None:
+        if "heads" in self.__dict__:
+            self.heads.close()
         self._socket.close()
         self._process.wait(60)
         self._listener.join(60)

@@ -3,7 +3,9 @@ sync is judged by the table (table.py)."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -12,17 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fleet.delivery import brought
 from fleet.delivery.tree import scan
+from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report, Result
 from fleet.ops import get, sync
 from fleet.protocol.state import STATE_FOLDERS
 from fleet.runtime import Runtime
+from tests.fuzz.head import BOOT
 from tests.fuzz.table import ANY, NONE, After, Entry, Files, Options, Record, Records, Table
 from tests.fuzz.transport import Faults, ForkedTransport, Forker
 
 Step = Sequence[Any]
 SOURCES = ("A", "B")
 EPOCH = 1_700_000_000  # of the files of a source; each change of one is three seconds after the one before
+MARK = re.compile(rb"\.[0-9a-f]{32}\.fleet-.*")  # lies in a source while it is synced
+STAGE = ".fleet-get"  # what an interrupted get has left
 REPLACED = "replaced"  # in the state folder: what --force took the place of
 
 
@@ -69,7 +76,7 @@ class World:
     """setup: {"whole": {node: s}, "ahead": {node: s}, "git": [source]}."""
 
     def __init__(self, base: Path, forker: Forker, setup: Mapping[str, Any]) -> None:
-        self.base, self.setup = base, setup
+        self.base, self.setup, self.forker = base, setup, forker
         self.count = self.syncs = 0
         self.events: list[str] = []
         for name in (*SOURCES, "home", "outside", "n1/home", "n2/home"):
@@ -98,7 +105,7 @@ class World:
         return os.fsencode(self.place(where)) + b"/" + os.fsencode(path)
 
     def files(self, where: str) -> dict[str, Entry]:
-        return see(self.place(where), (".git",))
+        return see(self.place(where), (".git", STAGE))
 
     def fresh(self, size: int) -> bytes:
         """Bytes that nobody else has."""
@@ -108,11 +115,13 @@ class World:
     def clear_way(self, full: bytes) -> bool:
         """Whether there is a folder around, made where there was nothing. Nobody here goes through links."""
         around = os.path.dirname(full)
+        if os.path.realpath(around) != os.path.normpath(around):
+            return False
         try:
             os.makedirs(around, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, FileNotFoundError):
+        except (FileExistsError, NotADirectoryError):
             return False
-        return os.path.realpath(around) == os.path.normpath(around)
+        return True
 
     def stamp(self, where: str, full: bytes, keep: os.stat_result | None = None) -> None:
         """Give what was written a time: a source's all differ, by more than any file system keeps. A node's is now,
@@ -318,6 +327,7 @@ class World:
         self.syncs += 1
         own = {key: self.setup[key][node] for key in ("whole", "ahead") if node in self.setup.get(key, {})}
         transport = ForkedTransport(self.transport.forker, self.transport.homes, {node: {**own, **faults}})
+        how = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
         plan = sync.plan(Inventory((Host(node, node),)), self.place(name), str(self.place(where)), **how)
         source = self.whole(name)
         try:
@@ -333,7 +343,7 @@ class World:
             for each in folders + names:
                 info = os.lstat(os.path.join(folder, each))
                 key = os.fsdecode(os.path.join(folder, each))
-                if b"/.git" not in folder + b"/" + each:
+                if b"/.git" not in folder + b"/" + each and not MARK.fullmatch(each):
                     found[key] = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino)
         return found
 
@@ -350,7 +360,13 @@ class World:
                 named[path, kind] = path not in listed and excluded(path, kind)
         other = self.sources.get(where, name) != name
         options = Options(how.get("force", False), how.get("keep", False), how.get("delete_excluded", False), other)
-        return before, Table(listed, named, before, records, options).alternatives(), options
+        claimed = set()
+        for other_place, theirs in self.records.items():
+            for path in theirs if other_place != where else ():
+                full = os.path.relpath(os.path.join(self.place(other_place), path), self.place(where))
+                claimed.add(full)
+        table = Table(listed, named, before, records, options, frozenset(claimed))
+        return before, table.alternatives(), options
 
     def settle(
         self, name: str, where: str, before: Files, alternatives: Mapping[str, list[After]], result: Result, cut: bool
@@ -543,8 +559,10 @@ class World:
             records[path] = frozenset(maybe)
         self.sources[where] = "?"
 
-    def get(self, name: str, where: str, path: str, how: Mapping[str, Any] | None = None) -> None:
-        """`fleet get` of a path on a node into a source."""
+    def get(
+        self, name: str, where: str, path: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None
+    ) -> None:
+        """`fleet get` of a path on a node into a source. faults: of the head."""
         full = self.full(where, path)
         node = where.partition(":")[0]
         if not os.path.lexists(full) or os.path.islink(full):
@@ -555,19 +573,9 @@ class World:
             base + inner[len(path) :]: e for inner, e in self.files(where).items() if inner.startswith(path + "/")
         }
         before = self.files(name)
-        inventory = Inventory((Host(node, node),))
-        report = None
-        try:
-            report = get.run(
-                get.plan(inventory, os.fsdecode(full), self.place(name), **(how or {})), Runtime(self.transport)
-            )
-            error = report.results[0].error
-        except Exception as refused:
-            if type(refused).__module__ != "fleet.errors":
-                raise
-            error = refused  # type: ignore[assignment]
+        error = self.run_get(name, node, os.fsdecode(full), dict(how or {}), faults)
         now = self.files(name)
-        self.note(f"get: {error or report}")
+        self.note(f"get: {error}")
         notes = self.brought[name]
         for inner, entry in before.items():
             if now.get(inner) == entry:
@@ -587,9 +595,29 @@ class World:
             if inner not in there and new != before.get(inner) and new.kind != "d":
                 raise Fault(f"get wrote {show(inner)} of {name}")
             was = before.get(inner)
-            if new.kind != "d" and (was is None or was.version != new.version):
+            noted = not faults or inner in brought.unchanged(self.place(name))
+            if new.kind != "d" and (was is None or was.version != new.version) and noted:
                 notes[inner] = new.version
         self.check_rest(node)
+
+    def run_get(self, name: str, node: str, what: str, how: dict[str, Any], faults: Faults | None) -> str | None:
+        """What was wrong; None where nothing was."""
+        if faults:
+            asked = {"home": str(self.base / "home"), "boot": BOOT, **faults}
+            said = json.dumps({"what": what, "to": str(self.place(name)), "how": how}).encode()
+            status, out, err = self.forker.heads.run(asked, said, 60.0)
+            if status == 0:
+                error: str | None = json.loads(out)["error"]
+                return error
+            if status != 137:
+                raise Fault(f"get failed: {status} {err.decode()[-2000:]}")
+            return "killed"
+        try:
+            plan = get.plan(Inventory((Host(node, node),)), what, self.place(name), **how)
+            refused: Exception | None = get.run(plan, Runtime(self.transport)).results[0].error
+        except FleetError as error:
+            refused = error
+        return None if refused is None else str(refused)
 
     def note(self, text: str) -> None:
         self.events.append(text[:400])
