@@ -206,9 +206,19 @@ class RunVerbs(ABC, Generic[R, L]):
         chosen = None if rank is None else frozenset(rank)
         return self._do(stacks.StacksPlan(self._fleet.inventory, run, chosen, native), stacks.run)
 
-    def get(self, what: str, *, to: str | os.PathLike[str] = ".") -> R:
+    def get(
+        self,
+        what: str,
+        *,
+        to: str | os.PathLike[str] = ".",
+        force: bool = False,
+        all: bool = False,
+        runs_dir: str | os.PathLike[str] = "runs",
+    ) -> R:
         """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
-        machine, verified, going on where an earlier attempt ended: one tree where one host has it, else one a host."""
+        machine, verified, going on where an earlier attempt ended: one tree where all answered and one has it, else one
+        a host. force: replace what is here, and no get put there as it is, without asking. all: repositories of git in
+        it, too."""
         from fleet.ops import get
 
-        return self._do(get.plan(self._fleet.inventory, what, Path(to)), get.run)
+        return self._do(get.plan(self._fleet.inventory, what, Path(to), force, all, Path(runs_dir)), get.run)

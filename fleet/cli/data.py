@@ -12,7 +12,7 @@ import click
 from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import perform
-from fleet.cli.options import common_options, settings_of
+from fleet.cli.options import common_options, runs_dir_option, settings_of
 from fleet.cli.output import clean, fold, talk, warn_of_source, write_grouped
 from fleet.cli.progress import ProgressLine
 from fleet.model import Report, Result, grouped
@@ -131,17 +131,26 @@ def _short(names: list[str]) -> str:
 @click.option(
     "--to", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR", help="Where to [here]."
 )
+@click.option("--force", is_flag=True, help="Replace what is here, too, and no get put there as it is, without asking.")
+@click.option("--all", "everything", is_flag=True, help="Bring repositories (.git, .hg) in it, too.")
+@runs_dir_option("Where logs are, on this machine: they tell of a RUN's folder.")
 @common_options
-def get(what: str, sources: str | None, to: Path) -> int:
+def get(what: str, sources: str | None, to: Path, force: bool, everything: bool, runs_dir: Path) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
     began. A word without a '/' is a run if there is one.
 
-    Where one host has it, it comes as it is; else each host has a folder of its own. All is verified by digest; an
-    interrupted get goes on where it ended.
+    It gets the name that was asked for. Where all hosts answered and one has it, it comes as it is; else each host has
+    a folder of its own. What an earlier get put here is replaced, anything else only with your consent, or --force.
+
+    All is verified by digest, and each file comes as it was at one moment: one that is written to all the time is an
+    error, and what is here of it stays; a log that grows comes as far as it was. An interrupted get goes on where it
+    ended. A host that gets nowhere for 2 minutes is given up.
     """
     line = DataLine("receiving", quiet=settings_of().silent)
     return perform(
-        lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(what, to=to),
+        lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(
+            what, to=to, force=force, all=everything, runs_dir=runs_dir
+        ),
         show_got,
         line=line,
     )
@@ -151,7 +160,9 @@ def show_got(report: Report) -> None:
     def told(result: Result) -> str:
         if not result.data["to"]:
             return "has none of it"
-        size = f"{counted(result.data['files'], 'file')}, {size_text(result.data['bytes'])}"
-        return f"{size}, in {clean(result.data['to'])}"
+        files, size, same = (result.data[name] for name in ("files", "bytes", "same"))
+        here = f"{counted(same, 'file')} already here" if same else ""
+        came = f"{counted(files, 'file')}, {size_text(size)}" if files or not same else ""
+        return f"{', '.join(filter(None, [came, here]))}, in {clean(result.data['to'])}"
 
     write_grouped((result for result in report.results if result.ok), told)

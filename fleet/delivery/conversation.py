@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from fleet.errors import ConnectError, HostFailed, Reason
-from fleet.protocol.frames import MESSAGE
+from fleet.protocol.frames import EXIT, MESSAGE
 from fleet.protocol.messages.code import Refused, Waiting
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, Watchdog
 from fleet.transport.frames import Frame, decoded
 from fleet.transport.program import Program
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SILENCE_SECONDS = 30.0
 JOIN_SECONDS = 5.0
+MOST_WAITS = 3  # it waits at one place, for as long as a run takes to begin
 
 
 class Conversation:
@@ -27,20 +28,23 @@ class Conversation:
 
     def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
         self._program, self._waiting = program, waiting
-        self._waited = False
-        self._frames: Iterator[Frame] = program.frames(silence=SILENCE_SECONDS, cancel=runtime.cancel)
+        self._waited = 0
+        self.watchdog = Watchdog()
+        self._frames: Iterator[Frame] = program.frames(
+            silence=SILENCE_SECONDS, cancel=runtime.cancel, watchdog=self.watchdog
+        )
 
     def answer(self, kind: TypeForm[T]) -> T:
         """The next word of this kind. HostFailed where it is a refusal."""
         name = self._program.host.name
         for frame in self._frames:
-            if frame.kind != MESSAGE:
+            if frame.kind == EXIT:
                 continue
-            message = frame.json()
-            if message.get("event") == "waiting":
+            message = frame.json() if frame.kind == MESSAGE else {}
+            if message.get("event") == "waiting" and self._waited < MOST_WAITS:
                 if not self._waited:  # a node that says so without end fills nobody's screen
                     self._waiting(decoded(Waiting, message, name)["run"])
-                self._waited = True
+                self._waited += 1
             elif message.get("event") == "failed":
                 refused = decoded(Refused, message, name)
                 raise HostFailed(

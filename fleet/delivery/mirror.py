@@ -204,6 +204,7 @@ def _mirror(
         def moved(count: int) -> None:
             nonlocal sent
             sent = min(sent + count, total)
+            talk.watchdog.word()
             runtime.emit(Progress(name, "sending", sent, total))
 
         def deliver(cancel: Cancel) -> None:

@@ -11,7 +11,7 @@ HEADER = ">cII"
 
 OUTPUT = b"O"  # bytes of a stream
 MESSAGE = b"J"  # a JSON object
-HEARTBEAT = b"H"  # empty
+HEARTBEAT = b"H"  # empty, or how much work is done where that has grown since the last
 EXIT = b"X"  # {"exit_status": n}, the last frame
 
 # What a frame of each kind may hold: a node that announces more is broken, and must not fill the head's memory.

@@ -20,6 +20,7 @@ T = TypeVar("T")
 HELD_UP_SECONDS = 3.0
 POLL_SECONDS = 0.5
 PING_SECONDS = 2.0
+PROGRESS_SECONDS = 120.0  # a disk or file server that hangs for less comes back by itself
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,14 @@ class Silence:
             self._heard += now - self._asked
         self._asked = now
         return now - self._heard
+
+
+class Watchdog(Silence):
+    """How long nothing has moved at one that is alive. limit: seconds of that after which it is given up."""
+
+    def __init__(self, limit: float = PROGRESS_SECONDS) -> None:
+        super().__init__()
+        self.limit = limit
 
 
 class Made(Future[T]):

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fleet.errors import ConnectError, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.model import Host
 from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Drowsy, Session, Silence
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Drowsy, Session, Silence, Watchdog
 from fleet.transport.frames import BEAT, Decoder, Frame, decoded
-from fleet.transport.shell import EATEN, ENDING_SECONDS, Conversation, foreign
+from fleet.transport.shell import EATEN, ENDING_SECONDS, Conversation, foreign, stuck
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -189,13 +189,15 @@ class Program(Conversation):
         poll: float = POLL_SECONDS,
         ping: float = PING_SECONDS,
         first: float | None = None,
+        watchdog: Watchdog | None = None,
     ) -> Iterator[Frame]:
         """Frames as they come, up to and including X; heartbeats are swallowed.
 
         silence: seconds without any byte after which the host counts as lost. first: the same of its first byte, before
         which a busy node starts python; None: no other. deadline: a time.monotonic()
         value. poll: seconds in which all this is looked at once. ping: every so many seconds the program hears that we
-        live. Raises ConnectError (lost, no-python, protocol), DeadlineError, Interrupted.
+        live. watchdog: of frames and heartbeats that tell of work done, and of bytes that it takes; who waits for other
+        progress as well, feeds it. Raises ConnectError (lost, stuck, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
         quiet = Silence()
@@ -204,6 +206,8 @@ class Program(Conversation):
         came = b""
         while True:
             for frame in decoder.feed(came):
+                if watchdog is not None and (frame.kind != HEARTBEAT or frame.payload):
+                    watchdog.word()
                 if frame.kind != HEARTBEAT:
                     yield frame
                 if frame.kind == EXIT:
@@ -224,6 +228,11 @@ class Program(Conversation):
             if now - pinged >= ping:
                 pinged = now
                 self.ping()
+            if watchdog is not None:
+                if self._sending.locked():  # which has a limit of its own
+                    watchdog.word()
+                if decoder.started and watchdog.seconds() >= watchdog.limit:
+                    raise stuck(self.host.name, watchdog.limit)
             if data is None:
                 quiet.word_at(drowsy.passed_at if drowsy is not None else 0.0)
                 limit = silence if decoder.started else first or silence

@@ -94,6 +94,15 @@ def silent(host: str, seconds: float) -> ConnectError:
     )
 
 
+def stuck(host: str, seconds: float) -> ConnectError:
+    return ConnectError(
+        f"alive, but got nowhere for {seconds:g} s",
+        host=host,
+        kind="stuck",
+        hint="a disk or file server of that host hangs: look at it there, then run this again",
+    )
+
+
 def stdin_eaten(session: Session) -> ConnectError:
     """The error for a host whose login shell reads what is meant for fleet's program; with the file, where it tells."""
     try:

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from fleet.delivery.tree import Tree
-from fleet.errors import HostFailed, UsageError
+from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.node.delivery import give
 from fleet.ops import get
-from fleet.ops.get import GetPlan, _places
-from fleet.ops.get.receive import Received
+from fleet.ops.get import Asked, GetPlan
+from fleet.ops.get.names import name_of, name_of_run, without_repositories
+from fleet.ops.get.receive import Listed
 from fleet.ops.runs.find import FoundRun
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.chain import Entry
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 
 
@@ -69,49 +69,6 @@ def test_a_name_leads_nowhere_else(path: str) -> None:
     assert decode(Entry, entry("a/b..c"))[0] == "a/b..c"
 
 
-def received(tmp_path: Path) -> Received:
-    class Session:
-        host = Host("n1", "n1")
-
-    spec: Any = {"path": "~/x", "since": None}
-    return Received(Session(), spec, tmp_path / "to/x", tmp_path / "stage", Cancel(), lambda done, total: None)  # type: ignore[arg-type]
-
-
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    got = received(tmp_path)
-    (tmp_path / "stage/tree/a").mkdir(parents=True)
-    (tmp_path / "stage/tree/a/b").write_text("x")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "to/x").mkdir(parents=True)
-    (tmp_path / "to/x/a").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(HostFailed, match="is a link here"):
-        got._place([entry("a/b")])
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_links_come_last_and_replace(tmp_path: Path) -> None:
-    got = received(tmp_path)
-    (tmp_path / "stage/tree").mkdir(parents=True)
-    (tmp_path / "stage/tree/b").write_text("new")
-    (tmp_path / "to/x").mkdir(parents=True)
-    (tmp_path / "to/x/b").write_text("old")
-    got._place([entry("a", "l", link="b"), entry("b", size=3), entry("c", "d")])
-    assert (tmp_path / "to/x/a").read_text() == "new" and (tmp_path / "to/x/c").is_dir()
-
-
-def test_what_lies_staged_of_something_else_leaves_nothing_in_holes(tmp_path: Path) -> None:
-    """Zero bytes are not sent: what an earlier get of another file of that name left must go first."""
-    given, to = tmp_path / "given", tmp_path / "to/given"
-    given.mkdir()
-    (given / "w").write_bytes(b"a" * (1 << 20) + bytes(2 << 20) + b"b" * 100)
-    (tmp_path / "stage/tree").mkdir(parents=True)
-    (tmp_path / "stage/tree/w").write_bytes(b"x" * (2 << 20))
-    session = LocalTransport().connect(Host("n1", "n1"), Cancel())
-    spec: Any = {"path": str(given), "since": None}
-    Received(session, spec, to, tmp_path / "stage", Cancel(), lambda done, total: None).bring()
-    assert (to / "w").read_bytes() == (given / "w").read_bytes()
-
-
 @pytest.mark.parametrize(
     "name", [{"mtime": 1e300}, {"mtime": 1 << 63}, {"path": "a\0b"}, {"path": "\ud800"}, {"link": "\ud800"}]
 )
@@ -120,20 +77,49 @@ def test_what_no_disk_takes_is_no_entry(name: dict[str, Any]) -> None:
         decode(Entry, entry(**{"path": "a", **name}))
 
 
-@pytest.mark.parametrize("path", ["..", "../..", ".", "/r/.fleet-get"])
-def test_a_host_names_no_other_place_here(path: str) -> None:
-    plan = GetPlan(Inventory(()), "x", Path("/to"))
+@pytest.mark.parametrize("path", ["..", "~/x/..", "/", "/r/.fleet-get", "./..", "a/./..//"])
+def test_what_has_no_name_of_its_own_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="no name of its own"):
-        _places(plan, {"gpu1": path})
-    assert _places(plan, {"gpu1": "/r/x/y/.."}) == {"gpu1": Path("/to/x")}
+        name_of(path)
 
 
-@pytest.mark.parametrize("since, said", [(1.0, "run r has written nothing"), (None, "no host has r")])
+def test_names_are_made_of_what_was_asked() -> None:
+    asked = {"~/w/x/": "x", "~": "home", "~bob": "bob", "/w/./y/.": "y", "~/a b": "a b", "w/~x": "~x"}
+    assert {path: name_of(path) for path in asked} == asked
+
+
+def test_a_run_has_the_name_of_its_folder_as_this_machine_knows_it(tmp_path: Path) -> None:
+    run = "train-20261122-100000-ab12"
+    assert name_of_run(run, "gpu1", "latest", tmp_path) == run, "nothing a node said"
+    assert name_of_run(run, "gpu1", "train", tmp_path) == "train", "it was asked for by that name"
+    for record in ("[]", "{", '{"hosts": 3}', '{"hosts": {"gpu1": {"workdir": "~"}, "gpu2": 7}}'):
+        (tmp_path / run).mkdir(exist_ok=True)
+        (tmp_path / run / "run.json").write_text(record)
+        assert name_of_run(run, "gpu1", "latest", tmp_path) == run
+    (tmp_path / run / "run.json").write_text('{"hosts": {"gpu1": {"workdir": "~/one/"}, "gpu2": {"workdir": "/b"}}}')
+    assert [name_of_run(run, host, "latest", tmp_path) for host in ("gpu1", "gpu2", "gpu3")] == ["one", "b", "one"]
+
+
+def test_repositories_are_left_out_at_any_depth_and_by_what_git_takes_for_one() -> None:
+    def names(*paths: str) -> tuple[list[str], list[str]]:
+        left, out = without_repositories(entry(path) for path in paths)
+        return [each[0] for each in left], out
+
+    assert names("a", "a/.git", "a/.git/config", "b/.GIT", ".gitignore", "c/.hg", "c/.hg/hgrc") == (
+        ["a", ".gitignore"],
+        ["a/.git", "b/.GIT", "c/.hg"],
+    )
+    assert names("m", "m/HEAD", "m/objects", "m/refs", "m/config", "n/HEAD", "n/refs") == (["n/HEAD", "n/refs"], ["m"])
+    assert names("m/HEAD", "m/commondir", "x") == (["x"], ["m"])
+    assert names("HEAD", "objects", "refs", "x") == ([], ["."]), "the folder that was asked for is one"
+
+
+@pytest.mark.parametrize("run, said", [("r", "run r has written nothing"), (None, "no host has r")])
 def test_a_run_that_wrote_nothing_is_no_path_that_nobody_has(
-    since: float | None, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: str | None, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Host("a", "a")
-    monkeypatch.setattr(get, "_specs", lambda *_: ({"a": {"path": "~", "since": since}}, []))
-    monkeypatch.setattr(get, "listing", lambda *_: Tree(Path("~"), ()))
+    monkeypatch.setattr(get, "_asked", lambda *_: ({"a": Asked({"path": "~", "run": run}, "x")}, []))
+    monkeypatch.setattr(get, "listing", lambda *_: Listed(Tree(Path("~"), ()), (), {}, ()))
     with pytest.raises(UsageError, match=said):
         get.run(GetPlan(Inventory((here,)), "r", tmp_path), Runtime(LocalTransport(), 1, lambda _: None))

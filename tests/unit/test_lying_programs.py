@@ -59,6 +59,7 @@ class Head:
             str(self.work / "builds"),
             str(self.work / "got"),
             str(self.folder / "home/.cache"),
+            str(self.folder / "home/.fleet/brought"),
         ]
         before = snapshot(self.folder, wrote)
         liar = Liar(self.honest[verb], (name, said), "gpu1", times)

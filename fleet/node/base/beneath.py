@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.wire import decode
+from fleet.node.base.wire import decode, moved
 
 OPEN_AT_ONCE = 16  # a thread's
 LINKS = 40  # as the kernel's limit
@@ -179,6 +179,7 @@ class Beneath(threading.local):
 
     def folder(self, inside: bytes) -> int:
         """The descriptor of a folder."""
+        moved()
         if inside in self.held:
             self.held.move_to_end(inside)
             return self.held[inside]

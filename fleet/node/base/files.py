@@ -8,6 +8,7 @@ import stat
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import BinaryIO
+from fleet.node.base.wire import moved
 
 
 def lstat(path: bytes) -> "os.stat_result | None":
@@ -69,6 +70,7 @@ def file_digest(path: "bytes | str", flags: int = 0) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as f:
         for block in iter(lambda: f.read(1 << 20), b""):
+            moved()
             digest.update(block)
     return digest.hexdigest()
 

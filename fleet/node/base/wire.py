@@ -23,6 +23,7 @@ _lock = allocate_lock()
 _out = 1
 _begun = False
 _pause: "list[float]" = []  # seconds between heartbeats, once there are any
+_moved = [0]
 
 
 def write_all(fd: int, data: "bytes | memoryview") -> None:
@@ -74,15 +75,23 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
     _pause[:] = [seconds]
 
     def beat() -> None:
+        told = 0
         try:
             while True:
                 time.sleep(_pause[0])
-                frame(HEARTBEAT)
+                now = _moved[0]
+                frame(HEARTBEAT, b"%d" % now if now != told else b"")
+                told = now
         except OSError:
             pass
 
     if not begun:
         start_new_thread(beat, ())
+
+
+def moved() -> None:
+    """A piece of work is done, of many that the head hears nothing of: a block, a file. The next heartbeat tells it."""
+    _moved[0] += 1
 
 
 def control_lines() -> "Iterator[dict[str, Any]]":

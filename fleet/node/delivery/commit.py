@@ -10,7 +10,7 @@ from fleet.node.base.beneath import Beneath, check_folder, chmod, shown
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside, lstat, waiting_link
 from fleet.node.base.types import TYPE_CHECKING, Any
-from fleet.node.base.wire import decode, encode
+from fleet.node.base.wire import decode, encode, moved
 from fleet.node.delivery.journal import Journal
 from fleet.node.delivery.stage import Stage
 
@@ -96,6 +96,7 @@ def compare(dest: "Beneath", entries: "list[Any]", journal: "Journal | None") ->
     folder: int | None = None  # around's; None: it is not here, or a link to another, as what belongs in it
     for entry in entries:
         path, kind, mode, size, mtime_ns, link = entry
+        moved()
         inside, _, name = path.rpartition("/")
         st = None
         try:

@@ -1,77 +1,250 @@
 """Gives files of this node to the head: a list first, then what the head has not got yet of each.
 
-spec: {"path", "since": only what was written after that, or null}. Sends J {"event": "tree", ...}, as often as it
-takes; waits for a control line {"op": "give", "offsets": [bytes that the head has, of each entry]}; then for each file
-a J {"event": "piece", "index", "offset"} before each part of it, O frames, and J {"event": "given", "index", "size",
-"sha256"}. Zero bytes in a row are not sent: the next piece begins behind them.
+spec: {"path", "run": only what was written since that run began here, or null}. Sends J {"event": "tree", ...,
+"versions"}, as often as it takes; waits for a control line {"op": "give", "wanted": [[index, offset, version]]}: the
+head has so many bytes of that version; offset -1: it wants the digest alone. Then for each of them, in that order,
+    J {"event": "begin", "index", "offset", "size", "mtime", "version"}, O frames, with J {"event": "piece", "offset"}
+    where zero bytes come first, which are not sent; J {"event": "given", "sha256", "growing"}
+or "gone" or "moving" for what is no file any more, and what does not hold still. A file that changed while it was read
+begins again.
 """
 
+import fcntl
 import hashlib
 import os
+import signal
+import stat
+import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import Callable, chain, give
-from fleet.node.base.wire import control_lines, decode, encode, frame, send_exit, send_json, start
+from fleet.node.base.types import Any, Callable, chain, give
+from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
 from fleet.node.delivery.tree import Walk, tell
+from fleet.node.run.run_folder import run_folder
 from fleet.protocol.frames import OUTPUT
+from fleet.protocol.state import ATTEMPT, SPEC
 
 say: "Callable[[give.Giving], None]" = send_json
-CHUNK = 1 << 20
+CHUNK, FRAME = 1 << 20, 1 << 16  # what is read at once; what is sent: on a slow link, too, some come every minute
 ZEROS = bytes(CHUNK)
+TRIES = 4
+# seconds: that one file is waited for, and all of them; that one is which may be a log
+FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
+# seconds without a change before it is read: the grain of a clock, where writers are seen, and where they are not
+GRAIN, UNSEEN, SECOND = 0.05, 1.0, 2.1
+QUIET_SECONDS = 10.0
 
 
-def give_file(full: bytes, index: int, offset: int, size: int) -> None:
-    digest, at, announced = hashlib.sha256(), 0, None
+def version_of(info: "os.stat_result") -> str:
+    return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+
+
+def is_written(fd: int) -> "bool | None":
+    """Whether somebody has it open for writing; None where that is not to be known: another user's, NFS. The kernel
+    gives nobody a lease then; ours ends at once."""
     try:
-        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:  # since it was listed: the head looks again
-        say({"event": "given", "index": index, "size": 0, "sha256": digest.hexdigest()})
-        return
-    try:
-        while at < size:  # as it was listed: what was appended since is left for the next time
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+def is_log(fd: int) -> bool:
+    """Whether what grows is of use as far as it is: text, and what tensorboard and wandb write."""
+    begin = os.pread(fd, 4096, 0)
+    return b"\0" not in begin or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
+
+
+class Walked(Walk):
+    """versions: of each file, by its path."""
+
+    def __init__(self, root: str) -> None:
+        Walk.__init__(self, root, changing=True)
+        self.versions: dict[str, str] = {}
+
+    def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
+        self.versions[path] = version_of(info)
+        return Walk.file(self, path, full, info)
+
+
+class Giver:
+    """root: of the paths. waits: seconds that files may still be waited for."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root, self.waits = root, ALL_SECONDS
+
+    def give(self, path: str, index: int, offset: int, version: str) -> None:
+        full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
+        for _ in range(TRIES):
+            try:
+                fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            except FileNotFoundError:
+                break
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    break
+                if self.send(fd, index, offset, version):
+                    return
+            finally:
+                os.close(fd)
+        else:
+            say({"event": "moving", "index": index, "quiet": quiet_beside(full)})
+            return
+        say({"event": "gone", "index": index})
+
+    def send(self, fd: int, index: int, offset: int, version: str) -> bool:
+        """Whether it came whole, as it was at one moment."""
+        self.settle(fd)
+        before = os.fstat(fd)
+        begins = version_of(before)
+        at = offset if offset < 0 or version == begins else 0
+        say(
+            {
+                "event": "begin",
+                "index": index,
+                "offset": max(0, at),
+                "size": before.st_size,
+                "mtime": before.st_mtime_ns,
+                "version": begins,
+            }
+        )
+        digest = self.read(fd, before.st_size, before.st_size if at < 0 else at)
+        after, written = os.fstat(fd), is_written(fd)
+        whole = version_of(after) == begins
+        if not whole or written:
+            # of an empty file nobody knows what it becomes: a log that says nothing has been so for a while
+            if after.st_size < before.st_size or not (is_log(fd) if before.st_size else self.is_old(before, SECOND)):
+                return False
+            if not whole and digest != self.read(fd, before.st_size, before.st_size):
+                return False
+        say({"event": "given", "sha256": digest, "growing": bool(not whole or written)})
+        return True
+
+    def read(self, fd: int, size: int, since: int) -> str:
+        """The digest of its first `size` bytes; those behind `since` are sent."""
+        digest, at, announced = hashlib.sha256(), 0, since
+        while at < size:
             data = os.pread(fd, min(CHUNK, size - at), at)
             if not data:
                 break
+            moved()
             digest.update(data)
-            skip = max(0, offset - at)
+            skip = max(0, since - at)
             if skip < len(data) and data != ZEROS[: len(data)]:
                 if announced != at + skip:
-                    say({"event": "piece", "index": index, "offset": at + skip})
-                frame(OUTPUT, data[skip:])
+                    say({"event": "piece", "offset": at + skip})
+                for part in range(skip, len(data), FRAME):
+                    frame(OUTPUT, data[part : part + FRAME])
                 announced = at + len(data)
             at += len(data)
-    finally:
-        os.close(fd)
-    say({"event": "given", "index": index, "size": at, "sha256": digest.hexdigest()})
+        return digest.hexdigest()
+
+    def settle(self, fd: int) -> None:
+        """Wait until nobody writes to it, for a while."""
+        began, seen = time.monotonic(), ""
+        while True:
+            info, written = os.fstat(fd), is_written(fd)
+            now = time.monotonic()
+            if version_of(info) != seen:
+                seen, since = version_of(info), now
+            whole_seconds = not (info.st_mtime_ns % 10**9 or info.st_ctime_ns % 10**9)
+            wanted = SECOND if whole_seconds else UNSEEN if written is None else GRAIN
+            if not written and (now - since >= wanted or self.is_old(info, wanted)):
+                return
+            if now - began >= min(self.waits, LOG_SECONDS if info.st_size and is_log(fd) else FILE_SECONDS):
+                break
+            if written and not info.st_size and self.is_old(info, SECOND):
+                break
+            time.sleep(GRAIN / 2)
+        self.waits -= time.monotonic() - began
+
+    def is_old(self, info: "os.stat_result", seconds: float) -> bool:
+        return time.time() - max(info.st_mtime, info.st_ctime) >= seconds
 
 
-def written(root: str, entry: "chain.Entry") -> int:
-    """When, in nanoseconds since the epoch; 0 of a folder, which comes with what is in it."""
-    if entry[1] != "l":
-        return entry[4]
-    try:
-        return os.lstat(os.path.join(os.fsencode(root), encode(entry[0]))).st_mtime_ns
-    except FileNotFoundError:  # since it was listed
-        return 0
+def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
+    """The newest files of that kind in its folder that have not changed for a while, and for how long."""
+    folder, name = os.path.split(full)
+    found = []
+    with suppress(OSError):
+        for other in os.listdir(folder):
+            path = os.path.join(folder, other)
+            if os.path.splitext(other)[1] == os.path.splitext(name)[1] and other[:1] != b".":
+                with suppress(OSError):
+                    info = os.lstat(path)
+                    age = time.time() - max(info.st_mtime, info.st_ctime)
+                    if stat.S_ISREG(info.st_mode) and info.st_size and age >= QUIET_SECONDS:
+                        found.append((decode(other), int(age)))
+    return sorted(found, key=lambda each: each[1])[:3]
+
+
+def clock(folder: str) -> "float | None":
+    """What the clock is that files in this folder get their times from."""
+    probe = os.path.join(folder, ".fleet-clock-%d" % os.getpid())
+    with suppress(OSError):
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            return os.fstat(fd).st_mtime
+        finally:
+            os.close(fd)
+            os.unlink(probe)
+    return None
+
+
+def beginning(run: str, root: str) -> int:
+    """When a run began, in nanoseconds of the clock of root's file system: a file that fleet wrote then is the mark."""
+    folder = run_folder(run)
+    if folder is None:
+        raise Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
+    starts = [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(ATTEMPT))]
+    marks = [os.stat(mark) for mark in (os.path.join(start, SPEC) for start in starts) if os.path.exists(mark)]
+    mark = min(mark.st_mtime_ns for mark in marks)
+    if marks[0].st_dev != os.stat(root).st_dev:
+        here, there = clock(folder), clock(root)
+        apart = there - here if here and there else 0.0
+        if abs(apart) > 0.5:  # a file server's own clock; another disk of this machine has the same
+            return mark + int((apart - 1.0) * 1e9)
+    return mark
+
+
+def written_since(mark: int, root: str, entries: "list[chain.Entry]") -> "list[chain.Entry]":
+    """The files and links, and the folders that they are in."""
+    kept = set()
+    for path, kind, _mode, _size, mtime, _link in entries:
+        if kind == "l":
+            try:
+                mtime = os.lstat(os.path.join(os.fsencode(root), encode(path))).st_mtime_ns
+            except FileNotFoundError:  # since it was listed
+                continue
+        # some file systems keep whole seconds
+        if kind != "d" and mtime >= (mark if mtime % 10**9 else mark // 10**9 * 10**9):
+            while path and path not in kept:
+                kept.add(path)
+                path = path.rpartition("/")[0]
+            kept.add(path)
+    return [entry for entry in entries if entry[0] in kept]
 
 
 def converse(spec: "give.GiveSpec") -> None:
-    root = os.path.expanduser(spec["path"])
-    walk, since = Walk(root, changing=True), spec["since"]
+    root = os.path.expanduser(os.fsdecode(encode(spec["path"])))
+    walk = Walked(root)
     entries = list(walk.entries()) if os.path.exists(root) else []
-    if since is not None:
-        entries = [entry for entry in entries if written(root, entry) >= since * 1e9]
-    tell(walk, entries)
-    offsets: list[int] = next((line["offsets"] for line in control_lines() if line.get("op") == "give"), [])
-    for index, offset in enumerate(offsets):
-        path, kind, _mode, size, _mtime, _link = entries[index]
-        if kind == "f":
-            full = os.fsencode(root)
-            give_file(os.path.join(full, encode(path)) if path else os.path.realpath(full), index, offset, size)
+    if spec["run"] is not None and entries:
+        entries = written_since(beginning(spec["run"], root), root, entries)
+    tell(walk, entries, lambda part: {"versions": {e[0]: walk.versions[e[0]] for e in part if e[1] == "f"}})
+    wanted: list[Any] = next((line["wanted"] for line in control_lines() if line.get("op") == "give"), [])
+    giver = Giver(os.fsencode(root))
+    for index, offset, version in wanted:
+        giver.give(entries[index][0], index, offset, version)
 
 
 def main() -> None:
     spec = start()
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # somebody opens what is_written() holds just then
     try:
         converse(spec)
     except (Refused, OSError) as error:

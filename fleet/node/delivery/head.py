@@ -10,7 +10,7 @@ from contextlib import suppress
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.types import Any, Iterable, Iterator, code
-from fleet.node.base.wire import control_lines, send_exit, send_json, start_thread
+from fleet.node.base.wire import control_lines, moved, send_exit, send_json, start_thread
 
 
 class Head:
@@ -71,6 +71,7 @@ class Head:
             part = sys.stdin.buffer.read1(min(size, 65536))  # type: ignore[union-attr]
             if not part:
                 raise EOFError
+            moved()
             parts.append(part)
             size -= len(part)
         self.waits = None

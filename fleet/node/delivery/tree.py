@@ -6,7 +6,7 @@ import stat
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, chain
-from fleet.node.base.wire import decode, in_parts, send_json
+from fleet.node.base.wire import decode, in_parts, moved, send_json
 from fleet.protocol.state import STATE_FOLDERS
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Walk:
             children = sorted(found, key=lambda entry: entry.name)
         rules = rules and rules.enter(inside, [child.name for child in children])
         for child in children:
+            moved()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
             if is_folder and child.name.endswith(STATE_FOLDERS):
                 continue  # what fleet itself keeps beside destinations: this machine may be a node, too
@@ -142,8 +143,10 @@ class Walk:
         return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
 
 
-def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
-    """Tell the head what there is."""
+def tell(
+    walk: Walk, entries: "list[chain.Entry]", more: "Callable[[list[chain.Entry]], dict[str, Any]]" = lambda part: {}
+) -> None:
+    """Tell the head what there is. more: what else belongs to a part of the entries."""
     parts = in_parts(entries)
     for number, part in enumerate(parts, 1):
         last = number == len(parts)
@@ -157,6 +160,7 @@ def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
                 "linked": walk.linked[:MOST_TOLD] if last else [],
                 "mode": walk.mode,
                 "more": not last,
+                **more(part),
             }
         )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +16,34 @@ from typing import Any
 from fleet.each import on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice, Progress
-from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.inventory.nodeset import fold
+from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.cache import turn
+from fleet.ops.get.names import is_repository, name_of, name_of_run
+from fleet.ops.get.place import Ground, InTheWay, Place, in_words
 from fleet.ops.get.receive import Received, listing
 from fleet.ops.launch.folder import LATEST
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.runs.find import find, meant_first, missing
 from fleet.ops.runs.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
-from fleet.rules.units import size_text
+from fleet.rules.units import counted, seconds, size_text
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 
-STAGE = ".fleet-get"
+FEW = 5
 
 
 @dataclass(frozen=True)
 class GetPlan(OnHosts):
     """what: a path on the nodes, relative to a host's workdir; or a run: what was written in its folder since its
-    start. to: a folder of this machine."""
+    start. to: a folder of this machine. force: replace what is there. everything: repositories of git, too."""
 
     what: str
     to: Path
+    force: bool = False
+    everything: bool = False
+    runs_dir: Path = Path("runs")
 
     @property
     def is_path(self) -> bool:
@@ -48,71 +56,170 @@ class GetPlan(OnHosts):
         yield f"brings {self.what} of {len(self.hosts)} hosts to {self.to}"
 
 
-def plan(inventory: Inventory, what: str, to: Path) -> GetPlan:
+@dataclass(frozen=True)
+class Asked:
+    """Of one host. name: of what is written here."""
+
+    spec: GiveSpec
+    name: str
+
+
+def plan(
+    inventory: Inventory,
+    what: str,
+    to: Path,
+    force: bool = False,
+    everything: bool = False,
+    runs_dir: Path = Path("runs"),
+) -> GetPlan:
     """Pure. UsageError."""
     if not what or "\0" in what:
         raise UsageError("nothing is named", hint="fleet get checkpoints; or fleet get latest")
-    return GetPlan(inventory, what, to)
+    return GetPlan(inventory, what, to, force, everything, runs_dir)
 
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
-    """A host that has no such path is no failure, unless none has. data of each host: files, bytes, to."""
-    specs, silent = _specs(plan, runtime)
-    hosts = tuple(host for host in plan.hosts if host.name in specs)
+    """A host that has no such path is no failure, unless none has. data of each host: files, bytes, same, to."""
+    asked, silent = _asked(plan, runtime)
+    hosts = tuple(host for host in plan.hosts if host.name in asked)
+    if not plan.everything and any(is_repository(each.name) for each in asked.values()):
+        raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all brings it")
 
     def look(session: Session, host: Host) -> Result:
-        spec = specs[host.name]
-        tree = listing(session, spec, runtime.cancel)
-        found = bool(tree.entries) or spec["since"] is None and tree.mode is not None
-        size = sum(entry[3] for entry in tree.entries)
-        return Result(host.name, True, 0, data={"path": str(tree.root), "found": found, "bytes": size})
+        spec = asked[host.name].spec
+        listed = listing(session, spec, runtime.cancel, plan.everything)
+        found = bool(listed.entries) or spec["run"] is None and listed.tree.mode is not None
+        return Result(host.name, True, 0, data={"found": found and "." not in listed.left_out, "listed": listed})
 
     looked = on_each(hosts, runtime, look, what="listing")
+    answered = not silent and all(result.ok for result in looked)
     have = [result for result in looked if result.ok and result.data["found"]]
-    if not have and all(result.ok for result in looked):
-        if any(spec["since"] is not None for spec in specs.values()):
-            wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
-            raise UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
-        if plan.what == LATEST:
-            raise UsageError("there is no run yet", hint="'fleet launch' starts one; a path: fleet get ./latest")
-        raise UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
-    where = _places(plan, {result.host: result.data["path"] for result in have})
-    name = f"get-{hashlib.sha256(os.fsencode(plan.to.absolute())).hexdigest()[:16]}"
-    with turn(name, f"another get to {plan.to}", runtime):  # they would share a stage
-        _check_room(plan, sum(result.data["bytes"] for result in have))
-        brought = _bring(plan, runtime, specs, where)
-    results = (*(brought.get(result.host) or _without(result) for result in looked), *silent)
+    for left, names in grouped((r.data["listed"].left_out, r.host) for r in looked if r.ok).items():
+        if left:
+            said = f"left out on {fold(names)}: {_few(left)}: git and the like run what is configured there"
+            runtime.emit(Notice("info", said, hint="--all brings it"))
+    if not have and answered:
+        raise _nothing(plan, any(each.spec["run"] is not None for each in asked.values()))
+    if not have:
+        return _report(plan, (*map(_without, looked), *silent))
+    with turn(_turn(plan.to), f"another get to {plan.to}", runtime):  # they would share a stage
+        ground = Ground(plan.to)
+        done = False
+        try:
+            places = {}
+            for result in have:
+                each, listed = asked[result.host], result.data["listed"]
+                inside = each.name if answered and len(have) == 1 else f"{result.host}/{each.name}"
+                places[result.host] = place = Place(ground, result.host, inside, str(listed.tree.root))
+                place.entries, place.mode = listed.entries, listed.tree.mode
+            _check_room(plan, sum(result.data["listed"].size for result in have) - ground.held)
+            _ask(plan, places, runtime)
+            brought = _bring(plan, runtime, asked, places)
+            done = all(result.ok for result in brought.values())
+        finally:
+            ground.close(done=done)
+    return _report(plan, (*(brought.get(result.host) or _without(result) for result in looked), *silent))
+
+
+def _turn(to: Path) -> str:
+    return f"get-{hashlib.sha256(os.fsencode(os.path.realpath(to))).hexdigest()[:16]}"
+
+
+def _report(plan: GetPlan, results: tuple[Result, ...]) -> Report:
     return Report("get", results, exit_code_of(results), {"what": plan.what, "to": str(plan.to)})
 
 
+def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
+    """Nothing is there to be brought."""
+    if of_run:
+        wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
+        return UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
+    if plan.what == LATEST:
+        return UsageError("there is no run yet", hint="'fleet launch' starts one; a path: fleet get ./latest")
+    return UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
+
+
 def _bring(
-    plan: GetPlan, runtime: Runtime, specs: Mapping[str, GiveSpec], where: Mapping[str, Path]
+    plan: GetPlan, runtime: Runtime, asked: Mapping[str, Asked], places: Mapping[str, Place]
 ) -> dict[str, Result]:
+    """From the hosts into the stage, and when it is known of all what is in the way here, from there to its place."""
+    came: dict[str, Received] = {}
+
     def bring(session: Session, host: Host) -> Result:
         def progress(done: int, total: int) -> None:
             runtime.emit(Progress(host.name, "receiving", done, total))
 
-        stage = plan.to / STAGE / host.name
-        received = Received(session, specs[host.name], where[host.name], stage, runtime.cancel, progress)
-        files, size = received.bring()
-        return Result(host.name, True, 0, data={"files": files, "bytes": size, "to": str(where[host.name])})
+        spec, place = asked[host.name].spec, places[host.name]
+        received = Received(session, spec, place, plan.everything, runtime.cancel, progress)
+        with in_words(host.name):
+            received.bring()
+        came[host.name] = received
+        return Result(host.name, True, 0)
 
-    hosts = tuple(host for host in plan.hosts if host.name in where)
+    hosts = tuple(host for host in plan.hosts if host.name in places)
     brought = {result.host: result for result in on_each(hosts, runtime, bring, what="receiving")}
-    if all(result.ok for result in brought.values()):
-        shutil.rmtree(plan.to / STAGE, ignore_errors=True)
+    for what in ("growing", "gone"):
+        for paths, names in grouped((tuple(getattr(came[host], what)), host) for host in came).items():
+            if paths:
+                runtime.emit(Notice("warning", f"{fold(names)}: {_SAID[what]}: {_few(paths)}"))
+    _ask(plan, {host: places[host] for host in came}, runtime)
+    for host, received in came.items():
+        brought[host] = _put(host, received, places[host])
     return brought
 
 
+_SAID = {
+    "growing": "still being written, brought as far as it was when it was read",
+    "gone": "went away before it was read",
+}
+
+
+def _put(host: str, received: Received, place: Place) -> Result:
+    try:
+        if "" in received.gone:
+            raise HostFailed(f"{received.spec['path']} went away before it was read", host=host)
+        with in_words(host):
+            files, size, same = place.put() if place.entries or place.mode is not None else (0, 0, 0)
+            error = received.not_still()
+    except HostFailed as failed:
+        return Result(host, False, error=failed)
+    data = {"files": files, "bytes": size, "same": same, "to": str(place.path)}
+    return Result(host, error is None, 0 if error is None else None, error=error, data=data)
+
+
+def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
+    """What is here and get did not put there is replaced when the user says so. UsageError: nothing is."""
+    found: dict[str, list[InTheWay]] = {}
+    for host, place in places.items():
+        with in_words(host):
+            found[host] = place.look()
+    ways = [way for each in found.values() for way in each]
+    if not ways:
+        return
+    now = time.time()
+    some = _few([f"{way.shown} ({size_text(way.size)}, changed {seconds(now - way.changed)} ago)" for way in ways])
+    said = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {some}"
+    if not plan.force and not runtime.ask(f"{said}. Replace?"):
+        words = ["get", plan.what, *(["--to", str(plan.to)] if plan.to != Path(".") else [])]
+        line = shlex.join(["fleet", *words, "--force"])
+        raise UsageError(f"{said}; nothing was replaced", hint=f"to replace: {line}; or --to another folder")
+    for host, each in found.items():
+        places[host].agreed |= {way.path for way in each}
+
+
+def _few(items: Sequence[str]) -> str:
+    return ", ".join(items[:FEW]) + (f" and {len(items) - FEW} more" if len(items) > FEW else "")
+
+
 def _without(result: Result) -> Result:
-    return replace(result, data={"files": 0, "bytes": 0, "to": None}) if result.ok else replace(result, data={})
+    return replace(result, data={"files": 0, "bytes": 0, "same": 0, "to": None} if result.ok else {})
 
 
-def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[Result]]:
+def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
     """(what each host is asked for; of a run only its own hosts are, those that may be of it and did not answer)."""
     if not plan.is_path:
-        runs, asked = find(plan.inventory, runtime, live=False)
-        known = {run.run_id: run for run in meant_first(runs)}
+        runs, answers = find(plan.inventory, runtime, live=False)
+        known = {run.run_id: run for run in meant_first(runs, plan.runs_dir)}
         try:
             run = known[choose(plan.what, list(known))]
         except UsageError:
@@ -122,42 +229,26 @@ def _specs(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, GiveSpec], list[R
             run = None
         if run is not None and not is_part_of_name(plan.what, run.run_id):
             runtime.emit(Notice("info", f"{plan.what} is run {run.run_id}"))
-            silent = [] if missing(run, asked) is None else [replace(each, data={}) for each in asked if not each.ok]
+            silent = (
+                [] if missing(run, answers) is None else [replace(each, data={}) for each in answers if not each.ok]
+            )
             return {
-                name: {"path": part["cwd"] or "~", "since": run.started} for name, part in run.parts.items()
+                name: Asked(
+                    {"path": part["cwd"] or "~", "run": run.run_id},
+                    name_of_run(run.run_id, name, plan.what, plan.runs_dir),
+                )
+                for name, part in run.parts.items()
             }, silent
     path = plan.what
-    return {
-        host.name: {"path": path if path[0] == "~" else posixpath.join(host.workdir or "~", path), "since": None}
-        for host in plan.hosts
-    }, []
-
-
-def _places(plan: GetPlan, paths: Mapping[str, str]) -> dict[str, Path]:
-    """One tree where one host has it, else a folder for each host."""
-    names = {host: posixpath.basename(posixpath.normpath(path)) or "root" for host, path in paths.items()}
-    for host, name in names.items():
-        if name in (".", "..", STAGE):
-            raise UsageError(f"{host}: {paths[host]} has no name of its own", hint="name the folder itself")
-    if len(names) == 1:
-        return {host: plan.to / name for host, name in names.items()}
-    return {host: plan.to / host / name for host, name in names.items()}
+    paths = {h.name: path if path[0] == "~" else posixpath.join(h.workdir or "~", path) for h in plan.hosts}
+    return {host: Asked({"path": path, "run": None}, name_of(path)) for host, path in paths.items()}, []
 
 
 def _check_room(plan: GetPlan, size: int) -> None:
-    try:
-        plan.to.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(plan.to).free
-    except OSError as error:
-        raise UsageError(f"{plan.to}: {error.strerror}", hint="--to names another folder") from None
-    # what is there of an earlier attempt counts, and so do holes: only a warning could be sure
-    if size - _held(plan.to / STAGE) > free:
+    free = shutil.disk_usage(plan.to).free
+    if size > free:
         raise HostFailed(
             f"{size_text(size)} are to come to {plan.to}, {size_text(free)} are free there",
             hint="--to names a folder with more room, --from fewer hosts",
             kind="no-space",
         )
-
-
-def _held(stage: Path) -> int:
-    return sum(path.lstat().st_size for path in stage.rglob("*") if path.is_file())

@@ -1,20 +1,26 @@
-"""What one host gives, into a stage beside where it belongs, and from there to its place when all of it is here."""
+"""What one host gives, into a stage beside where it belongs: only what is whole goes on from there."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import posixpath
+import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
+from fleet.delivery.chain.source import is_tree
 from fleet.delivery.tree import Tree, told
 from fleet.errors import HostFailed, ProtocolError, Reason
-from fleet.node.base.files import file_digest
+from fleet.ops.get.names import without_repositories
+from fleet.ops.get.place import Place
+from fleet.ops.get.writing import Writing
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.chain import Entry
-from fleet.protocol.messages.chain import Tree as Part
-from fleet.protocol.messages.give import Given, GiveSpec, Giving, Piece
-from fleet.transport.base import Cancel, Session
+from fleet.protocol.messages.give import GiveSpec, Giving, Listing
+from fleet.rules.units import seconds
+from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
 
@@ -22,23 +28,61 @@ SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
 PASSES = 3
 
 
-def listing(session: Session, spec: GiveSpec, cancel: Cancel) -> Tree:
-    """What a host would give; with no entries and no mode it has nothing there. HostFailed, ProtocolError."""
+@dataclass(frozen=True)
+class Listed:
+    """What a host would give. versions: of its files. left_out: repositories in it."""
+
+    tree: Tree
+    entries: tuple[Entry, ...]
+    versions: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(min(entry[3], self.tree.allocated.get(entry[0], entry[3])) for entry in self.entries)
+
+
+def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> Listed:
+    """With no entries and no mode it has nothing there. HostFailed, ProtocolError."""
     with Program(session, "delivery.give", spec) as program:
-        return _listed(program.frames(silence=SILENCE_SECONDS, cancel=cancel), session.host.name)
+        return _listed(_frames(program, cancel), spec, session.host.name, everything)
 
 
-def _listed(frames: Iterator[Frame], host: str) -> Tree:
-    def said() -> Part | Piece | Given:
-        frame = next((frame for frame in frames if frame.kind == MESSAGE), None)
-        if frame is None:
-            raise ProtocolError("a list of files has no end", host)
-        return _heard(frame, host)
-
-    return told(said, host, "name a folder further down")
+def _frames(program: Program, cancel: Cancel) -> Iterator[Frame]:
+    return program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog())
 
 
-def _heard(frame: Frame, host: str) -> Part | Piece | Given:
+def _listed(frames: Iterator[Frame], spec: GiveSpec, host: str, everything: bool) -> Listed:
+    versions: dict[str, str] = {}
+
+    def said() -> Listing:
+        frame = next(frames, None)
+        part = _heard(frame, host) if frame is not None and frame.kind == MESSAGE else None
+        if part is None or part["event"] != "tree" or len(part["versions"]) > len(part["entries"]):
+            raise ProtocolError("a list of files was to come", host)
+        versions.update(part["versions"])
+        return part
+
+    tree = told(said, host, "name a folder further down")
+    asked = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
+    parts = [part for part in asked.split("/") if part not in ("", ".")]
+    odd = parts != list(tree.root.parts)[-len(parts) :] if parts else False
+    nothing = not tree.entries and tree.mode is None
+    if (
+        odd
+        or not (nothing or is_tree(tree.entries, tree.mode))
+        or spec["run"] is not None
+        and tree.entries
+        and tree.mode is None
+    ):
+        raise ProtocolError(f"its list of files is not one of {spec['path']}", host)
+    if any(entry[0] not in versions for entry in tree.entries if entry[1] == "f"):
+        raise ProtocolError("its list of files has files without a version", host)
+    entries, left_out = (tree.entries, []) if everything else without_repositories(tree.entries)
+    return Listed(tree, entries, versions, tuple(left_out))
+
+
+def _heard(frame: Frame, host: str) -> Giving:
     said = frame.decode(Giving)
     if said["event"] == "failed":
         raise HostFailed(Reason.of_node(said["message"]), host=host, hint=said["hint"])
@@ -46,151 +90,83 @@ def _heard(frame: Frame, host: str) -> Part | Piece | Given:
 
 
 class Received:
-    """target: where it belongs. stage: a folder of ours for what is not whole yet, which a later attempt goes on with.
-    progress: takes (bytes that are here, of how many)."""
+    """Brings what a place lacks into the stage. progress: takes (bytes that are here, of how many). growing, gone: its
+    paths that were brought as far as they were, and not at all. moving: with the quiet files beside each."""
 
     def __init__(
         self,
         session: Session,
         spec: GiveSpec,
-        target: Path,
-        stage: Path,
+        place: Place,
+        everything: bool,
         cancel: Cancel,
         progress: Callable[[int, int], None],
     ) -> None:
-        self.session, self.spec, self.target, self.stage = session, spec, target, stage
+        self.session, self.spec, self.place, self.everything = session, spec, place, everything
         self.cancel, self.progress = cancel, progress
         self.host = session.host.name
+        self.growing, self.gone = list[str](), list[str]()
+        self.moving: dict[str, list[tuple[str, int]]] = {}
+        self.folder = os.fsencode(place.host)
 
-    def bring(self) -> tuple[int, int]:
-        """(files, bytes), all of them in their place, as their digests say. FleetError; what came stays staged."""
-        try:
-            self.stage.mkdir(0o700, parents=True, exist_ok=True)
-            bad: set[str] = set()
-            for _ in range(PASSES):
-                entries, bad = self._pass(bad)
-                if not bad:
-                    return self._place(entries)
-        except OSError as error:
-            what = f"{error.filename or self.target}: {error.strerror}"
-            raise HostFailed(what, host=self.host, hint="once that is mended, get it again: it goes on") from error
-        raise HostFailed(
-            f"{sorted(bad)[0]} changed while it was read, {PASSES} times",
-            host=self.host,
-            hint="get it when nothing writes there",
-        )
+    def bring(self) -> None:
+        """FleetError; what came stays staged."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.place.ground.stage.at(self.folder), 0o700)
+        whole: set[str] = set()
+        for _ in range(PASSES):
+            self.moving.clear()
+            whole = self._pass(whole)
+            if not whole:
+                came, kept = self.place.came, self.place.entries
+                self.place.entries = [entry for entry in kept if entry[1] != "f" or entry[0] in came]
+                return
+        raise HostFailed(f"{sorted(whole)[0] or self.spec['path']} did not arrive as it was read", host=self.host)
 
-    def _pass(self, bad: set[str]) -> tuple[tuple[Entry, ...], set[str]]:
-        """One conversation: what is there, and the paths that did not come as listed. bad: those to be sent whole."""
+    def _pass(self, whole: set[str]) -> set[str]:
+        """One conversation. whole: paths of which what is here serves for nothing; what is returned, too."""
         with Program(self.session, "delivery.give", self.spec) as program:
-            frames = program.frames(silence=SILENCE_SECONDS, cancel=self.cancel)
-            entries = _listed(frames, self.host).entries
-            for entry in entries:
-                if entry[0] in bad:  # what is not sent of it must be zeros, too
-                    self._staged(entry).unlink(missing_ok=True)
-            offsets = [self._here(entry) for entry in entries]
-            program.send({"op": "give", "offsets": offsets})
-            done, total, told = sum(offsets), sum(entry[3] for entry in entries), 0.0
-            writing = _Writing(entries, self._staged, self.host)
+            frames = _frames(program, self.cancel)
+            listed = _listed(frames, self.spec, self.host, self.everything)
+            self.place.entries, self.place.mode = listed.entries, listed.tree.mode
+            self.place.look()
+            writing = Writing(self, listed, whole)
+            program.send({"op": "give", "wanted": [wanted[:3] for wanted in writing.wanted]})
+            shown = 0.0
             try:
                 for frame in frames:
                     if frame.kind == OUTPUT:
-                        done += writing.write(frame.payload)
-                        if time.monotonic() - told > 0.1:
-                            told = time.monotonic()
-                            self.progress(min(done, total), total)
+                        writing.write(frame.payload)
+                        if time.monotonic() - shown > 0.1:
+                            shown = time.monotonic()
+                            self.progress(min(writing.done, writing.total), writing.total)
                     elif frame.kind == MESSAGE:
                         writing.hear(_heard(frame, self.host))
             finally:
                 writing.close()
-        self.progress(total, total)
-        return entries, writing.wrong
+        writing.check_end()
+        self.progress(writing.total, writing.total)
+        return writing.wrong
 
-    def _staged(self, entry: Entry) -> Path:
-        return self.stage / "tree" / entry[0] if entry[0] else self.stage / "file"
-
-    def _here(self, entry: Entry) -> int:
-        """Bytes of it that are here, of an earlier attempt."""
-        path = self._staged(entry)
-        if entry[1] != "f" or path.is_symlink() or not path.is_file():
-            return 0
-        return min(path.stat().st_size, entry[3])
-
-    def _place(self, entries: Sequence[Entry]) -> tuple[int, int]:
-        """Folders, then files, each in one step, then links: nothing goes through one."""
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        files = size = 0
-        for entry in sorted(entries, key=lambda entry: "dfl".index(entry[1])):
-            path, kind, mode, length, mtime, link = entry
-            place = self.target / path if path else self.target
-            self._refuse_links(place.parent)
-            if kind == "d":
-                place.mkdir(parents=True, exist_ok=True)
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if kind == "l":
-                staged = self.stage / "link"
-                staged.unlink(missing_ok=True)
-                staged.symlink_to(link)
-            else:
-                staged = self._staged(entry)
-                os.chmod(staged, mode & 0o777 | 0o600)
-                os.utime(staged, ns=(mtime, mtime))
-                files, size = files + 1, size + length
-            os.replace(staged, place)
-        return files, size
-
-    def _refuse_links(self, folder: Path) -> None:
-        while folder != self.target.parent and folder != folder.parent:
-            if folder.is_symlink():
-                raise HostFailed(f"{folder} is a link here, nothing is written through it", host=self.host)
-            folder = folder.parent
-
-
-class _Writing:
-    """Which file is being written, and where in it. staged: where that is. wrong: paths that did not come as listed."""
-
-    def __init__(self, entries: Sequence[Entry], staged: Callable[[Entry], Path], host: str) -> None:
-        self.wrong: set[str] = set()
-        self._entries, self._staged, self._host = entries, staged, host
-        self._index = self._at = 0
-        self._fd = -1
-
-    def write(self, data: bytes) -> int:
-        if self._fd < 0:
-            raise ProtocolError("bytes of no file", self._host)
-        if self._at + len(data) > self._entries[self._index][3]:
-            raise ProtocolError("more bytes than it said", self._host)
-        count = os.pwrite(self._fd, data, self._at)
-        self._at += count
-        return count
-
-    def hear(self, said: Part | Piece | Given) -> None:
-        """What comes next, or that all of a file has come."""
-        if said["event"] == "tree" or said["index"] >= len(self._entries):
-            raise ProtocolError("a file that is not in the list", self._host)
-        if said["index"] != self._index or self._fd < 0:
-            self.close()
-            self._index = said["index"]
-            self._fd = self._open()
-        if said["event"] == "piece":
-            self._at = said["offset"]
-            return
-        entry = self._entries[self._index]
-        os.truncate(self._fd, entry[3])
-        self.close()
-        if said["size"] != entry[3] or file_digest(bytes(self._staged(entry)), os.O_NOFOLLOW) != said["sha256"]:
-            self.wrong.add(entry[0])
-
-    def _open(self) -> int:
-        entry = self._entries[self._index]
-        if entry[1] != "f":
-            raise ProtocolError(f"{entry[0]} is no file", self._host)
-        path = self._staged(entry)
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+    def not_still(self) -> HostFailed | None:
+        """The error about files that change all the time."""
+        if not self.moving:
+            return None
+        path, quiet = next(iter(self.moving.items()))
+        asked = self.spec["path"]
+        name = posixpath.join(asked, path) if path else asked
+        others = f", and {len(self.moving) - 1} more" if len(self.moving) > 1 else ""
+        plain = [(one, age) for one, age in quiet if "/" not in one and one.isprintable()]
+        hint = (
+            "get it when nothing writes there; a program that writes another file, and renames it, is never in the way"
+        )
+        if plain:
+            line = shlex.join(
+                ["fleet", "get", posixpath.join(posixpath.dirname(name), plain[0][0]), "--from", self.host]
+            )
+            since = ", ".join(f"{one} (for {seconds(age)})" for one, age in plain)
+            hint = f"at rest beside it: {since}; to have the newest: {line}"
+        kept = "; what is here of it stays" if any(map(os.path.lexists, map(self.place.at, self.moving))) else ""
+        return HostFailed(
+            f"{name}{others} changed each time that it was read{kept}", hint=hint, host=self.host, kind="moving"
+        )

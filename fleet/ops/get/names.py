@@ -1,0 +1,64 @@
+"""What `get` calls what it writes: of what was asked for, and of what this machine keeps of a run. Nothing a node says
+is such a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fleet.errors import UsageError
+from fleet.ops.launch.folder import read_object
+from fleet.ops.launch.origin import RUN
+from fleet.ops.runs.word import run_name
+from fleet.protocol.messages.chain import Entry
+from fleet.protocol.state import GET_STAGE
+
+REPOSITORIES = frozenset({".git", ".hg"})  # their configuration names programs that git and hg run
+
+
+def name_of(path: str) -> str:
+    """Of a path on a host, as it was asked for. UsageError where it has none."""
+    words = [word for word in path.split("/") if word not in ("", ".")]
+    name = words[-1] if words else ""
+    if len(words) == 1 and path[0] == "~":
+        name = name.lstrip("~") or "home"
+    if name in ("", "..", GET_STAGE):
+        raise UsageError(f"{path} has no name of its own", hint="name the folder itself")
+    return name
+
+
+def name_of_run(run_id: str, host: str, asked: str, runs_dir: Path) -> str:
+    """Of the folder that it ran in there, as this machine knows it; else of the run."""
+    known = read_object(runs_dir / run_id / RUN).get("hosts")
+    parts = known if isinstance(known, dict) else {}
+    for part in (parts.get(host), *parts.values()):
+        folder = part.get("workdir") if isinstance(part, dict) else None
+        if isinstance(folder, str) and folder.strip("~/."):
+            return name_of(folder)
+    return asked if run_name(run_id) == asked else run_id
+
+
+def is_repository(name: str) -> bool:
+    return name.lower() in REPOSITORIES
+
+
+def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], list[str]]:
+    """(what is left, what was left out): .git and its like at any depth, and folders that git takes for one."""
+    entries = tuple(entries)
+    paths = {entry[0] for entry in entries}
+    out = {path for path in paths if is_repository(path.rpartition("/")[2])}
+    for path in paths:
+        around, _, name = path.rpartition("/")
+        beside = around and around + "/"
+        if name.upper() == "HEAD" and ({beside + "objects", beside + "refs"} <= paths or beside + "commondir" in paths):
+            out.add(around)
+    if not out:
+        return entries, []
+
+    def is_out(path: str) -> bool:
+        while path not in out and path:
+            path = path.rpartition("/")[0]
+        return path in out
+
+    left = sorted(path for path in out if path == "" or not is_out(path.rpartition("/")[0]))
+    return tuple(entry for entry in entries if not is_out(entry[0])), [path or "." for path in left]

@@ -1,0 +1,280 @@
+"""`fleet get` on this machine: whose a file is that is here already, and where what comes may go. The node's half runs
+here, too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import FleetError, HostFailed, UsageError
+from fleet.events import Event, Notice
+from fleet.model import Host, Inventory, Report
+from fleet.ops import get
+from fleet.ops.get.place import Ground, Place
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
+
+NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its workdir; the tests of the head are in here/."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("home", "node", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "node"
+
+
+class Head:
+    """Types `fleet get`; answer: to a question, None: nobody can be asked."""
+
+    def __init__(self, node: Path) -> None:
+        self.node, self.answer = node, None
+        self.asked: list[str] = []
+        self.events: list[Event] = []
+
+    def get(self, what: str, to: str = ".", **options: Any) -> Report:
+        inventory = Inventory((Host("n1", "n1", workdir=str(self.node)),))
+        runtime = Runtime(LocalTransport(), 1, self.events.append, ask=self._ask)
+        return get.run(get.plan(inventory, what, Path(to), **options), runtime)
+
+    def _ask(self, question: str) -> bool | None:
+        self.asked.append(question)
+        return self.answer
+
+    def notices(self) -> str:
+        return "\n".join(event.message for event in self.events if isinstance(event, Notice))
+
+
+@pytest.fixture
+def head(node: Path) -> Head:
+    return Head(node)
+
+
+def write(path: Path, text: str, mode: int | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if mode is not None:
+        path.chmod(mode)
+    return path
+
+
+def test_what_is_here_is_asked_about_and_what_get_put_here_is_not(head: Head, node: Path) -> None:
+    write(node / "ck/last.pt", "theirs")
+    write(Path("last.pt"), "my own, and longer")
+    with pytest.raises(UsageError, match=r"last\.pt \(18 B, changed .* ago\); nothing was replaced") as refused:
+        head.get("ck/last.pt")
+    assert "fleet get ck/last.pt --force" in str(refused.value.hint)
+    assert Path("last.pt").read_text() == "my own, and longer" and len(head.asked) == 1
+    head.answer = True
+    assert head.get("ck/last.pt").ok and Path("last.pt").read_text() == "theirs"
+    write(node / "ck/last.pt", "newer")
+    assert head.get("ck/last.pt").ok and Path("last.pt").read_text() == "newer", "cron goes on"
+    assert len(head.asked) == 2
+    write(Path("last.pt"), "edit!")  # as long as theirs
+    head.answer = False
+    with pytest.raises(UsageError):
+        head.get("ck/last.pt")
+    assert Path("last.pt").read_text() == "edit!"
+    assert head.get("ck/last.pt", force=True).ok and Path("last.pt").read_text() == "newer"
+    assert os.listdir() == ["last.pt"], "nothing of the stage is left"
+
+
+def test_equal_bytes_are_left_alone_and_stay_the_users_own(head: Head, node: Path) -> None:
+    write(node / "a", "same")
+    mine = write(Path("a"), "same")
+    before = mine.stat()
+    report = head.get("./a")
+    assert report.results[0].data["same"] == 1 and mine.stat() == before
+    write(node / "a", "other")
+    with pytest.raises(UsageError):
+        head.get("./a")
+    assert mine.read_text() == "same"
+
+
+def test_nothing_is_replaced_where_something_must_be_asked_about(head: Head, node: Path) -> None:
+    for name in "abc":
+        write(node / f"out/{name}", f"new {name}")
+    write(Path("out/b"), "mine, not theirs")
+    with pytest.raises(UsageError, match="out/b"):
+        head.get("./out")
+    assert {str(path) for path in Path("out").iterdir()} == {"out/b"}, "not the others either"
+    write(Path("out/b"), "my b!")  # only its bytes tell
+    with pytest.raises(UsageError, match="out/b"):
+        head.get("./out")
+    assert {str(path) for path in Path("out").iterdir()} == {"out/b"} and Path("out/b").read_text() == "my b!"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_is_written_through_a_link(head: Head, node: Path, tmp_path: Path, force: bool) -> None:
+    write(node / "x/a/b", "theirs")
+    (tmp_path / "elsewhere").mkdir()
+    Path("x").mkdir()
+    Path("x/a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostFailed, match="x/a is a link here"):
+        head.get("./x", force=force)
+    Path("x/a").unlink()
+    Path("x").rmdir()
+    Path("x").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostFailed, match="x is a link here"):
+        head.get("./x", force=force)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_itself(head: Head, node: Path, tmp_path: Path) -> None:
+    write(node / "f", "theirs")
+    write(tmp_path / "elsewhere", "mine")
+    Path("f").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError):
+        head.get("./f")
+    head.get("./f", force=True)
+    assert not Path("f").is_symlink() and (tmp_path / "elsewhere").read_text() == "mine"
+
+
+def test_links_come_last_and_lead_where_they_lead(head: Head, node: Path) -> None:
+    write(node / "x/b", "new")
+    (node / "x/a").symlink_to("b")
+    (node / "x/dir").symlink_to("/nowhere")
+    assert head.get("./x").ok and Path("x/a").read_text() == "new" and os.readlink("x/dir") == "/nowhere"
+    (node / "x/a").unlink()
+    (node / "x/a").symlink_to("B")
+    assert head.get("./x").ok and os.readlink("x/a") == "B", "it was put here by a get"
+    Path("x/a").unlink()
+    Path("x/a").symlink_to("own")
+    with pytest.raises(UsageError, match="x/a"):
+        head.get("./x")
+
+
+def test_what_changed_its_kind_on_the_node_is_replaced_where_get_put_all_of_it_here(head: Head, node: Path) -> None:
+    write(node / "x/y/z", "deep")
+    write(node / "x/w", "file")
+    assert head.get("./x").ok
+    (node / "x/y/z").unlink()
+    (node / "x/y").rmdir()
+    write(node / "x/y", "now a file")
+    (node / "x/w").unlink()
+    write(node / "x/w/v", "now a folder")
+    assert head.get("./x").ok
+    assert Path("x/y").read_text() == "now a file" and Path("x/w/v").read_text() == "now a folder"
+    write(Path("x/w/own"), "mine")
+    (node / "x/w/v").unlink()
+    (node / "x/w").rmdir()
+    write(node / "x/w", "a file again")
+    with pytest.raises(HostFailed, match="x/w is a folder here"):
+        head.get("./x", force=True)
+    assert Path("x/w/own").read_text() == "mine"
+
+
+def test_what_lies_staged_of_an_old_get_is_in_nobodys_way(head: Head, node: Path) -> None:
+    """Whatever became of it on the node: a file that was a folder, and the other way round."""
+    write(node / "x/y", "file")
+    write(Path(".fleet-get/n1/tree/y/z"), "of a folder")
+    write(Path(".fleet-get/n1/file/z"), "of a file")
+    assert head.get("./x").ok and Path("x/y").read_text() == "file" and not Path(".fleet-get").exists()
+
+
+def test_folders_have_the_nodes_mode_and_never_more(head: Head, node: Path) -> None:
+    write(node / "x/closed/in/f", "text", 0o640)
+    write(node / "x/wide/g", "text", 0o4755)
+    for name, mode in {"closed": 0o700, "closed/in": 0o750, "wide": 0o3777}.items():
+        (node / "x" / name).chmod(mode)
+    (node / "x").chmod(0o2775)
+    os.umask(umask := os.umask(0))
+    assert head.get("./x").ok and umask == 0o022
+
+    def modes(path: str) -> int:
+        return stat.S_IMODE(os.stat(path).st_mode)
+
+    names = ("x", "x/closed", "x/closed/in", "x/wide", "x/closed/in/f", "x/wide/g")
+    assert [oct(modes(name)) for name in names] == ["0o775", "0o700", "0o750", "0o775", "0o640", "0o755"]
+
+
+def test_repositories_stay_where_they_are_unless_all(head: Head, node: Path) -> None:
+    write(node / "x/.git/config", "[core] fsmonitor = evil")
+    write(node / "x/y", "text")
+    assert head.get("./x").ok and os.listdir("x") == ["y"] and "left out on n1: .git" in head.notices()
+    with pytest.raises(UsageError, match="names programs that run here"):
+        head.get("x/.git")
+    assert head.get("./x", everything=True).ok and Path("x/.git/config").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_shared_folder_lends_nobody_its_stage(head: Head, node: Path, tmp_path: Path) -> None:
+    """In one like /tmp anybody may have made .fleet-get, or the folder of a host, before."""
+    write(node / "f", "theirs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    write(tmp_path / "victim", "mine")
+    stage = shared / ".fleet-get"
+    for make in (
+        lambda: (stage / "n1").mkdir(parents=True),
+        lambda: stage.symlink_to(tmp_path),
+        lambda: write(stage, "a file"),
+    ):
+        make()
+        for path in (stage, stage / "n1"):
+            if os.path.lexists(path) and not (path != stage and stage.is_symlink()):
+                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        with pytest.raises(UsageError, match=r"\.fleet-get was made by somebody else"):
+            head.get("./f", str(shared))
+        assert not (shared / "f").exists()
+        stage.unlink() if stage.is_symlink() or stage.is_file() else shutil.rmtree(stage)
+    assert head.get("./f", str(shared)).ok and (shared / "f").read_text() == "theirs"
+    assert sorted(os.listdir(shared)) == ["f"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+@pytest.mark.parametrize(
+    "spoil, said",
+    [
+        (lambda folder: os.chown(folder, NOBODY, NOBODY), "belongs to user id 65534"),
+        (lambda folder: folder.chmod(0o777), "can be written by every user"),
+    ],
+)
+def test_a_folder_in_which_others_can_swap_names_is_refused(
+    spoil: Callable[[Path], object], said: str, head: Head, node: Path
+) -> None:
+    write(node / "x/f", "theirs")
+    Path("x").mkdir()
+    spoil(Path("x"))
+    with pytest.raises(FleetError, match=f"x {said}"):
+        head.get("./x")
+    Path("to").mkdir()
+    spoil(Path("to"))
+    with pytest.raises(UsageError, match=f"to {said}"):
+        head.get("./x", "to")
+    assert not os.listdir("to")
+
+
+def test_what_is_edited_between_the_look_and_the_last_step_stays(tmp_path: Path) -> None:
+    ground = Ground(Path("to"))
+    place = Place(ground, "n1", "a", "/a")
+    place.entries = [("", "f", 0o644, 3, 0, "")]
+    (Path("to/.fleet-get/n1")).mkdir()
+    write(Path("to/.fleet-get/n1/s"), "new")
+    place.came[""] = get.place.Came(3, 0, "0" * 64, b"n1/s")
+    assert place.look() == []
+    write(Path("to/a"), "just now")
+    with pytest.raises(HostFailed, match="changed meanwhile"):
+        place.put()
+    assert Path("to/a").read_text() == "just now"
+    ground.close(done=True)
+
+
+def test_what_lies_staged_of_another_version_leaves_nothing_in_holes(head: Head, node: Path, tmp_path: Path) -> None:
+    """Zero bytes are not sent: what an earlier get of that file left must not show through."""
+    (node / "x").mkdir()
+    (node / "x/w").write_bytes(b"a" * (1 << 20) + bytes(2 << 20) + b"b" * 100)
+    (tmp_path / "here/to").mkdir()
+    assert head.get("./x").ok
+    assert Path("x/w").read_bytes() == (node / "x/w").read_bytes()
+    assert Path("x/w").stat().st_blocks * 512 < 2 << 20, "holes stay holes"

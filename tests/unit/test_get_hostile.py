@@ -1,0 +1,244 @@
+"""What a node may answer to `fleet get`, and that nothing of it comes to lie where it was not asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import FleetError
+from fleet.model import Host, Inventory, Report
+from fleet.ops import get
+from fleet.ops.get import receive
+from fleet.runtime import Runtime
+from fleet.transport import program
+from fleet.transport.base import Cancel, Watchdog
+from fleet.transport.local import LocalTransport
+from tests.liar import Said, frame, plainly
+
+VERSION = "4 5 6 7"
+SHA = hashlib.sha256(b"evil").hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def row(path: str, kind: str = "f", size: int = 4, link: str = "") -> list[Any]:
+    return [path, kind, 0o644 if kind == "f" else 0o755, size if kind == "f" else 0, 0, link]
+
+
+def tree(*rows: list[Any], path: str = "/w/ckpt/last.pt", mode: int | None = None, **more: Any) -> dict[str, Any]:
+    said = {
+        "event": "tree",
+        "path": path,
+        "entries": list(rows),
+        "allocated": {},
+        "skipped": [],
+        "linked": [],
+        "mode": mode,
+        "more": False,
+        "versions": {each[0]: VERSION for each in rows if each[1] == "f"},
+    }
+    return {**said, **more}
+
+
+def begin(index: int = 0, offset: int = 0, size: int = 4, version: str = VERSION) -> dict[str, Any]:
+    return {"event": "begin", "index": index, "offset": offset, "size": size, "mtime": 0, "version": version}
+
+
+GIVEN = {"event": "given", "sha256": SHA, "growing": False}
+FILE = tree(row(""))
+
+
+class Says:
+    """A host whose every program says the same. silent: then only heartbeats come."""
+
+    name, address = "says", None
+
+    def __init__(self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False) -> None:
+        self.parts, self.beats, self.endless = parts, beats, endless
+
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        self.host = host
+        return self
+
+    def start(self, command: str) -> Any:
+        said = plainly(
+            [("O" if isinstance(p, bytes) else "J", 0, p) for p in self.parts] + [("X", 0, {"exit_status": 0})]
+        )
+        return _Channel(said, self.beats, self.endless)
+
+    def close(self) -> None: ...
+
+
+class _Channel:
+    def __init__(self, said: Said, beats: bool, endless: bool) -> None:
+        self._chunks: Iterator[bytes] = iter(said.chunks[: -1 if beats or endless else None])
+        self._beats, self._endless = beats, endless
+
+    def recv(self, timeout: float) -> bytes:
+        data = next(self._chunks, None)
+        if data is None and self._beats:
+            time.sleep(0.02)
+            return frame("H", 0, b"")
+        return frame("O", 0, b"x" * 60_000) if data is None and self._endless else data or b""
+
+    def send(self, data: bytes) -> None: ...
+    def send_eof(self) -> None: ...
+    def close(self) -> None: ...
+
+    def recv_stderr(self) -> bytes:
+        return b""
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+
+def typed(node: Says, what: str = "/w/ckpt/last.pt", **options: Any) -> Report:
+    inventory = Inventory((Host("gpu1", "gpu1"),))
+    return get.run(get.plan(inventory, what, Path(), **options), Runtime(node, 1))  # type: ignore[arg-type]
+
+
+def found(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if ".fleet-get" not in path.parts)
+
+
+def test_an_honest_answer_is_written_under_the_name_that_was_asked_for(here: Path) -> None:
+    assert typed(Says(FILE, begin(), b"evil", GIVEN)).ok and found(here) == ["last.pt"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        tree(row(""), path="/w/ckpt/.git/config"),
+        tree(row(""), path="/w/ckpt/.bashrc"),
+        tree(row(""), path="fabfile.py"),
+        tree(row(""), path="/w/ckpt/last.pt/.."),
+        tree(row("config"), mode=0o755, path="/w/ckpt/.git"),
+        tree(row("x")),
+        tree(row(""), mode=0o755),
+        tree(row(""), row("")),
+        tree(row("", "l", link="/etc/passwd")),
+        tree(row("", "d"), mode=None),
+        tree(row("a/b"), mode=0o755),
+        tree(row("a", "l", link="/tmp"), row("a/b"), mode=0o755),
+        tree(row("a"), row("a/b"), mode=0o755),
+        tree(row("a"), row("a", "d"), mode=0o755),
+        tree(row("a"), row("a"), mode=0o755),
+        tree(row(".."), mode=0o755),
+        tree(row("/etc/cron.d/x"), mode=0o755),
+        tree(row("a\0b"), mode=0o755),
+        tree(row(""), versions={}),
+        tree(row(""), versions={"": "../../x"}),
+        tree(row(""), versions={"": VERSION, "b": VERSION}),
+        tree(more=True),
+        begin(),
+        GIVEN,
+        b"bytes",
+    ],
+)
+def test_a_list_of_something_else_is_refused_whole(said: Any, here: Path) -> None:
+    report = typed(Says(said, begin(), b"evil", GIVEN))
+    assert report.results[0].error is not None and report.results[0].error.kind == "protocol"
+    assert found(here) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [begin(1)],
+        [begin(offset=2), b"il", GIVEN],
+        [begin(), b"evil more than it said", GIVEN],
+        [begin(), b"", b"evil", GIVEN],
+        [b"evil"],
+        [GIVEN],
+        [begin(), b"evil"],
+        [begin(), b"evil", GIVEN, begin(), b"evil", GIVEN],
+        [begin()] * 11,
+        [begin(), {"event": "piece", "offset": 5}],
+        [begin(), {"event": "piece", "offset": 0}],
+        [begin(), {"event": "piece", "offset": 3}, {"event": "piece", "offset": 2}],
+        [FILE],
+        [{"event": "moving", "index": 7, "quiet": []}],
+        [{"event": "gone", "index": 0}] * 2,
+        [],
+    ],
+)
+def test_files_come_in_their_turn_or_not_at_all(said: list[Any], here: Path) -> None:
+    report = typed(Says(FILE, *said))
+    assert report.results[0].error is not None and report.results[0].error.kind == "protocol"
+    assert found(here) == []
+
+
+def test_bytes_that_are_not_what_it_read_never_get_in_place(here: Path) -> None:
+    report = typed(Says(FILE, begin(), b"good", GIVEN))
+    assert report.results[0].error is not None and "did not arrive as it was read" in report.results[0].error.message
+    assert found(here) == []
+
+
+def test_what_takes_more_room_than_there_is_is_not_begun(here: Path) -> None:
+    report = typed(Says(FILE, begin(size=1 << 61), GIVEN))
+    assert report.results[0].error is not None and report.results[0].error.kind == "no-space"
+    with pytest.raises(FleetError, match="are to come to"):
+        typed(Says(tree(row("", size=1 << 61))))
+    assert found(here) == []
+
+
+def test_the_line_to_copy_holds_no_command_of_the_nodes(here: Path) -> None:
+    quiet = [["$(reboot).pt", 60], ["a/../../b", 3], ["x\x1b[2J", 1]]
+    error = typed(Says(FILE, {"event": "moving", "index": 0, "quiet": quiet})).results[0].error
+    assert error is not None and error.kind == "moving" and "changed each time that it was read" in error.message
+    assert str(error.hint).endswith("fleet get '/w/ckpt/$(reboot).pt' --from gpu1")
+    assert "x\x1b" not in str(error.hint) and "a/.." not in str(error.hint)
+
+
+@pytest.mark.parametrize("parts", [[], [FILE], [FILE, begin()]])
+def test_a_node_that_beats_and_gets_nowhere_is_given_up(
+    parts: list[Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive, "Watchdog", lambda: Watchdog(0.5))
+    began = time.monotonic()
+    error = typed(Says(*parts, beats=True)).results[0].error
+    assert error is not None and error.kind == "stuck" and "got nowhere for 0.5 s" in error.message
+    assert time.monotonic() - began < 30 and found(here) == []
+
+
+@pytest.mark.parametrize("parts", [[], [tree(row("a"), mode=0o755, more=True)], [FILE], [FILE, begin()]])
+def test_output_without_end_in_the_place_of_a_list_ends(parts: list[Any], here: Path) -> None:
+    error = typed(Says(*parts, endless=True)).results[0].error
+    assert error is not None and error.kind == "protocol" and found(here) == []
+
+
+def test_a_heartbeat_that_tells_of_work_is_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder that takes longer to look through than the limit: the honest node's own program."""
+    monkeypatch.setattr(receive, "Watchdog", lambda: Watchdog(5.0))
+    (tmp_path / "w").mkdir()
+    for number in range(9):
+        (tmp_path / f"w/{number}").write_text("x")
+    text_of, pack = program.text_of, program.pack
+
+    def slower(module: str) -> bytes | None:
+        line = b"        self.versions[path] ="
+        text = text_of(module)
+        return text and text.replace(line, b"        time.sleep(1.0)\n" + line)
+
+    monkeypatch.setattr(program, "text_of", slower)
+    monkeypatch.setattr(program, "pack", lambda names, texts, codes: pack(names, texts))
+    program.shipped.cache_clear()
+    try:
+        inventory = Inventory((Host("n1", "n1"),))
+        report = get.run(get.plan(inventory, str(tmp_path / "w"), Path("to")), Runtime(LocalTransport(), 1))
+    finally:
+        program.shipped.cache_clear()
+    assert report.ok and len(os.listdir("to/w")) == 9
