@@ -9,9 +9,8 @@ from pathlib import Path
 from fleet.errors import UsageError
 from fleet.ops.launch.folder import read_object
 from fleet.ops.launch.origin import RUN
-from fleet.ops.runs.word import run_name
 from fleet.protocol.messages.chain import Entry
-from fleet.protocol.state import GET_STAGE
+from fleet.protocol.state import GET_STAGE, run_name
 
 REPOSITORIES = frozenset({".git", ".hg"})  # their configuration names programs that git and hg run
 
