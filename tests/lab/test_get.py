@@ -30,10 +30,10 @@ def there(lab: VirtualLab, host: str, folder: str) -> dict[str, str]:
     return {name.removeprefix("./"): digest for digest, name in (line.split("  ") for line in said.splitlines())}
 
 
-def size_of(path: Path) -> int:
-    """0 while it is not there."""
+def held_by(stage: Path) -> int:
+    """Bytes that have come so far."""
     try:
-        return path.stat().st_size
+        return sum(path.lstat().st_blocks * 512 for path in stage.iterdir())
     except FileNotFoundError:
         return 0
 
@@ -68,10 +68,10 @@ def test_an_interrupted_get_goes_on_and_holes_are_not_sent(lab: VirtualLab, tmp_
     lab.sh(host, "cd ~/big && head -c 120000000 /dev/urandom > last")
     words = ("-i", "lab", "-w", host, "get", "~/big", "--to", str(folder))
     lab.fleet("lab", "link", host, "200mbit", check=True)
-    staged = folder / ".fleet-get" / host / "tree/last"
+    stage = folder / ".fleet-get" / host
     for size in (1_000_000, 40_000_000):
         process = lab.popen(*words)
-        until(lambda size=size, process=process: process.poll() is not None or size_of(staged) > size)  # type: ignore[misc]
+        until(lambda size=size, process=process: process.poll() is not None or held_by(stage) > size)  # type: ignore[misc]
         process.kill()
         process.communicate()
     lab.fleet("lab", "link", host, "none", check=True)
