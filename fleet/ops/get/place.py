@@ -182,9 +182,9 @@ class Place:
         return True
 
     def put(self) -> tuple[int, int, int]:
-        """Each in one step, behind look(). (files and links put here, their bytes, those that were here). HostFailed,
+        """Each in one step, behind look(). (files put here, their bytes, files and links that were here). HostFailed,
         OSError."""
-        stage, notes, size = self.ground.stage, dict[str, Got](), 0
+        stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
         for around in [self.inside[:at] for at, sign in enumerate(self.inside) if sign == "/"]:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.ground.top.at(os.fsencode(around)))
@@ -213,14 +213,14 @@ class Place:
                     staged, digest = stage.at(come.staged), come.sha256
                     chmod(staged, mode & 0o777 | 0o600)
                     os.utime(staged, ns=(come.mtime_ns, come.mtime_ns), follow_symlinks=False)
-                    size += come.size
+                    files, size = files + 1, size + come.size
                 os.replace(staged, place)
                 there = posixpath.join(self.there, path) if path else self.there
                 notes[self._key(path)] = brought.got(place, digest, self.host, there)
         finally:
             with contextlib.suppress(OSError):  # then a later get asks before it replaces them
                 brought.note(self.ground.to, notes)
-        return len(notes), size, len(self._same)
+        return files, size, len(self._same)
 
     def _clear(self, path: str, place: bytes, kind: str) -> None:
         """Nothing is there any more that cannot be replaced in one step. HostFailed where it is not what look() saw."""
