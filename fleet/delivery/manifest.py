@@ -26,6 +26,7 @@ class Manifest:
     skipped: tuple[str, ...] = ()
     hard_links: int = 0
     allocated: Mapping[int, int] = field(default_factory=dict)
+    inodes: tuple[int, ...] = ()
     unsafe_links: tuple[tuple[str, str], ...] = ()
     followed: bool = False
 
@@ -39,7 +40,10 @@ class Manifest:
         holes = {i: trees[f[0]].allocated[f[1]] for i, f in enumerate(files) if f[1] in trees[f[0]].allocated}
         skipped = tuple(str(one.local(path)) for one in trees for path in one.skipped)
         unsafe = tuple(link for one in trees for link in one.unsafe_links)
-        return cls(tuple(entries), skipped, hard_links(trees), holes, unsafe, any(one.followed for one in trees))
+        inodes = tuple(trees[entry[0]].inodes.get(entry[1], 0) for entry in files)
+        return cls(
+            tuple(entries), skipped, hard_links(trees), holes, inodes, unsafe, any(one.followed for one in trees)
+        )
 
     @cached_property
     def files(self) -> tuple[Entry, ...]:

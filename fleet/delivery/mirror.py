@@ -17,7 +17,7 @@ from fleet.delivery.conversation import Conversation, Delivery
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.other_sources import KIND, question, refusal
 from fleet.delivery.parcels import Parcels
-from fleet.delivery.tree import CHANGED, Tree, few, hard_links, scan, with_payload
+from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
 from fleet.each import over, with_shared
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
@@ -110,7 +110,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             tree = replace(_scanned(plan), longer=tree.longer)
             report = _run(plan, tree, ahead, runtime)
         if tree.grown:
-            runtime.emit(Notice("warning", f"sent as far as it was when it was found, as it grows: {few(tree.grown)}"))
+            runtime.emit(Notice("warning", grown_notice(tree.grown)))
         return report
 
 
@@ -208,12 +208,10 @@ def _mirror(
             runtime.emit(Progress(name, "sending", sent, total))
 
         def deliver(cancel: Cancel) -> None:
-            by_rsync = [path for path in large if not tree.has_grown(path)]
-            if by_rsync:
-                _rsync(session, tree, by_rsync, need["stage"], need["basis"], cancel, moved)
-            by_rsync = [path for path in by_rsync if not tree.has_grown(path)]
-            digests = parcels.digests(by_rsync)
-            for message, count in parcels.of(sorted(set(paths).difference(by_rsync))):
+            if large:
+                _rsync(session, tree, large, need["stage"], need["basis"], cancel, moved)
+            digests = parcels.digests(large)
+            for message, count in parcels.of(sorted(set(paths).difference(large))):
                 if cancel.is_set():
                     return
                 program.send_bytes(message)

@@ -115,12 +115,6 @@ class Tree:
         """sha256 of one file's bytes; HostFailed as read() has it."""
         return self._stably(path, partial(_digest, self.by_path[path][3]))
 
-    def has_grown(self, path: str) -> bool:
-        """Whether a file is longer by now than it was found."""
-        with contextlib.suppress(OSError):
-            return os.stat(self.local(path)).st_size > self.by_path[path][3]
-        return False
-
     def _stably(self, path: str, read: Callable[[int], T]) -> T:
         """What is read of a file that does not change meanwhile; of one that only grows, what it was when it was
         found."""
@@ -269,6 +263,10 @@ def unsafe_links(root: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str
 def links_notice(links: Sequence[tuple[str, str]]) -> str:
     named = few(f"{path} -> {target}" for path, target in links)
     return f"links to what is not sent: {named}; --copy-unsafe-links sends what they lead to"
+
+
+def grown_notice(paths: Iterable[str]) -> str:
+    return f"sent as far as it was when it was found, as it grows: {few(paths)}"
 
 
 def few(texts: Iterable[str], most: int = 3) -> str:

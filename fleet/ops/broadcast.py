@@ -29,7 +29,7 @@ class BroadcastPlan(Broadcast):
 
     def lines(self) -> Iterator[Line]:
         rest = "would be sent as far as a host does not have it:"
-        manifest = None if self.origin else scan([item.source for item in self.items])
+        manifest = None if self.origin else scan([item.source for item in self.items], self.copy_unsafe_links)
         for number, item in enumerate(self.items):
             if manifest is None:
                 yield f"data: {item.source} of host {self.origin and self.origin.name}; {rest}"
@@ -51,6 +51,7 @@ def plan(
     limit: str | None = None,
     via: Literal["chain", "rsync"] = "chain",
     origin: Host | None = None,
+    copy_unsafe_links: bool = False,
 ) -> BroadcastPlan:
     """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
     to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to tell a
@@ -59,6 +60,11 @@ def plan(
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if origin is not None and via == "rsync":
         raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
+    if origin is not None and copy_unsafe_links:
+        raise UsageError(
+            "--copy-unsafe-links sends from here, not --from a host",
+            hint=f"bring it here first: fleet get --from {origin.name}",
+        )
     if not hosts:
         raise UsageError(
             f"host {inventory.names[0]} has it, no other is selected", hint="say whom to send it: -w HOSTS"
@@ -79,7 +85,8 @@ def plan(
                     hint="end DEST with '/' to put them inside it",
                 )
             seen[to] = item.source
-    return BroadcastPlan(hosts, tuple(items), None if limit is None else parse_rate(limit), via, origin)
+    rate = None if limit is None else parse_rate(limit)
+    return BroadcastPlan(hosts, tuple(items), rate, via, origin, copy_unsafe_links=copy_unsafe_links)
 
 
 def _source(path: str, origin: Host | None) -> Path:

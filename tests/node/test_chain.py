@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Fleet:
             broadcast.Item(item.source, {n: d + source.name if d.endswith("/") else d for n, d in dests.items()})
             for item in plan.items
         )
-        plan = broadcast.BroadcastPlan(plan.hosts, items, plan.limit, plan.via)
+        plan = replace(plan, items=items)
         return broadcast.run(plan, Runtime(LocalTransport(), emit=self.events.append, cancel=cancel or Cancel()))
 
     def ok(self, source: Path, **options: Any) -> Report:
@@ -370,3 +371,54 @@ def test_nothing_is_written_through_a_link_on_the_node(fleet: Fleet, tree: Path,
     report = fleet.send(tree)
     assert report.exit_code == 1 and "a is a link on the node" in str(report.results[0].error)
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("via", ["chain", "rsync"])
+def test_names_as_long_as_they_can_be(fleet: Fleet, tmp_path: Path, via: str) -> None:
+    name = "\u00fc" * 125 + "x" * 5
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / name).write_bytes(b"w" * 3000)
+    fleet.ok(tmp_path / "src", via=via)
+    fleet.ok(tmp_path / "src" / name, via=via)
+    for node in fleet.names:
+        assert (fleet.path(node, "src", name)).read_bytes() == fleet.path(node, name).read_bytes() == b"w" * 3000
+    assert all(r.data["files"] == 0 for r in fleet.ok(tmp_path / "src" / name, via=via).results)
+
+
+@pytest.mark.parametrize("via", ["chain", "rsync"])
+def test_what_links_lead_to_goes_in_their_place(fleet: Fleet, tmp_path: Path, via: str) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs/0a").write_bytes(b"w" * 3000)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/model.bin").symlink_to("../blobs/0a")
+    fleet.ok(tmp_path / "src", via=via)
+    assert [e.message for e in fleet.events if isinstance(e, Notice)] == [
+        "links to what is not sent: model.bin -> ../blobs/0a; --copy-unsafe-links sends what they lead to"
+    ]
+    assert fleet.path("n1", "src/model.bin").is_symlink()
+    fleet.events.clear()
+    for node in fleet.names:
+        fleet.path(node, "src/model.bin").unlink()
+    fleet.ok(tmp_path / "src", via=via, copy_unsafe_links=True)
+    for node in fleet.names:
+        assert fleet.path(node, "src/model.bin").read_bytes() == b"w" * 3000
+        assert not fleet.path(node, "src/model.bin").is_symlink()
+    assert not [e for e in fleet.events if isinstance(e, Notice)]
+
+
+def test_a_file_of_data_that_grows_is_sent_as_far_as_it_was(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    log = tmp_path / "src/log"
+    log.write_bytes(os.urandom(16 * MB))
+
+    def grow() -> None:
+        with log.open("ab") as file:
+            file.write(b"more")
+
+    report = fleet.while_sending(tmp_path / "src", "20MB", grow)
+    assert report.exit_code == 0, report.results
+    for node in fleet.names:
+        assert fleet.path(node, "src/log").read_bytes() == log.read_bytes()[: 16 * MB]
+    assert [e.message for e in fleet.events if isinstance(e, Notice)] == [
+        "sent as far as it was when it was found, as it grows: log"
+    ]

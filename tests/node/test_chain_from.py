@@ -12,7 +12,7 @@ import pytest
 
 from fleet.delivery.chain.source import There
 from fleet.errors import ProtocolError, UsageError
-from fleet.events import Event
+from fleet.events import Event, Notice
 from fleet.model import Report
 from fleet.ops import broadcast
 from fleet.protocol.decode import Misfit, decode
@@ -83,13 +83,29 @@ def test_what_cannot_be_had_from_it(fleet: Fleet, big: Path) -> None:
         send(fleet, "x")
 
 
-def test_a_file_that_changes_there_never_gets_its_name(fleet: Fleet, big: Path) -> None:
+def test_a_file_that_grows_there_comes_as_far_as_it_was(fleet: Fleet, big: Path) -> None:
+    size, said = big.stat().st_size, []
+
     def append(event: Event) -> None:
+        said.append(event)
         if getattr(event, "done", 0) > 4 * MB:
             with big.open("ab") as file:
                 file.write(b"x")
 
     report = send(fleet, big.name, seen=append, limit="3MB")
+    assert report.exit_code == 0 and (fleet.folder / "n1" / big.name).read_bytes() == big.read_bytes()[:size]
+    assert [e.message for e in said if isinstance(e, Notice)] == [
+        f"sent as far as it was when it was found, as it grows: {big.name}"
+    ]
+
+
+def test_a_file_that_changes_there_never_gets_its_name(fleet: Fleet, big: Path) -> None:
+    def change(event: Event) -> None:
+        if getattr(event, "done", 0) > 4 * MB:
+            with big.open("r+b") as file:
+                file.write(b"x")
+
+    report = send(fleet, big.name, seen=change, limit="3MB")
     errors = [result.error and result.error.message for result in report.results]
     assert all(error and "changed in the source while it was read" in error for error in errors), errors
     assert not (fleet.folder / "n1" / big.name).exists()

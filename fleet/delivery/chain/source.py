@@ -34,7 +34,7 @@ class Here(Reader):
     name = HERE
 
     def __init__(self, manifest: Manifest, roots: Sequence[Path], tls: dict[str, str], limit: int | None) -> None:
-        super().__init__(manifest.files, [bytes(root.resolve()) for root in roots], tls, limit)
+        super().__init__(manifest.files, [bytes(root.resolve()) for root in roots], manifest.inodes, tls, limit)
 
     def serve(self, member: Member, epoch: int, session: Session | None) -> None:
         self.send_to(member.host.name, epoch, link_token(member.token, epoch), ways(member, session))
@@ -67,6 +67,7 @@ class There:
         self.changed: set[int] = set()
         self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
         self.on_link: Callable[[Link], None] = lambda message: None
+        self.grown: set[int] = set()
         self.sent = 0
         self._host, self._paths, self._count = session.host, paths, 0
         self._asked: set[int] = set()
@@ -118,6 +119,7 @@ class There:
             self.on_link(said)
         elif said["event"] == "sent":
             self.sent = said["bytes"]
+            self.grown.update(index for index in said["grown"] if index < self._count)
         elif said["event"] == "news":
             digests, changed = dict(said["digests"]), set(said["changed"])
             if any(index >= self._count for index in digests.keys() | changed):

@@ -20,7 +20,7 @@ from fleet.delivery.chain.source import Here, Source, There
 from fleet.delivery.chain.star import send
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.manifest import Manifest, scan
-from fleet.delivery.tree import links_notice
+from fleet.delivery.tree import grown_notice, links_notice
 from fleet.each import failed, over, with_shared
 from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Notice, Round, Started
@@ -91,7 +91,11 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {', '.join(str(item.source) for item in plan.items)}", ()))
     tls = make_certificate()
     with _opened(plan, runtime, tls) as (manifest, source):
-        return _sent(plan, runtime, tls, manifest, source)
+        report = _sent(plan, runtime, tls, manifest, source)
+    if source.grown:
+        names = [manifest.files[index] for index in source.grown]
+        runtime.emit(Notice("warning", grown_notice(entry[1] or plan.items[entry[0]].source.name for entry in names)))
+    return report
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Folders closed to others: the one in which a delivery remembers what it has done, and ~/.fleet."""
 
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -8,13 +9,22 @@ from fleet.node.base.beneath import HOLD, Beneath, made_in, shown, tried
 from fleet.node.base.errors import Refused
 from fleet.protocol.state import HOME
 
+MOST_BYTES = 255  # of a name, on nearly every file system
+
+
+def state_name(name: bytes, suffix: bytes) -> bytes:
+    """What the state folder beside `name` is called."""
+    if len(name) + len(suffix) < MOST_BYTES:
+        return b"." + name + suffix
+    return b"." + name[:180] + b"-" + hashlib.sha256(name).hexdigest()[:16].encode() + suffix
+
 
 def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:
-    """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: .NAME+suffix in
+    """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: state_name() in
     it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
     be written. A path that holds it open. Refused when somebody else made it: below /tmp anybody may have, to put
     other files into a stage behind our back."""
-    beside, meta = around, around.at(b"." + name + suffix)
+    beside, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
         os.path.isdir(target.at(suffix))
         or os.fstat(target.top).st_dev != os.fstat(around.top).st_dev

@@ -46,11 +46,14 @@ def verify(stage: "Stage", left: "dict[str, Any]", digests: "dict[str, str]") ->
     """What rsync brought; what has come as it was sent is whole."""
     for path, entry in left.items():
         staged = stage.at(path)
-        if lstat(staged) is None or file_digest(staged) != digests.get(path):
+        st = lstat(staged)
+        if st is None or file_digest(staged, os.O_NOFOLLOW, entry[3]) != digests.get(path):
             raise Refused(
                 "%s did not arrive as it was sent (changed while it was read?)" % path,
                 "run the sync again; nothing was switched in",
             )
+        if st.st_size > entry[3]:  # it grew meanwhile
+            os.truncate(staged, entry[3])
         fd = os.open(staged, os.O_RDONLY | os.O_NOFOLLOW)
         seal(fd, entry)
         os.close(fd)

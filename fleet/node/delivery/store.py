@@ -206,6 +206,8 @@ class Store(Stream):
         part = f.part
         fd = os.open(part, os.O_RDWR | os.O_CLOEXEC)
         try:
+            if f.staged and os.fstat(fd).st_size > f.size:  # it grew while rsync read it
+                os.ftruncate(fd, f.size)
             if os.fstat(fd).st_size == f.size and file_digest(part) == f.digest:
                 os.fchmod(fd, f.mode)
                 if f.staged:

@@ -19,7 +19,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, replace_file
 from fleet.node.base.locks import held_by, try_lock, wait_for
 from fleet.node.base.processes import read_file
-from fleet.node.base.state_folder import own_home
+from fleet.node.base.state_folder import own_home, state_name
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import read_state
@@ -34,7 +34,7 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
     folder = path
     while folder != b"/":
         around, name = os.path.split(folder)
-        for meta in (os.path.join(folder, SYNC_STATE), os.path.join(around, b"." + name + SYNC_STATE)):
+        for meta in (os.path.join(folder, SYNC_STATE), os.path.join(around, state_name(name, SYNC_STATE))):
             found, of = lstat(meta), lstat(folder)
             # anybody may have put a folder of that name below /tmp, to be in the way of runs
             if found and of and stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), of.st_uid):

@@ -71,7 +71,8 @@ Tree = TypedDict(
     },
 )
 News = TypedDict("News", {"event": Literal["news"], "digests": list[tuple[Count, Sha256]], "changed": list[Count]})
-Sent = TypedDict("Sent", {"event": Literal["sent"], "bytes": Count})
+# grown: files that are longer by now; their digests are of what they were
+Sent = TypedDict("Sent", {"event": Literal["sent"], "bytes": Count, "grown": list[Count]})
 FirstMessage = Tree | News | Sent | Link | Failed
 MemberMessage = Hello | Shared | Lacks | Need | At | Link | Corrupt | Done | Refused
 

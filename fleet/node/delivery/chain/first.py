@@ -7,7 +7,7 @@ Conversation (J frames out, control lines in):
     -> {"event": "news", "digests": [[file, sha256]], "changed": [file]}
     <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more to send to, beside others
     -> {"event": "link", "epoch", "kind", "why"}    sending failed
-    -> {"event": "sent", "bytes"}    every so often
+    -> {"event": "sent", "bytes", "grown": [file]}    every so often
     <- {"op": "end"}
 """
 
@@ -27,8 +27,8 @@ from fleet.node.delivery.tree import Walk, tell
 say: "Callable[[chain.FirstMessage], None]" = send_json
 
 
-def tell_tree(path: str) -> "list[Any]":
-    """What there is, told to the head; its regular files."""
+def tell_tree(path: str) -> "tuple[list[Any], list[int]]":
+    """What there is, told to the head; its regular files, and their inodes."""
     walk = Walk(path)
     try:
         entries = list(walk.entries())
@@ -39,22 +39,28 @@ def tell_tree(path: str) -> "list[Any]":
             ) from None
         raise
     tell(walk, entries)
-    return [entry for entry in entries if entry[1] == "f"]
+    files = [entry for entry in entries if entry[1] == "f"]
+    return files, [walk.inodes[entry[0]] for entry in files]
 
 
 def run(spec: "chain.FirstSpec") -> None:
     if not ssl.HAS_TLSv1_3:
         raise Refused("its python3 has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION, "fetch it with 'fleet get', sync it on")
     roots = [os.path.expanduser(os.fsdecode(encode(path))) for path in spec["paths"]]
-    files = [(number,) + tuple(entry) for number, root in enumerate(roots) for entry in tell_tree(root)]
-    source = Source(files, [os.fsencode(os.path.realpath(root)) for root in roots], spec["tls"], spec["limit"])
+    files: list[Any] = []
+    inodes: list[int] = []
+    for number, root in enumerate(roots):
+        found, of_them = tell_tree(root)
+        files += [(number,) + tuple(entry) for entry in found]
+        inodes += of_them
+    source = Source(files, [os.fsencode(os.path.realpath(root)) for root in roots], inodes, spec["tls"], spec["limit"])
 
     def news(digests: "dict[int, str]", changed: "set[int]") -> None:
         say({"event": "news", "digests": sorted(digests.items()), "changed": sorted(changed)})
 
     def report() -> None:
         while True:
-            say({"event": "sent", "bytes": source.sent})
+            say({"event": "sent", "bytes": source.sent, "grown": sorted(source.grown)})
             time.sleep(spec["every"])
 
     source.on_news, source.on_link = news, say

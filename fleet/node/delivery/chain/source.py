@@ -18,20 +18,27 @@ BATCH_FILES, BATCH_SECONDS = 500, 0.2
 
 
 class Source(Stream):
-    """files: the manifest's. roots: where each target's files lie. digests: file number -> sha256. changed: files that
-    nobody can have.
+    """files: the manifest's. roots: where each target's files lie. inodes: of the files. digests: file number ->
+    sha256. changed: files that nobody can have. grown: those that are longer than the manifest says; the digest is of
+    what they were.
 
     on_news: told of digests and changed files; on_link: of links that broke. Both are called in threads of their own.
     """
 
     def __init__(
-        self, files: "Sequence[Any]", roots: "Sequence[bytes]", tls: "dict[str, str]", limit: "int | None"
+        self,
+        files: "Sequence[Any]",
+        roots: "Sequence[bytes]",
+        inodes: "Sequence[int]",
+        tls: "dict[str, str]",
+        limit: "int | None",
     ) -> None:
         Stream.__init__(self, [entry[4] for entry in files])
-        self.files, self.roots, self.tls = files, roots, tls
+        self.files, self.roots, self.inodes, self.tls = files, roots, inodes, tls
         self.limit = Limit(limit) if limit else None
         self.digests: dict[int, str] = {}
         self.changed: set[int] = set()
+        self.grown: set[int] = set()
         self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
         self.on_link: Callable[[chain.Link], None] = lambda message: None
         self.senders: dict[str, Sender] = {}
@@ -75,7 +82,11 @@ class Source(Stream):
         return os.path.join(self.roots[number], encode(path)) if path else self.roots[number]
 
     def is_same(self, index: int, info: "os.stat_result") -> bool:
-        return (info.st_size, info.st_mtime_ns) == tuple(self.files[index][4:6])
+        size, mtime_ns = self.files[index][4:6]
+        if info.st_size > size and info.st_ino == self.inodes[index]:
+            self.grown.add(index)
+            return True
+        return (info.st_size, info.st_mtime_ns) == (size, mtime_ns)
 
     def has_changed(self, index: int) -> None:
         if index not in self.changed:
@@ -102,7 +113,7 @@ class Source(Stream):
             while any(s.at is not None and begin > s.at + AHEAD_BYTES for s in list(self.senders.values())):
                 time.sleep(0.1)
             try:
-                digest = file_digest(self.path(index))
+                digest = file_digest(self.path(index), size=self.files[index][4])
                 if self.is_same(index, os.stat(self.path(index))):
                     fresh[index] = digest
                 else:
