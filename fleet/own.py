@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fleet.errors import UsageError
@@ -27,9 +27,7 @@ def _refusing(hint: str) -> Iterator[None]:
 def around(path: Path) -> int | None:
     """Who is trusted beside the user with a folder of the head's: where root works in a user's folder (sudo, a
     container), that user, whose code and inventory are used, too."""
-    with suppress(OSError):
-        return os.stat(path.absolute().parent).st_uid if os.geteuid() == 0 else None
-    return None
+    return None if os.geteuid() else path.absolute().parent.stat().st_uid
 
 
 def own_folder(path: Path, option: str, *, make: bool = False) -> bool:

@@ -29,6 +29,7 @@ from fleet.cli.examples import shipped
 from fleet.cli.options import settings_of
 from fleet.inventory.find import LAB, find_inventory, load
 from fleet.model import Inventory
+from fleet.protocol.state import is_run_id
 
 VARIABLE = "_FLEET_COMPLETE"
 MAX_BYTES = 2 << 20  # a larger inventory would take longer to read than one waits for a Tab
@@ -213,7 +214,7 @@ def _hosts(ctx: click.Context, explicit: str | None = None) -> Iterable[str]:
 def _runs(ctx: click.Context) -> Iterable[str]:
     """Those that have a folder on this machine."""
     folder = Path(ctx.params.get("runs_dir") or "runs")
-    return sorted(path.parent.name for path in folder.glob("*/events.jsonl"))
+    return sorted(name for path in folder.glob("*/events.jsonl") if is_run_id(name := path.parent.name))
 
 
 def _of(known: Callable[[click.Context], Iterable[str]]) -> Callable[..., list[CompletionItem]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import fleet
 from fleet.cli.main import run
-from fleet.errors import UsageError
+from fleet.errors import FleetError, UsageError
 from fleet.lab.state import Folder
 from fleet.node.base import beneath
 from fleet.node.base.errors import Refused
@@ -162,6 +163,30 @@ def test_a_document_that_another_user_put_there_is_not_read(here: Path, trick: s
     assert found.broken is not None and str(document) in found.broken
     with pytest.raises(UsageError, match="nothing here tells how it was started"):
         fleet.reopen(ID)
+
+
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "run.json.new", "stacks.txt", ".attempt", "gpu1/rank0.out"])
+def test_nothing_is_written_where_a_link_leads(here: Path, name: str) -> None:
+    """Where the folder around runs/ is open to all, a neighbour may put another in its place while a run goes on."""
+    victim = here / ".profile"
+    victim.write_text("mine")
+    folder = RunFolder(a_run(here / "runs"))
+    (folder.path / "gpu1").mkdir()
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name).symlink_to(victim)
+    logs = folder.node("gpu1")
+    for write in (
+        folder.hold,
+        lambda: folder.event("x"),
+        lambda: folder.write_json("run.json", {"a": 1}),
+        lambda: folder.add("stacks.txt", "x"),
+        lambda: folder.begin(1),
+        lambda: logs.write("rank0.out", 4, b"x"),
+    ):
+        with suppress(OSError, FleetError):
+            write()
+    folder.release()
+    assert victim.read_text() == "mine"
 
 
 def test_the_last_run_that_began_here_is_the_latest_whatever_the_clock_says(here: Path) -> None:

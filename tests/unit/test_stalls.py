@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,11 @@ from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.gang import Gang, RankEnd
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.stacks import STACKS_SECONDS
-from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Watch
+from fleet.ops.launch.stalls import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, TAKE_SECONDS, Stalls, Taking, Watch
 from fleet.protocol.messages.stacks import RankStack
 from fleet.rules.stacks import Place
 from fleet.transport.base import ConnectOptions
+from fleet.transport.local import LocalTransport
 
 
 def test_a_host_that_does_not_tell_its_stacks_costs_not_those_of_the_others() -> None:
@@ -103,6 +105,20 @@ def test_the_odd_one_out_is_the_failure(
     failure = stalls._failure(found, {"n1": [1], "n2": [2, 3]}, "x")
     assert (failure.rank, failure.host, failure.local_rank) == named
     assert (failure.what, failure.exit_code) == ("stalled", 124) and "for 9 s (--stall-timeout): x" in str(failure.why)
+
+
+def test_stacks_of_a_node_are_lines_of_a_file_and_no_more(tmp_path: Path) -> None:
+    """People are told to cat it."""
+    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 1, 0),), "command", "s", "10.0.0.1:1", tmp_path)
+    stalls = Stalls(record, Gang({"n1": 0}), RunFolder(tmp_path), None, print, print)  # type: ignore[arg-type]
+    frame: Any = {"name": "f\n-- 2099-01-01\x1b[2J", "file": "/a\u2028b.py", "line": 1, "native": False}
+    thread: Any = {"name": "x", "main": True, "frames": [frame]}
+    told: Any = {"rank": 0, "pid": 1, "by": "py-spy", "state": "S", "waits": "w\x9b", "threads": [thread], "why": None}
+    taking = Taking("silent", record, {}, LocalTransport())
+    taking.places = [Place((0,), ("n1",), "f\n(x)", told)]
+    taking.remarks.append("\x07" + "y" * 9999)
+    text = stalls._text(taking)
+    assert len(text) == 6 and all(line.isprintable() and len(line) < 5000 for line in text), text
 
 
 def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:

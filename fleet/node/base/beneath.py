@@ -37,39 +37,34 @@ def shown(path: bytes) -> str:
     return decode(os.path.join(folder, *words[5:]) if words[5:] not in ([], [b"."]) else folder)
 
 
-def made_in(folder: bytes) -> "os.stat_result":
+def made_in(folder: bytes) -> "os.stat_result | None":
     """Our user, and a mode of 0600, as what we make in `folder` shows them: NFS squashes root, mounts map users, and
-    file systems of other machines show the same mode of everything."""
+    file systems of other machines show the same mode of everything. None where we cannot make anything there."""
     probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
-    fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        return os.fstat(fd)
-    finally:
-        os.close(fd)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        found = os.lstat(probe)
         os.unlink(probe)
-
-
-def tried(folder: bytes) -> "os.stat_result | None":
-    """As made_in(); None where we cannot make anything there."""
-    try:
-        return made_in(folder)
     except OSError:
         return None
+    return found
+
+
+def is_ours(folder: bytes, uid: int) -> bool:
+    """Whether that is our user, as it shows there."""
+    return uid == os.geteuid() or uid == getattr(made_in(folder), "st_uid", None)
 
 
 def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None) -> None:
     """Refuse a folder in which somebody else than us and root (and the user id `trusted`) can put another thing in the
     place of ours. A group that may write is one that the folder is shared with."""
-    if st.st_uid not in (0, os.geteuid(), trusted):
-        ours = tried(path)
-        if ours is None or ours.st_uid != st.st_uid:
-            raise Refused(
-                "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
-                "log in as that user, choose another folder, or chown this one",
-            )
+    if st.st_uid not in (0, trusted) and not is_ours(path, st.st_uid):
+        raise Refused(
+            "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
+            "log in as that user, choose another folder, or chown this one",
+        )
     if st.st_mode & stat.S_IWOTH and not st.st_mode & stat.S_ISVTX:
-        ours = tried(path)
-        if ours is not None and ours.st_mode & stat.S_IWOTH:
+        if getattr(made_in(path), "st_mode", 0) & stat.S_IWOTH:
             return  # modes mean nothing there
         raise Refused(
             "%s can be written by every user of the node, who could lead what is written there elsewhere" % shown(path),
@@ -87,8 +82,7 @@ def check_way(path: bytes, st: "os.stat_result") -> None:
     with open("/proc/sys/kernel/overflowuid") as f, open("/proc/self/uid_map") as maps:
         if st.st_uid == int(f.read()) and (st.st_mode & stat.S_IWOTH or maps.read().split() != WHOLE_MAP):
             return
-    ours = tried(path)
-    if ours is None or ours.st_uid != st.st_uid:
+    if not is_ours(path, st.st_uid):
         raise Refused(
             "%s, on the way there, belongs to user id %d, who could put another folder in its place"
             % (shown(path), st.st_uid),

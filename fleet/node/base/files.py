@@ -29,7 +29,7 @@ def open_regular(path: "bytes | str") -> "BinaryIO":
 
 def replace_file(path: bytes, data: bytes, mode: int = 0o666) -> None:
     """Atomic, and on the disk."""
-    with open(path + b".new", "wb", opener=lambda name, flags: os.open(name, flags, mode)) as f:
+    with open(path + b".new", "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as f:
         f.write(data)
         f.flush()
         os.fsync(f.fileno())

@@ -5,7 +5,7 @@ import os
 import stat
 from contextlib import suppress
 
-from fleet.node.base.beneath import HOLD, Beneath, made_in, shown, tried
+from fleet.node.base.beneath import HOLD, Beneath, is_ours, shown
 from fleet.node.base.errors import Refused
 from fleet.protocol.state import HOME
 
@@ -37,7 +37,7 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     except OSError as error:
         raise Refused("cannot make %s: %s" % (shown(meta), error.strerror), "choose another folder") from None
     found = os.lstat(meta)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() and found.st_uid != made_in(beside.path).st_uid:
+    if not stat.S_ISDIR(found.st_mode) or not is_ours(beside.path, found.st_uid):
         raise Refused(
             "%s was made by somebody else (user id %d)" % (shown(meta), found.st_uid),
             "do this as that user, remove it there, or choose another folder",
@@ -57,12 +57,10 @@ def own_home(*names: str, home: str = "~") -> str:
     home = os.path.expanduser(home)
     path = os.path.join(home, HOME)
     os.makedirs(path, 0o700, exist_ok=True)
-    me = os.geteuid()
+    host = None if os.geteuid() else os.stat(home).st_uid  # of root in a user's home: sudo
     for found in (os.lstat(path), os.stat(path)):
-        if found.st_uid != (me or os.stat(home).st_uid) and found.st_uid != me:  # root in a home: sudo
-            ours = tried(os.fsencode(path))
-            if ours is None or found.st_uid != ours.st_uid:
-                raise Refused("%s belongs to user id %d" % (path, found.st_uid), "take it away, or log in as that user")
+        if found.st_uid != host and not is_ours(os.fsencode(path), found.st_uid):
+            raise Refused("%s belongs to user id %d" % (path, found.st_uid), "take it away, or log in as that user")
     if stat.S_IMODE(found.st_mode) & 0o077:
         with suppress(OSError):  # a file system without modes
             os.chmod(path, 0o700)

@@ -31,8 +31,8 @@ CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it 
 
 
 def private(path: str, flags: int) -> int:
-    """An opener: what arguments and logs tell is the user's own business."""
-    return os.open(path, flags, 0o600)
+    """An opener: what arguments and logs tell is the user's own business. Of a file, not of what a link leads to."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def looking(path: str, flags: int) -> int:
@@ -97,8 +97,6 @@ class RunFolder:
         try:
             if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
                 return cls.create(runs_dir, run_id)
-            if (why := own.foreign(path)) is not None:
-                raise UsageError(f"{path} {why}", hint="take it away, or give another --runs-dir")
             folder = cls(path)
             folder.hold()
         except OSError as error:
@@ -113,7 +111,7 @@ class RunFolder:
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, UsageError):
                 held = self.lock
                 if held is not None and not os.fstat(held).st_nlink and self.hold(**self._holds_as):
                     os.close(held)
@@ -135,9 +133,11 @@ class RunFolder:
     def hold(self, seconds: float = 0.0, *, helper: bool = False, restarts: bool = False) -> bool:
         """Be the one who writes here, until release() or this process's end; False when somebody else still is after so
         long. helper: what holds it is nobody's terminal, and may be ended. restarts: but for that, it starts the run
-        again where that is needed."""
+        again where that is needed. UsageError where the folder is another user's, or a link."""
+        if (why := own.foreign(self.path)) is not None:
+            raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
-        fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = private(str(self.path / LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +185,8 @@ class RunFolder:
                 aside.mkdir(0o700, exist_ok=True)
             for path in hosts:
                 path.rename(aside / path.name)
-            (self.path / CURRENT).write_text(str(attempt))
+            with open(self.path / CURRENT, "w", opener=private) as f:
+                f.write(str(attempt))
         except OSError as error:
             raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
 

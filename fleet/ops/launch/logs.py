@@ -61,7 +61,9 @@ class NodeLogs:
         fresh = data[size - offset :]
         view = memoryview(fresh)
         try:
-            fd = os.open(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(
+                self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
             try:
                 if os.fstat(fd).st_size != size:
                     raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")

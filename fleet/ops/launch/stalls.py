@@ -12,6 +12,7 @@ from typing import Literal
 
 from fleet.errors import DeadlineError, FleetError
 from fleet.events import silent
+from fleet.inventory.fields import printable
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.ops.launch.folder import RunFolder
@@ -29,6 +30,7 @@ LOOK_SECONDS = 0.5
 GAP_SECONDS = 3.0  # between two looks: this machine itself slept, and has not read yet what ranks wrote meanwhile
 TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not tell its own is waited for
 STACKS_FILE = "stacks.txt"
+LONGEST_LINE = 4000  # of what nodes tell, in that file
 
 Kind = Literal["early", "straggler", "silent", "stalled"]
 
@@ -225,7 +227,8 @@ class Stalls:
     def _text(self, taking: Taking) -> list[str]:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         found = taking.places or []
-        return [f"-- {stamp}, {taking.why}: {in_short(found)}", *lines(found), *taking.remarks, ""]
+        told = [f"-- {stamp}, {taking.why}: {in_short(found)}", *lines(found), *taking.remarks, ""]
+        return [printable(line, LONGEST_LINE) for line in told]
 
     def _failure(self, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> Failure:
         """The odd one out is the first that failed."""

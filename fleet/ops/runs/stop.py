@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.each import on_each
-from fleet.errors import HostFailed
+from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.launch.folder import RunFolder
@@ -50,7 +50,7 @@ def stays(janitor: int, record: RunRecord) -> str:
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
     """Where nobody here follows the run, so that nobody is told that it waits for its head."""
-    with suppress(OSError):  # no such folder here, a disk that cannot be written
+    with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event("stop", reason=reason, grace=grace)
             folder.release()

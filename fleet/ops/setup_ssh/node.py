@@ -157,6 +157,8 @@ def _note(state: NodeState, word: bytes, rest: bytes, text: str, host: str) -> N
     name, _, more = text.partition(" ")
     match word:
         case b"KEY":
+            if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+                raise HostFailed("its key has no name that a config can hold", host=host, hint="look at ~/.ssh there")
             state.key_name = name
             state.key = parse_public_key(rest.partition(b" ")[2], comment=f"{host} fleet".encode(), host=host)
         case b"NOKEY":
