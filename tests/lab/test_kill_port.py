@@ -54,7 +54,7 @@ def tidy(ready_lab: VirtualLab) -> Any:
 def test_listeners_on_some_hosts_are_ended(ready_lab: VirtualLab) -> None:
     first, second, third, _ = ready_lab.names
     pids = {
-        first: listen(ready_lab, first, before="FLEET_RUN_ID=run-9"),
+        first: listen(ready_lab, first, before="FLEET_RUN_ID=run-9-20260101-000000-abcd"),
         second: listen(ready_lab, second, "::1"),
         third: listen(ready_lab, third, how="stubborn"),
     }
@@ -63,7 +63,7 @@ def test_listeners_on_some_hosts_are_ended(ready_lab: VirtualLab) -> None:
         (entry,) = hosts[name]["listeners"]
         assert (entry["pid"], entry["ended"], entry["user"]) == (int(pid), True, "root")
         assert holders(ready_lab, name) == []
-    assert hosts[first]["listeners"][0]["run_id"] == "run-9"
+    assert hosts[first]["listeners"][0]["run_id"] == "run-9-20260101-000000-abcd"
     assert hosts[second]["listeners"][0]["address"] == "::1"
     assert hosts[ready_lab.names[3]]["listeners"] == []
     again = ready_lab.fleet("-i", "lab", "kill-port", str(PORT))

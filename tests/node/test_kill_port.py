@@ -95,10 +95,10 @@ def key(entry: dict[str, Any]) -> list[int]:
     ("family", "address"), [("AF_INET", "127.0.0.1"), ("AF_INET", "0.0.0.0"), ("AF_INET6", "::1"), ("AF_INET6", "::")]
 )
 def test_a_listener_is_shown_and_ended(home: Path, listen: Listen, family: str, address: str) -> None:
-    pid, port = listen(family=family, address=address, env={"FLEET_RUN_ID": "run-7"})
+    pid, port = listen(family=family, address=address, env={"FLEET_RUN_ID": "run-7-20260101-000000-abcd"})
     (entry,) = scan(home, port)
     assert (entry["port"], entry["address"], entry["pid"]) == (port, address, pid)
-    assert entry["own"] and entry["refused"] is None and entry["run_id"] == "run-7"
+    assert entry["own"] and entry["refused"] is None and entry["run_id"] == "run-7-20260101-000000-abcd"
     assert entry["command"].startswith("/usr/bin/python3 -c") and entry["age"] < 300
     assert alive(pid), "a scan ends nothing"
     done = end(home, port, [key(entry)])

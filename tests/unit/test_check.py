@@ -152,7 +152,7 @@ def listener() -> Iterator[tuple[subprocess.Popen[str], int]]:
         [sys.executable, "-c", LISTEN, "\x1b[2J\x07\u202e"],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "FLEET_RUN_ID": "run-42"},
+        env={**os.environ, "FLEET_RUN_ID": "x-20260101-000000-abcd"},
         start_new_session=True,
     )
     assert process.stdout
@@ -170,7 +170,7 @@ def test_kill_port_does_not_act_unasked(
     process, port = listener
     assert fleet("kill-port", str(port)) == 2
     said = capsys.readouterr()
-    assert str(process.pid) in said.out and "run-42" in said.out and f"kill-port -y {port};" in said.err
+    assert str(process.pid) in said.out and "x-20260101-000000-abcd" in said.out and f"kill-port -y {port};" in said.err
     assert re.search(r"ALSO.*\d+/udp", said.out, re.DOTALL), "what it would take down with it is told before it is"
     assert "\x1b" not in said.out and "\x07" not in said.out
     assert fleet("kill-port", str(port), "--json") == 2
@@ -182,7 +182,12 @@ def test_kill_port_ends_it(inventory: Path, listener: Listener, capsys: pytest.C
     process, port = listener
     assert fleet("kill-port", "-y", "--json", str(port)) == 0
     (entry,) = json.loads(capsys.readouterr().out)["hosts"]["n1"]["listeners"]
-    assert entry["ended"] and entry["pid"] == process.pid and entry["run_id"] == "run-42" and entry["reason"] is None
+    assert (
+        entry["ended"]
+        and entry["pid"] == process.pid
+        and entry["run_id"] == "x-20260101-000000-abcd"
+        and entry["reason"] is None
+    )
     assert process.wait(300) == -signal.SIGTERM
     assert fleet("kill-port", "-y", str(port)) == 0
     assert f"nothing listens on port {port}" in capsys.readouterr().out

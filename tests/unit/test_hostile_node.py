@@ -22,6 +22,7 @@ from fleet.ops.launch import logs
 from fleet.ops.launch.follow import Follower, Heard
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.record import host_as_json
+from fleet.ops.runs.find import chosen, find
 from fleet.ops.setup_ssh import node
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.frames import PREAMBLE
@@ -37,6 +38,25 @@ from fleet.transport.ssh.node_channel import Bell
 from tests.peak import LIMIT_MIB, peak_of
 
 HOST = Host("gpu1", "gpu1")
+
+
+RUN_HERE: dict[str, Any] = {
+    "run": "train-20260101-000000-abcd",
+    "host": "gpu2",
+    "node_rank": 0,
+    "ranks": [0],
+    "devices": None,
+    "cwd": None,
+    "about": None,
+    "lease": None,
+    "grace": 1.0,
+    "node_timeout": 15.0,
+    "status": {"state": "running"},
+    "alive": True,
+    "ended": [],
+    "silent": None,
+    "last": "",
+}
 
 
 class Node:
@@ -352,6 +372,21 @@ def test_logs_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_setup_ssh_reads_no_file_of_odd_size(checksum: bytes) -> None:
     with pytest.raises(HostFailed):
         node.parse_answer(b"FILE config " + checksum + b"\nabc\nEND\n", "gpu1")
+
+
+@pytest.mark.parametrize("word", ["latest", "../x", ".lock", "attempt0", "train-20260101-000000-abcd/../../x", "-x"])
+def test_a_run_that_a_node_calls_what_is_no_id_is_that_nodes_error(word: str) -> None:
+    """Of what the others tell, "latest" still means the newest."""
+    node: dict[str, Any] = {"event": "runs", "runs": [{**RUN_HERE, "run": word}]}
+    honest: dict[str, Any] = {"event": "runs", "runs": [RUN_HERE]}
+    hosts = (Host("liar", "liar"), Host("gpu2", "gpu2"))
+    transport = SimpleNamespace(connect=lambda host, cancel: said(node if host.name == "liar" else honest))
+    runs, asked = find(Inventory(hosts), Runtime(transport), live=False)
+    assert [result.error and result.error.kind for result in asked] == ["protocol", None]
+    assert [run.run_id for run in runs] == [RUN_HERE["run"]] and list(runs[0].hosts) == ["gpu2"]
+    assert chosen("latest", runs, asked).run_id == RUN_HERE["run"]
+    with pytest.raises(ConnectError, match="no answer from liar"):
+        chosen(word if word != "latest" else "latest2", runs, asked)
 
 
 @pytest.mark.parametrize("name", ['id"x', "a\x0bHost", "../../x", "$(x)", ""])

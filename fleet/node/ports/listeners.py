@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from fleet.node.base.processes import environment, pids, read_file, start_time
 from fleet.node.base.types import Any
+from fleet.protocol.state import is_run_id
 
 TCP_LISTENS, UDP_LISTENS = "0A", "07"  # of UDP what is bound, but not connected to one peer alone
 TEXT_LIMIT = 4096  # of what is told of a process: the head takes no longer text
@@ -79,12 +80,12 @@ def describe(pid: int) -> "dict[str, Any]":
     if born is None or uid is None:
         return {}
     command = read_file("/proc/%d/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
-    run = environment(pid).get(b"FLEET_RUN_ID")
+    run = environment(pid).get(b"FLEET_RUN_ID", b"").decode("utf-8", "replace")
     return {
         "pid": pid,
         "start": born,
         "uid": uid,
         "age": age(born),
         "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
-        "run_id": None if run is None else run.decode("utf-8", "replace")[:TEXT_LIMIT],
+        "run_id": run if is_run_id(run) else None,  # anybody's process may say anything there
     }

@@ -7,13 +7,13 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from fleet import fanout
+from fleet import fanout, own
 from fleet.each import as_one
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Host, Report
 from fleet.ops.launch.findings import beside, refuse
-from fleet.ops.launch.folder import RunFolder
+from fleet.ops.launch.folder import OPTION, RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
 from fleet.ops.launch.plan import Plan, plan
@@ -68,6 +68,7 @@ def _run(draft: Plan, runtime: Runtime) -> Report:
         runtime.emit(Notice("warning", text, hint="a name has 48 characters at most, of A-Z a-z 0-9 . _ -"))
     out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
+    own.own_folder(runs_dir, OPTION)  # before anything is sent
     if draft.options.sync:
         with step(runtime, "sync", hosts, out):
             draft, _, unsynced = with_enough(draft, runtime, lambda plan: sync_code(plan, runtime))

@@ -17,7 +17,7 @@ def _of_an_interface(text: str) -> bool:
 Text = str | None
 Number = int | None
 # who has the port that is wanted
-Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": Text}, total=False)
+Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": RunId | None}, total=False)
 # from this node to the master of a run, and whether its port is to be had
 Way = TypedDict(
     "Way",
@@ -48,7 +48,14 @@ Port = TypedDict("Port", {"state": str})
 Gpu = TypedDict(
     "Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
 )
-GpuProcess = TypedDict("GpuProcess", {"pid": int, "gpu": Text})
+_GpuProcess = TypedDict("_GpuProcess", {"pid": int, "gpu": Text})
+
+
+class GpuProcess(_GpuProcess, total=False):
+    command: Text
+    run_id: RunId | None
+
+
 Disk = TypedDict("Disk", {"path": str, "exists": bool, "writable": bool, "free": int, "total": int})
 # of the node against the head, worked out by the head
 Clock = TypedDict("Clock", {"offset": float, "uncertainty": float})

@@ -2,6 +2,8 @@
 
 from typing import TypedDict
 
+from fleet.protocol.messages.run import RunId
+
 Listener = TypedDict(
     "Listener",
     {
@@ -14,7 +16,7 @@ Listener = TypedDict(
         "user": str,
         "own": bool,
         "command": str | None,
-        "run_id": str | None,
+        "run_id": RunId | None,
         "age": float | None,
         "refused": str | None,
         "also": list[str],
