@@ -106,6 +106,13 @@ def test_a_listener_is_shown_and_ended(home: Path, listen: Listen, family: str, 
     assert not alive(pid)
 
 
+@pytest.mark.parametrize("name", ["x; touch /tmp/owned", "latest", "\x1b[2J", "../x"])
+def test_what_a_process_says_it_belongs_to_is_a_run_or_nothing(home: Path, listen: Listen, name: str) -> None:
+    """What is told of it is a line to copy: 'fleet stop RUN' ends it."""
+    _, port = listen(family="AF_INET", address="127.0.0.1", env={"FLEET_RUN_ID": name})
+    assert [entry["run_id"] for entry in scan(home, port)] == [None]
+
+
 def test_a_process_cannot_name_itself_into_another_users(home: Path, listen: Listen) -> None:
     """Its name stands above its uid in /proc/PID/status, and may hold a carriage return."""
     pid, port = listen("forged")
