@@ -393,6 +393,50 @@ def as_rank(parts: Sequence[Part], rank: int) -> list[Part]:
     return [(kind, stream, value if isinstance(value, bytes) else of(value)) for kind, stream, value in parts]
 
 
+class Says:
+    """A host whose every program says the same. beats: then come heartbeats for ever; endless: output."""
+
+    name, address = "says", None
+
+    def __init__(self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False) -> None:
+        self.parts, self.beats, self.endless = parts, beats, endless
+
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        self.host = host
+        return self
+
+    def start(self, command: str) -> Any:
+        said = plainly(
+            [("O" if isinstance(p, bytes) else "J", 0, p) for p in self.parts] + [("X", 0, {"exit_status": 0})]
+        )
+        return Saying(said, self.beats, self.endless)
+
+    def close(self) -> None: ...
+
+
+class Saying:
+    def __init__(self, said: Said, beats: bool, endless: bool) -> None:
+        self._chunks: Iterator[bytes] = iter(said.chunks[: -1 if beats or endless else None])
+        self._beats, self._endless = beats, endless
+
+    def recv(self, timeout: float) -> bytes:
+        data = next(self._chunks, None)
+        if data is None and self._beats:
+            time.sleep(0.02)
+            return frame("H", 0, b"")
+        return frame("O", 0, b"x" * 60_000) if data is None and self._endless else data or b""
+
+    def send(self, data: bytes) -> None: ...
+    def send_eof(self) -> None: ...
+    def close(self) -> None: ...
+
+    def recv_stderr(self) -> bytes:
+        return b""
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+
 class Recorder(LocalTransport):
     """Keeps what each program said in each conversation, of one host."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from fleet.ops import get
 from fleet.ops.get import receive
 from fleet.runtime import Runtime
 from fleet.transport import program
-from fleet.transport.base import Cancel, Watchdog
+from fleet.transport.base import Watchdog
 from fleet.transport.local import LocalTransport
-from tests.liar import Said, frame, plainly
+from tests.liar import Says
 
 VERSION = "4 5 6 7"
 SHA = hashlib.sha256(b"evil").hexdigest()
@@ -59,50 +58,6 @@ def begin(index: int = 0, offset: int = 0, size: int = 4, version: str = VERSION
 
 GIVEN = {"event": "given", "sha256": SHA, "growing": False}
 FILE = tree(row(""))
-
-
-class Says:
-    """A host whose every program says the same. silent: then only heartbeats come."""
-
-    name, address = "says", None
-
-    def __init__(self, *parts: dict[str, Any] | bytes, beats: bool = False, endless: bool = False) -> None:
-        self.parts, self.beats, self.endless = parts, beats, endless
-
-    def connect(self, host: Host, cancel: Cancel) -> Any:
-        self.host = host
-        return self
-
-    def start(self, command: str) -> Any:
-        said = plainly(
-            [("O" if isinstance(p, bytes) else "J", 0, p) for p in self.parts] + [("X", 0, {"exit_status": 0})]
-        )
-        return _Channel(said, self.beats, self.endless)
-
-    def close(self) -> None: ...
-
-
-class _Channel:
-    def __init__(self, said: Said, beats: bool, endless: bool) -> None:
-        self._chunks: Iterator[bytes] = iter(said.chunks[: -1 if beats or endless else None])
-        self._beats, self._endless = beats, endless
-
-    def recv(self, timeout: float) -> bytes:
-        data = next(self._chunks, None)
-        if data is None and self._beats:
-            time.sleep(0.02)
-            return frame("H", 0, b"")
-        return frame("O", 0, b"x" * 60_000) if data is None and self._endless else data or b""
-
-    def send(self, data: bytes) -> None: ...
-    def send_eof(self) -> None: ...
-    def close(self) -> None: ...
-
-    def recv_stderr(self) -> bytes:
-        return b""
-
-    def wait(self, timeout: float) -> int:
-        return 0
 
 
 def typed(node: Says, what: str = "/w/ckpt/last.pt", **options: Any) -> Report:

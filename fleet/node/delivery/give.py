@@ -79,6 +79,7 @@ class Giver:
 
     def give(self, path: str, index: int, offset: int, version: str) -> None:
         full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
+        until = time.monotonic() + min(FILE_SECONDS, self.waits)
         for _ in range(TRIES):
             try:
                 fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -87,7 +88,7 @@ class Giver:
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     break
-                if self.send(fd, index, offset, version):
+                if self.send(fd, index, offset, version, until):
                     return
             finally:
                 os.close(fd)
@@ -96,9 +97,9 @@ class Giver:
             return
         say({"event": "gone", "index": index})
 
-    def send(self, fd: int, index: int, offset: int, version: str) -> bool:
+    def send(self, fd: int, index: int, offset: int, version: str, until: float) -> bool:
         """Whether it came whole, as it was at one moment."""
-        self.settle(fd)
+        self.settle(fd, until)
         before = os.fstat(fd)
         begins = version_of(before)
         at = offset if offset < 0 or version == begins else 0
@@ -143,7 +144,7 @@ class Giver:
             at += len(data)
         return digest.hexdigest()
 
-    def settle(self, fd: int) -> None:
+    def settle(self, fd: int, until: float) -> None:
         """Wait until nobody writes to it, for a while."""
         began, seen = time.monotonic(), ""
         while True:
@@ -155,7 +156,7 @@ class Giver:
             wanted = SECOND if whole_seconds else UNSEEN if written is None else GRAIN
             if not written and (now - since >= wanted or self.is_old(info, wanted)):
                 return
-            if now - began >= min(self.waits, LOG_SECONDS if info.st_size and is_log(fd) else FILE_SECONDS):
+            if now >= until or now - began >= LOG_SECONDS and info.st_size and is_log(fd):
                 break
             if written and not info.st_size and self.is_old(info, SECOND):
                 break
@@ -167,7 +168,7 @@ class Giver:
 
 
 def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
-    """The newest files of that kind in its folder that have not changed for a while, and for how long."""
+    """The newest files of that kind in its folder that have not changed for a while, and their age."""
     folder, name = os.path.split(full)
     found = []
     with suppress(OSError):
@@ -176,9 +177,9 @@ def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
             if os.path.splitext(other)[1] == os.path.splitext(name)[1] and other[:1] != b".":
                 with suppress(OSError):
                     info = os.lstat(path)
-                    age = time.time() - max(info.st_mtime, info.st_ctime)
-                    if stat.S_ISREG(info.st_mode) and info.st_size and age >= QUIET_SECONDS:
-                        found.append((decode(other), int(age)))
+                    now = time.time()
+                    if stat.S_ISREG(info.st_mode) and info.st_size and now - info.st_ctime >= QUIET_SECONDS:
+                        found.append((decode(other), max(0, int(now - info.st_mtime))))
     return sorted(found, key=lambda each: each[1])[:3]
 
 

@@ -164,7 +164,7 @@ class Received:
             line = shlex.join(
                 ["fleet", "get", posixpath.join(posixpath.dirname(name), plain[0][0]), "--from", self.host]
             )
-            since = ", ".join(f"{one} (for {seconds(age)})" for one, age in plain)
+            since = ", ".join(f"{one} ({seconds(age)} old)" for one, age in plain)
             hint = f"at rest beside it: {since}; to have the newest: {line}"
         kept = "; what is here of it stays" if any(map(os.path.lexists, map(self.place.at, self.moving))) else ""
         return HostFailed(

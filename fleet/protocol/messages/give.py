@@ -31,7 +31,7 @@ Begin = TypedDict(
 Piece = TypedDict("Piece", {"event": Literal["piece"], "offset": Count})
 # all of it was sent, and it did not change meanwhile. growing: more has been, or is being, appended to it
 Given = TypedDict("Given", {"event": Literal["given"], "sha256": Sha256, "growing": bool})
-# it changes all the time. quiet: files beside it that do not, and seconds since they did
+# it changes all the time. quiet: files beside it that do not, and how many seconds old they are
 Moving = TypedDict("Moving", {"event": Literal["moving"], "index": Count, "quiet": list[tuple[Path, Count]]})
 # it is there no more
 Gone = TypedDict("Gone", {"event": Literal["gone"], "index": Count})

@@ -1,0 +1,306 @@
+"""What a node gives to `fleet get`: files as they were at one moment, and what a run wrote by the node's own clocks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import Interrupted, UsageError
+from fleet.events import Event, Notice, Progress
+from fleet.model import Host, Inventory, Report
+from fleet.node.base.errors import Refused
+from fleet.node.delivery import give
+from fleet.ops import get
+from fleet.runtime import Runtime
+from fleet.transport.local import LocalTransport
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("home", "node", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "node"
+
+
+def typed(node: Path, what: str, events: list[Event], **more: Any) -> Report:
+    runtime = Runtime(LocalTransport(), 1, more.pop("emit", events.append))
+    return get.run(get.plan(Inventory((Host("n1", "n1", workdir=str(node)),)), what, Path(), **more), runtime)
+
+
+@contextmanager
+def writing(code: str, path: Path, *words: str) -> Iterator[None]:
+    """Another process, which writes; from its first word on."""
+    argv = [sys.executable, "-c", code, str(path), *words]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout
+    try:
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+SAVE = """
+import sys, time, torch
+path, n = sys.argv[1], 0
+while True:
+    torch.save({"step": n, **{f"w{i}": torch.full((400_000,), n) for i in range(6)}}, path)
+    print(n, flush=True) if n < 2 else None
+    n += 1
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_beside_a_torch_save_loop_what_comes_can_be_loaded(node: Path) -> None:
+    torch = pytest.importorskip("torch")
+    steps = []
+    with writing(SAVE, node / "ck.pt", "0.4"):
+        for _ in range(6):
+            report = typed(node, "./ck.pt", [])
+            if report.ok:
+                saved = torch.load("ck.pt")
+                assert {int(value.min()) for name, value in saved.items() if name != "step"} == {saved["step"]}
+                assert all(int(value.max()) == saved["step"] for name, value in saved.items() if name != "step")
+                steps.append(saved["step"])
+    assert len(steps) > 2 and steps == sorted(steps)
+
+
+REWRITE = """
+import sys
+n = 0
+with open(sys.argv[1], "wb") as f:
+    while True:
+        f.seek(0)
+        f.write(bytes([n % 256]) * (4 << 20))
+        f.flush()
+        print(n, flush=True) if n < 2 else None
+        n += 1
+"""
+
+
+def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node / "ck").mkdir()
+    for name, age in {"old 1.pt": 900, "older.pt": 9000, "other.txt": 100, "new.pt": 0}.items():
+        (node / "ck" / name).write_text(name)
+        os.utime(node / "ck" / name, (time.time() - age,) * 2)
+    monkeypatch.setattr(give, "QUIET_SECONDS", 0.0)
+    assert [name for name, _ in give.quiet_beside(bytes(node / "ck/last.pt"))] == ["new.pt", "old 1.pt", "older.pt"]
+    (node / "ck/last.pt").write_bytes(b"whole")
+    assert typed(node, "ck/last.pt", []).ok
+    with writing(REWRITE, node / "ck/last.pt"):
+        began = time.monotonic()
+        (result,) = typed(node, "ck/last.pt", []).results
+    assert result.error is not None and result.error.kind == "moving" and time.monotonic() - began < 60
+    assert "ck/last.pt changed each time that it was read; what is here of it stays" in result.error.message
+    assert Path("last.pt").read_bytes() == b"whole"
+
+
+def test_what_holds_still_beside_it_comes(node: Path) -> None:
+    (node / "out").mkdir()
+    (node / "out/model").write_bytes(b"\0 at rest")
+    with writing(REWRITE, node / "out/ck"):
+        (result,) = typed(node, "./out", []).results
+    assert result.error is not None and "out/ck changed" in result.error.message
+    assert [path.name for path in Path("out").iterdir()] == ["model"]
+
+
+LOG = """
+import sys
+with open(sys.argv[1], "w") as f:
+    n = 0
+    while True:
+        f.write(f"line {n}\\n")
+        f.flush()
+        n += 1
+        print(n, flush=True) if n < 2000 else None
+"""
+
+
+def test_a_log_that_grows_comes_as_far_as_it_was_and_is_named(node: Path) -> None:
+    (node / "logs").mkdir()
+    (node / "logs/silent.err").touch()
+    events: list[Event] = []
+    with writing(LOG, node / "logs/train.log"), open(node / "logs/silent.err", "a"):
+        os.utime(node / "logs/silent.err", (0, 0))
+        report = typed(node, "./logs", events)
+        lines = (node / "logs/train.log").read_text().split("\n")
+    assert report.ok
+    came = Path("logs/train.log").read_text()
+    assert came and "\n".join(lines).startswith(came)
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    assert "brought as far as it was when it was read" in notice.message and "train.log" in notice.message
+
+
+def test_a_file_that_is_kept_open_and_is_at_rest_is_no_checkpoint_that_is_whole(node: Path) -> None:
+    """Half of one, and its writer waits for something: as torch.save does on a slow disk."""
+    half = "import sys, time; f = open(sys.argv[1], 'wb', 0); f.write(b'PK\\3\\4' + bytes(9000)); print(1, flush=True)"
+    half += "; time.sleep(99)"
+    with writing(half, node / "ck.pt"):
+        (result,) = typed(node, "./ck.pt", []).results
+    assert result.error is not None and result.error.kind == "moving" and not Path("ck.pt").exists()
+
+
+def test_the_second_before_it_was_opened_tells_nobody_that_it_is_whole(node: Path) -> None:
+    (node / "empty").touch()
+    with open(node / "empty", "wb"):
+        fd = os.open(node / "empty", os.O_RDONLY)
+        assert give.is_written(fd) is True
+    assert give.is_written(fd) is False
+    os.close(fd)
+
+
+def test_who_opens_it_while_it_is_looked_at_ends_nothing(node: Path) -> None:
+    """The kernel sends SIGIO, which ends who does not expect it."""
+    (node / "f").write_text("x")
+    with writing("import sys\nwhile True: open(sys.argv[1], 'r+').close() or print(1, flush=True)", node / "f"):
+        for _ in range(3):
+            assert typed(node, "./f", []).ok
+    assert signal.getsignal(signal.SIGIO) is signal.SIG_DFL, "of this process nothing changed"
+
+
+def test_an_interrupted_get_never_mixes_two_versions(node: Path) -> None:
+    """Not even of one size and time: the second one begins at zero."""
+    (node / "w").write_bytes(b"a" * 24 * MIB)
+    before = (node / "w").stat()
+    seen: list[int] = []
+
+    def until_some(runtime_event: Event) -> None:
+        if isinstance(runtime_event, Progress) and 0 < runtime_event.done < runtime_event.total:
+            seen.append(runtime_event.done)
+            raise Interrupted("interrupted")
+
+    report = typed(node, "./w", [], emit=until_some)
+    assert not report.ok and seen and not Path("w").exists()
+    (staged,) = Path(".fleet-get/n1").iterdir()
+    assert staged.stat().st_size > 0
+    with open(node / "w", "r+b") as file:
+        file.write(b"b" * 24 * MIB)
+    os.utime(node / "w", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert typed(node, "./w", []).ok
+    assert set(Path("w").read_bytes()) == {ord("b")} and not Path(".fleet-get").exists()
+
+
+def test_an_interrupted_get_goes_on_where_it_was(node: Path) -> None:
+    (node / "w").write_bytes(os.urandom(24 * MIB))
+    totals: list[tuple[int, int]] = []
+
+    def until_some(event: Event) -> None:
+        if isinstance(event, Progress):
+            totals.append((event.done, event.total))
+            if len(totals) == 1 and event.done < event.total:
+                raise Interrupted("interrupted")
+
+    assert not typed(node, "./w", [], emit=until_some).ok
+    held = sum(path.stat().st_size for path in Path(".fleet-get/n1").iterdir())
+    assert typed(node, "./w", [], emit=until_some).ok
+    assert totals[1][0] >= held > 0 and Path("w").read_bytes() == (node / "w").read_bytes()
+
+
+@pytest.mark.parametrize("was", ["file", "folder"])
+def test_an_interrupted_get_goes_on_where_a_file_became_a_folder_or_the_other_way(node: Path, was: str) -> None:
+    def make(kind: str) -> None:
+        (node / "x").mkdir(exist_ok=True)
+        if kind == "folder":
+            (node / "x/y").mkdir()
+        ((node / "x/y/z") if kind == "folder" else (node / "x/y")).write_bytes(b"q" * 16 * MIB)
+
+    def at_once(event: Event) -> None:
+        if isinstance(event, Progress) and event.done < event.total:
+            raise Interrupted("interrupted")
+
+    make(was)
+    assert not typed(node, "./x", [], emit=at_once).ok and list(Path(".fleet-get/n1").iterdir())
+    subprocess.run(["rm", "-r", str(node / "x")], check=True)
+    make("folder" if was == "file" else "file")
+    assert typed(node, "./x", []).ok and not Path(".fleet-get").exists()
+    assert Path("x/y").is_dir() == (was == "file")
+
+
+# -- what a run wrote ------------------------------------------------------------------------------------------
+RUN = "train-20261122-100000-ab12"
+
+
+def begun(home: Path, at: float, *attempts: float) -> None:
+    folder = home / ".fleet/runs" / RUN
+    for name, when in {"": at, **{f"attempt{n}": when for n, when in enumerate(attempts)}}.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "spec.json").write_text(f'{{"node": "{os.uname().nodename}"}}')
+        os.utime(folder / name / "spec.json", (when, when))
+
+
+def test_a_run_began_when_its_first_attempt_left_its_mark(tmp_path: Path, node: Path) -> None:
+    begun(tmp_path / "home", 5000.25)
+    assert give.beginning(RUN, str(node)) == 5000_250_000_000
+    begun(tmp_path / "home", 5000.25, 4000.5, 4500.0)
+    assert give.beginning(RUN, str(node)) == 4000_500_000_000
+    with pytest.raises(Refused, match="not known here any more"):
+        give.beginning("train-20261122-100000-0000", str(node))
+
+
+def test_a_file_servers_own_clock_is_taken_into_account(
+    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path / "home", 5000.0)
+    device = os.stat(node).st_dev
+    real = os.stat
+
+    def other_device(path: Any, **more: Any) -> Any:
+        found = real(path, **more)
+        if str(path) != str(node):
+            return found
+        return os.stat_result((*found[:2], device + 1, *found[3:]))
+
+    monkeypatch.setattr(give.os, "stat", other_device)
+    for apart, begins in ((300.0, 5299.0), (-300.0, 4699.0), (0.01, 5000.0), (-0.2, 5000.0)):
+        monkeypatch.setattr(give, "clock", lambda folder, apart=apart: 1e6 + apart * (folder == str(node)))
+        assert give.beginning(RUN, str(node)) == pytest.approx(begins * 1e9)
+    monkeypatch.setattr(give, "clock", lambda folder: None)
+    assert give.beginning(RUN, str(node)) == 5000 * 10**9, "where nothing can be written"
+
+
+def test_the_probe_of_a_clock_leaves_nothing(node: Path) -> None:
+    found = give.clock(str(node))
+    assert found is not None and abs(found - time.time()) < 5 and not list(node.iterdir())
+    assert give.clock(str(node / "missing")) is None
+
+
+def test_files_since_with_the_folders_around_them(node: Path) -> None:
+    def row(path: str, kind: str, mtime: int = 0) -> Any:
+        return (path, kind, 0o700, 0, mtime, "")
+
+    mark = 5 * 10**9 + 700
+    (node / "l").symlink_to("x")
+    os.utime(node / "l", ns=(mark, mark), follow_symlinks=False)
+    (node / "o").symlink_to("x")
+    os.utime(node / "o", ns=(0, mark - 1), follow_symlinks=False)
+    rows = [row("a", "d"), row("a/b", "d"), row("a/b/new", "f", mark), row("c", "d"), row("c/old", "f", mark - 1)]
+    rows += [
+        row("coarse", "f", 5 * 10**9),
+        row("before", "f", 4 * 10**9),
+        row("l", "l"),
+        row("o", "l"),
+        row("gone", "l"),
+    ]
+    kept = [each[0] for each in give.written_since(mark, str(node), rows)]
+    assert kept == ["a", "a/b", "a/b/new", "coarse", "l"]
+
+
+def test_a_path_that_is_missing_is_no_list_of_something_else(node: Path) -> None:
+    with pytest.raises(UsageError, match="no host has"):
+        typed(node, "./nothing", [])
