@@ -197,8 +197,8 @@ class Sieve:
 
     def why(self, path: str, folder: bool = False) -> Why | None:
         """Why it is not sent, whether or not it is there; None where no rule says so."""
-        first = self.repositories[""]
-        rules = Rules(self, first, True)
+        self.has_fleet = True  # anywhere; they are read as paths are asked for
+        rules = Rules(self, self.repositories[""], True)
         names = path.split("/")
         for count in range(1, len(names) + 1):
             at = "/".join(names[:count])
@@ -209,6 +209,14 @@ class Sieve:
                 found = Rules(self, nested, True)
             rules = found
         return None
+
+
+def why_not_sent(root: Path, path: str) -> Why | None:
+    """Why a file below the folder `root` is not sent with it; None where it is, or is not there."""
+    sieve = Sieve(os.path.realpath(root)) if (root / path).is_file() else None
+    if sieve is not None and sieve.is_ignored:
+        sieve = Sieve(sieve.root, alone=True)
+    return sieve.why(path) if sieve is not None else None
 
 
 class Rules(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,3 +226,16 @@ def test_what_a_late_hosts_own_sync_brought_is_the_code() -> None:
     plan = make_plan(Inventory(HOSTS), Job("t.py"), LaunchOptions(sync=True), "r").refine({"n0": known_of(good())})
     late = good(code={"folder": "/w", "state": "/s", "digest": "b" * 64})
     assert not late_findings(plan, "n1", late)
+
+
+@pytest.mark.parametrize("name, where", [(".gitignore", "*.log\nt.*\n"), (".fleetignore", "#\nt.py\n")])
+def test_a_script_that_was_left_out_is_missing_by_a_line_of_a_file(tmp_path: Path, name: str, where: str) -> None:
+    (tmp_path / "t.py").touch()
+    (tmp_path / name).write_text(where)
+    plan = make_plan(Inventory(HOSTS), Job("t.py", engine="torchrun"), LaunchOptions(cwd=str(tmp_path)), "r")
+    gone = good(script={"path": "/w/t.py", "exists": False, "sha256": None, "executable": False})
+    (found,) = [f for f in judge(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
+    assert f"{tmp_path}/{name}:2: t." in found.remedy and "'!t.py' in .fleetignore" in found.remedy
+    (tmp_path / name).write_text("")
+    (found,) = [f for f in judge(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
+    assert "--sync" in found.remedy

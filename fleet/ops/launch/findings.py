@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from fleet.delivery.ignore import why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
@@ -18,15 +22,29 @@ from fleet.rules.units import counted
 from fleet.rules.view import view
 
 DEADLINE_SECONDS = 20.0  # of its steps on a node
+SCRIPT = "script-missing"
 
 
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
     """facts: host name -> what fleet/node/facts/probe.py tells. complete: all nodes answered; if not, that they could
     not meet says nothing."""
     nodes = {node.host.name: node for node in plan.nodes}
-    return refusing(
+    found = refusing(
         judge({name: view(facts[name], want(plan, nodes[name], complete)) for name in nodes if name in facts})
     )
+    return [replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each for each in found]
+
+
+def _script_hint(plan: Plan) -> str | None:
+    """What leaves the script out of syncs of the folder that this is started in."""
+    here, script = Path(plan.options.cwd), plan.job.script
+    names = [os.path.relpath(here / script, here)]
+    if engine(plan.job.engine).kind(plan.job) == "module":
+        names = [script.replace(".", "/") + end for end in (".py", "/__main__.py")]
+    for name, why in ((name, why_not_sent(here, name)) for name in names if not name.startswith("../")):
+        if why is not None:
+            return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
+    return None
 
 
 def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Finding]:
