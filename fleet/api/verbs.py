@@ -133,6 +133,7 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         """Passwordless SSH from here to every host and, with `mesh`, between all of them. password: of every host that
         does not take the key yet. replace_key: names of hosts that may have another host key. limit: for each pair that
         is verified. confirm: is shown host keys that nobody vouches for. undo: takes away what this added."""
+        from fleet.delivery.unasked import note_password_file
         from fleet.ops import setup_ssh
         from fleet.ops.setup_ssh import undo as undoing
         from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
@@ -151,6 +152,8 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
             passwords = Passwords(default=password)
             if password_file:
                 passwords = read_password_file(os.fspath(password_file), [*self._fleet.everyone.names, *gateways])
+                if password_file != "-":
+                    note_password_file(os.fspath(password_file))
             transport = self._fleet._connect(passwords.take)
             try:
                 prompts = (self._fleet._connect, passwords, confirm, ask_password)

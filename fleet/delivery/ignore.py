@@ -117,13 +117,12 @@ class Sieve:
         hosts: Sequence[Host] = (),
         everything: bool = False,
         brought: Iterable[str] = (),
-        secret: Iterable[str] = (),
         alone: bool = False,
     ) -> None:
-        """brought: what `get` put there. secret: more files by which fleet logs in. alone: see Repository."""
+        """brought: what `get` put there. alone: see Repository."""
         self.root, self.everything, self.uses = root, everything, used(hosts)
         self.brought = frozenset(brought)
-        self.credentials = credentials(hosts, secret)
+        self.credentials = credentials(hosts)
         self.left: dict[str, list[str]] = {}
         self.sent: list[str] = []
         self.notices: list[str] = []

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from fleet import own
 from fleet.model import Host
+from fleet.node.base.files import replace_file
+from fleet.protocol.state import HOME
 
 SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
 MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
@@ -19,6 +24,7 @@ KEY = re.compile(
 )
 KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
 KEY_NAMES = (".pem", ".key", ".ppk", ".p8", "_ecdsa", "_ecdsa_sk", "_ed25519", "_ed25519_sk", "_rsa", "_dsa")
+PASSWORD_FILES, MOST_NOTED = "password-files", 100  # in ~/.fleet
 # of which a key is a part at most
 CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
 OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
@@ -59,10 +65,27 @@ def is_used(path: str, texts: str) -> bool:
     return re.search(rf"(?:^|[\s/'\"=]){re.escape(path)}/", texts, re.MULTILINE) is not None
 
 
-def credentials(hosts: Sequence[Host], more: Iterable[str] = ()) -> frozenset[str]:
-    """Real paths of the files by which fleet logs in."""
+def credentials(hosts: Sequence[Host]) -> frozenset[str]:
+    """Real paths of the files by which fleet logs in, or has done so."""
     named = [host.identity_file for host in hosts if host.identity_file]
-    return frozenset(os.path.realpath(os.path.expanduser(path)) for path in (*named, *more))
+    return frozenset(os.path.realpath(os.path.expanduser(path)) for path in (*named, *_password_files()))
+
+
+def note_password_file(path: str) -> None:
+    """No sync takes it along from now on."""
+    known, real = _password_files(), os.path.realpath(path)
+    if real in known or "\n" in real:
+        return
+    with suppress(OSError):  # a home that cannot be written
+        text = "".join(f"{one}\n" for one in [*known, real][-MOST_NOTED:])
+        replace_file(os.fsencode(own.home(Path.home()) / PASSWORD_FILES), os.fsencode(text), 0o600)
+
+
+def _password_files() -> list[str]:
+    try:
+        return os.fsdecode((Path.home() / HOME / PASSWORD_FILES).read_bytes()).split("\n")[:-1]
+    except OSError:
+        return []
 
 
 def may_copy(credentials: frozenset[str], real: str, info: os.stat_result) -> bool:

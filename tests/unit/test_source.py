@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import fleet
 from fleet.delivery import ignore, manifest
 from fleet.delivery.tree import Tree, scan
 from fleet.errors import UsageError
-from fleet.model import Host
+from fleet.model import Host, Inventory
+from tests.free_port import free_port
 from tests.fuzz.ignore import fuzz
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "b3BlbnNzaC1rZXktdjEAAAAA" * 4 + "\n-----END OPENSSH PRIVATE KEY-----\n"
@@ -273,6 +275,16 @@ def test_identity_files_stay_here(source: Path, home: Path) -> None:
     tree = scan(source, hosts=[Host("a", "a", identity_file=str(source / "lab.identity"))])
     assert files(tree) == {"a.py"} and "identity file lab.identity" in tree.notices[0]
     assert tree.excluded([("lab.identity", "f")]) == {"lab.identity"}
+
+
+def test_a_password_file_that_was_used_once_stays_here(source: Path) -> None:
+    fill(source, {"pw": "secret", "a.py": ""})
+    (source / "pw").chmod(0o600)
+    inventory = Inventory((Host("a", "127.0.0.1", port=free_port()),))
+    report = fleet.open(inventory, connect_timeout=1.0).setup_ssh(password_file=source / "pw", tofu=True)
+    assert report.exit_code != 0  # nobody there
+    tree = scan(source)
+    assert files(tree) == {"a.py"} and "pw" in tree.notices[0]
 
 
 def test_a_home_folder_is_refused(home: Path, tmp_path: Path) -> None:
