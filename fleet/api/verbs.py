@@ -55,12 +55,37 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         options = execute.ExecOptions(tuple(argv) or None, shell, timeout, grace, keep, env_of)
         return self._do(execute.plan(self._fleet.inventory, options), execute.run)
 
-    def sync(self, source: str | os.PathLike[str] = ".", to: str | None = None, *, force: bool = False) -> R:
-        """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over what another
-        folder's sync delivered there, without asking."""
+    def sync(
+        self,
+        source: str | os.PathLike[str] = ".",
+        to: str | None = None,
+        *,
+        force: bool | Sequence[str] = False,
+        keep: bool = False,
+        delete_excluded: bool = False,
+        everything: bool = False,
+        copy_unsafe_links: bool = False,
+        source_id: str | None = None,
+    ) -> R:
+        """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over a node's own
+        files and what another source's sync delivered there, without asking; patterns: over the node's own files that
+        they name. keep: leave a node's own files. delete_excluded: delete what was delivered and is left out now.
+        everything: send what is left out unasked, but private keys. copy_unsafe_links: send what links that lead out
+        point to. source_id: what the source is known by, for sources that are made again and again."""
         from fleet.ops import sync
 
-        return self._do(sync.plan(self._fleet.inventory, Path(source), to, force), sync.run)
+        plan = sync.plan(
+            self._fleet.inventory,
+            Path(source),
+            to,
+            force=force if isinstance(force, bool) else tuple(force),
+            keep=keep,
+            delete_excluded=delete_excluded,
+            everything=everything,
+            copy_unsafe_links=copy_unsafe_links,
+            source_id=source_id,
+        )
+        return self._do(plan, sync.run)
 
     def sync_data(
         self,
@@ -68,9 +93,13 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         limit: str | None = None,
         via: Literal["chain", "rsync"] = "chain",
         from_host: str | None = None,
+        force: bool | Sequence[str] = False,
+        keep: bool = False,
+        copy_unsafe_links: bool = False,
     ) -> R:
         """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
-        from_host: the host that has PATH, instead of this machine; all others get it."""
+        from_host: the host that has PATH, instead of this machine; all others get it. force, keep, copy_unsafe_links:
+        as of sync()."""
         from fleet.inventory.select import select
         from fleet.ops import broadcast
 
@@ -80,7 +109,8 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
             if len(having) > 1:
                 raise UsageError(f"--from {from_host!r} is {len(having)} hosts", hint="name the one that has the data")
             origin = having[0]
-        plan = broadcast.plan(self._fleet.inventory, data, limit=limit, via=via, origin=origin)
+        asked = force if isinstance(force, bool) else tuple(force)
+        plan = broadcast.plan(self._fleet.inventory, data, limit=limit, via=via, origin=origin, force=asked, keep=keep)
         return self._do(plan, broadcast.run)
 
     def sync_wheels(self, source: str | os.PathLike[str], *, refresh: bool = False, import_timeout: float = 120.0) -> R:

@@ -13,7 +13,7 @@ from fleet.cli import terminal
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import perform
 from fleet.cli.options import common_options, runs_dir_option, settings_of
-from fleet.cli.output import clean, fold, talk, warn_of_source, write_grouped
+from fleet.cli.output import clean, fold, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.progress import ProgressLine
 from fleet.model import Report, Result, grouped
 from fleet.rules.units import counted, size_text
@@ -95,6 +95,7 @@ def _line(result: Result) -> str:
 def show_data(report: Report) -> None:
     """One line per group of hosts to which the same happened, then who cost time."""
     write_grouped([r for r in report.results if r.ok], _line)
+    warn_of_own(r for r in report.results if r.ok)
     warn_of_source(report)
     for cut in report.data["cuts"]:
         talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")

@@ -139,6 +139,18 @@ def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> N
         echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
 
+def warn_of_own(results: Iterable[Result]) -> None:
+    """What of the nodes' own was left, and where that which was replaced is kept."""
+    results = list(results)
+    for left, names in groups_by(results, lambda r: tuple(r.data.get("left", ()))).items():
+        if left:
+            what = ", ".join(clean(path) for path in left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+            talk(f"warning: host {fold(names)}: left as the node has it, not as the source: {what}")
+    for aside, names in groups_by(results, lambda r: tuple(r.data.get("aside", ()))).items():
+        if aside:
+            talk(f"host {fold(names)}: what was replaced is kept for 30 days in {clean(', '.join(aside))}")
+
+
 def warn_of_source(report: Report) -> None:
     """What of a source does not arrive as it is."""
     for path in report.data["skipped"]:

@@ -12,7 +12,7 @@ import click
 from fleet.cli.command import Verb, completed
 from fleet.cli.context import Part, ask, load_inventory, run_parts, the_fleet
 from fleet.cli.options import Seconds, common_options, settings_of
-from fleet.cli.output import clean, fold, groups_by, talk, warn_of_source, write_grouped
+from fleet.cli.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped
 from fleet.cli.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
@@ -21,6 +21,8 @@ from fleet.rules.units import counted, size_text
 
 def _line(result: Result) -> str:
     data = result.data
+    if "same" in data:
+        return f"the same folder as the source, nothing to do: {data['to']}"
     if "shared_with" in data:
         return f"the same folder as on {data['shared_with']}: written once"
     if not data["changed"] and not data["deleted"]:
@@ -38,14 +40,23 @@ def show(report: Report) -> None:
     for kept, names in groups_by(done, lambda r: tuple(r.data.get("kept", ()))).items():
         for path in kept:
             talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
+    warn_of_own(done)
     if done and not report.data["entries"]:
-        talk(f"warning: {clean(report.data['source'])} holds nothing to carry: what earlier syncs brought was deleted")
+        talk(f"warning: {clean(report.data['source'])} holds nothing to carry")
     warn_of_source(report)
+
+
+class SyncVerb(Verb):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """--force has a value behind a '=' only: what follows it is SRC."""
+        end = args.index("--") if "--" in args else len(args)
+        own = [arg.replace("--force=", "--force-only=", 1) if arg.startswith("--force=") else arg for arg in args[:end]]
+        return super().parse_args(ctx, own + args[end:])
 
 
 @click.command(
     "sync",
-    cls=Verb,
+    cls=SyncVerb,
     examples=(
         "fleet sync",
         "fleet sync src --to '~/work/src'",
@@ -54,7 +65,8 @@ def show(report: Report) -> None:
         "fleet sync --wheels requirements.txt",
     ),
     sections={
-        "Code": ["to", "force"],
+        "Code": ["to", "delete_excluded", "everything", "copy_unsafe_links", "source_id"],
+        "What is the nodes' own": ["force", "force_only", "keep"],
         "Data": ["data", "from_host", "limit", "via"],
         "Wheels": ["wheels", "refresh", "import_timeout"],
         "The inventory's sync: section": ["yes"],
@@ -62,7 +74,32 @@ def show(report: Report) -> None:
 )
 @click.argument("src", required=False, shell_complete=completed("file"))
 @click.option("--to", metavar="DEST", help="Folder on the hosts [the inventory's workdir, else this folder's path].")
-@click.option("--force", is_flag=True, help="Replace what a sync of another folder put there, too, without asking.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace without asking what is in the way: a node's own files, which are kept there for 30 days, "
+    "and what another source's sync put there.",
+)
+@click.option(
+    "--force-only",
+    metavar="PATTERN",
+    multiple=True,
+    help="The same as --force=PATTERN: replace a node's own files that it names; repeatable.",
+)
+@click.option("--keep", is_flag=True, help="Leave what is a node's own, and go on with the rest.")
+@click.option("--delete-excluded", is_flag=True, help="Delete what was delivered and is left out now by a pattern.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Send what is left out unasked, too: environments, caches, folders like .aws; never private keys.",
+)
+@click.option("--copy-unsafe-links", is_flag=True, help="Send what links that lead out of the source point to.")
+@click.option(
+    "--source-id",
+    metavar="ID",
+    help="What the source is known by, where it is made again and again, as in CI [an id of this folder].",
+)
 @click.option(
     "-y",
     "--yes",
@@ -109,6 +146,12 @@ def sync(
     src: str | None,
     to: str | None,
     force: bool,
+    force_only: tuple[str, ...],
+    keep: bool,
+    delete_excluded: bool,
+    everything: bool,
+    copy_unsafe_links: bool,
+    source_id: str | None,
     yes: bool,
     data: tuple[str, ...],
     from_host: str | None,
@@ -120,9 +163,10 @@ def sync(
 ) -> int:
     """Make DEST's contents on every host what SRC's are (default: the current folder).
 
-    .gitignore and .fleetignore are honoured. Only what an earlier sync delivered is ever deleted: what runs
-    wrote there, checkpoints above all, stays. What a sync of another folder delivered is replaced only with
-    your consent, or --force. Files are staged, verified by sha256, then swapped in.
+    What git lists is sent, less what .fleetignore names. Only what fleet delivered, and is as it was delivered, is ever
+    deleted or replaced: what runs wrote there, checkpoints above all, stays. Where the source has changed and the
+    node's own file is in the way, that host stops, unless you consent, or with --force or --keep. Files are staged,
+    verified by sha256, then swapped in.
 
     --data PATH:DEST/ puts PATH inside DEST, PATH:DEST makes DEST that file or that folder's contents; PATH alone
     goes to the same path, a relative one below the host's workdir. Hosts receive and send on at once, so that many
@@ -140,8 +184,12 @@ def sync(
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
     if not data and (limit is not None or via != "chain" or from_host is not None):
         raise UsageError("--limit, --via and --from have a meaning with --data only")
-    if force and (data or wheels is not None):
-        raise UsageError("--force is for code: data and wheels delete nothing")
+    if (force or force_only or keep) and wheels is not None:
+        raise UsageError("--force and --keep are for code and data: wheels replace no files")
+    if keep and force:
+        raise UsageError("--force and --keep exclude each other", hint="--force=PATTERN --keep replaces some of it")
+    if (data or wheels is not None) and (delete_excluded or everything or source_id):
+        raise UsageError("--all, --delete-excluded and --source-id have a meaning for code only")
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
     from fleet.cli.data import DataLine, show_data, show_wheels
@@ -161,10 +209,27 @@ def sync(
     parts: list[Part] = []
     if section.code is not None:
         source, dest = section.code
-        plan = of.sync(source, dest, force=force)
+        plan = of.sync(
+            source,
+            dest,
+            force=force or force_only,
+            keep=keep,
+            delete_excluded=delete_excluded,
+            everything=everything,
+            copy_unsafe_links=copy_unsafe_links,
+            source_id=source_id,
+        )
         parts.append(Part("code", plan, partial(ProgressLine, "sending", quiet=quiet), show, (source,)))
     if section.data:
-        plan = of.sync_data(*section.data, limit=limit, via=via, from_host=from_host)
+        plan = of.sync_data(
+            *section.data,
+            limit=limit,
+            via=via,
+            from_host=from_host,
+            force=force or force_only,
+            keep=keep,
+            copy_unsafe_links=copy_unsafe_links,
+        )
         sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
         parts.append(Part("data", plan, partial(DataLine, "receiving", quiet=quiet), show_data, sources))
     if section.wheels is not None:

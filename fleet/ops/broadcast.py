@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from fleet.delivery.chain.transfer import Broadcast, Item, run
 from fleet.delivery.manifest import scan
+from fleet.delivery.own_files import consent
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.plans import Files, Line, PerHost
@@ -51,12 +53,12 @@ def plan(
     limit: str | None = None,
     via: Literal["chain", "rsync"] = "chain",
     origin: Host | None = None,
-    copy_unsafe_links: bool = False,
+    **options: Any,
 ) -> BroadcastPlan:
     """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
     to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to tell a
     colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir when it is relative; all
-    others are to get it. UsageError for what makes no sense."""
+    others are to get it. options: Broadcast's. UsageError for what makes no sense."""
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if origin is not None and via == "rsync":
         raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
@@ -85,8 +87,10 @@ def plan(
                     hint="end DEST with '/' to put them inside it",
                 )
             seen[to] = item.source
+    words = [word for text in data for word in ("--data", text)] + (["--from", origin.name] if origin else [])
+    hint = consent(shlex.join(["fleet", "sync", *words]))
     rate = None if limit is None else parse_rate(limit)
-    return BroadcastPlan(hosts, tuple(items), rate, via, origin, copy_unsafe_links=copy_unsafe_links)
+    return BroadcastPlan(hosts, tuple(items), rate, via, origin, **{"hint": hint, **options})
 
 
 def _source(path: str, origin: Host | None) -> Path:

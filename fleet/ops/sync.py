@@ -16,7 +16,7 @@ from typing import Any
 
 from fleet import own
 from fleet.delivery.mirror import Mirror, run
-from fleet.delivery.tree import scan
+from fleet.delivery.own_files import consent
 from fleet.errors import UsageError
 from fleet.inventory.section import Section, read_section
 from fleet.model import Inventory
@@ -34,16 +34,20 @@ class SyncPlan(Mirror):
 
     def lines(self) -> Iterator[Line]:
         """What is deleted is known to the hosts alone."""
-        tree = scan(self.source, whole=self.whole)
+        tree = self.read()
         files = Files([(path, entry[3]) for path, entry in tree.by_path.items()])
         yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
         yield files
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
-        yield "deleted there: what an earlier sync brought and is gone here, nothing else"
+        yield from tree.notices
+        yield "deleted there: what fleet delivered, is as it was delivered, and is gone here, not only left out"
+        yield "a host stops where its own files are in the way" + (", which are replaced" if self.force else "")
 
 
-def plan(inventory: Inventory, source: Path, to: str | None, force: bool = False) -> SyncPlan:
-    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
+def plan(
+    inventory: Inventory, source: Path, to: str | None, force: bool | tuple[str, ...] = False, **options: Any
+) -> SyncPlan:
+    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder. options: Mirror's."""
     if to is not None and not to.strip():
         raise UsageError("--to is empty", hint="name a folder on the hosts, '~/work' for instance")
     here = str(Path.cwd())
@@ -54,7 +58,7 @@ def plan(inventory: Inventory, source: Path, to: str | None, force: bool = False
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
         force=force,
-        hint=f"to go on all the same: {shlex.join(['fleet', 'sync', *words, '--force'])}",
+        **{"hint": consent(shlex.join(["fleet", "sync", *words])), **options},
     )
 
 

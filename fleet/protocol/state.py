@@ -8,6 +8,7 @@ import os
 HOME = ".fleet"  # in the user's home; the user's alone
 RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
 BROUGHT = "brought"  # on the head
+SOURCE_IDS = "source-ids"  # on the head: what it knows sources by
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
@@ -25,7 +26,8 @@ LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 # what remembers a delivery: in its destination, or beside it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
 GET_STAGE = ".fleet-get"  # what has come of a get that is not whole yet
-STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE)
+SOURCE_MARK = ".fleet-source"  # ends the name of an empty folder in a source from which a sync is under way
+STATE_FOLDERS = (CODE_STATE, DATA_STATE, GET_STAGE, SOURCE_MARK)
 # .gitignore of runs/ and builds/ on the head
 OF_THE_HEAD = "*\n# fleet's own: neither git nor a sync takes this folder along\n"
 LOCK = "lock"

@@ -51,7 +51,7 @@ def false_done() -> None:
     honest = MEMBER.report
 
     def report(*args: Any) -> None:
-        MEMBER.send_json({"event": "done", "files": 9, "bytes": 9, "problems": []})
+        MEMBER.send_json({"event": "done", "files": 9, "bytes": 9, "problems": [], "left": [], "aside": []})
         honest(*args)
 
     MEMBER.report = report

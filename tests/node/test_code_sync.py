@@ -18,9 +18,9 @@ from fleet.transport.local import LocalTransport
 from tests.changed import changed
 
 
-def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",)) -> Report:
+def mirror(source: Path, dest: Path, names: tuple[str, ...] = ("n1",), **options: object) -> Report:
     inventory = Inventory(tuple(Host(n, "127.0.0.1") for n in names))
-    plan = sync.plan(inventory, source, str(dest))
+    plan = sync.plan(inventory, source, str(dest), **options)
     return sync.run(plan, Runtime(LocalTransport()))
 
 
@@ -109,12 +109,20 @@ def test_only_what_a_sync_delivered_is_deleted(source: Path, dest: Path) -> None
     assert "edited" in data["kept"]  # type: ignore[operator]
 
 
-def test_an_edit_on_the_node_is_overwritten_by_the_source(source: Path, dest: Path) -> None:
+def test_an_edit_on_the_node_is_left_until_the_source_changes_too(source: Path, dest: Path) -> None:
     (source / "a.py").write_text("head")
     ok(source, dest)
     (dest / "a.py").write_text("node")
-    assert ok(source, dest)["sent"] == 1
-    assert (dest / "a.py").read_text() == "head"
+    data = ok(source, dest)
+    assert (data["sent"], data["left"]) == (0, ["a.py"])
+    (source / "a.py").write_text("newer")
+    report = mirror(source, dest)
+    error = report.results[0].error
+    assert report.exit_code == 123 and error and "a.py (4 B, written" in error.message and "--force" in str(error.hint)
+    assert (dest / "a.py").read_text() == "node"
+    forced = mirror(source, dest, force=True).results[0].data
+    assert (dest / "a.py").read_text() == "newer" and forced["replaced"] == 1
+    assert (Path(str(forced["aside"][0])) / "a.py").read_text() == "node"
 
 
 def test_folders_links_and_modes_that_the_node_changed_are_set_again(source: Path, dest: Path) -> None:
@@ -127,10 +135,12 @@ def test_folders_links_and_modes_that_the_node_changed_are_set_again(source: Pat
     (dest / "empty").rmdir()
     (dest / "run.sh").chmod(0o600)
     (dest / "link").unlink()
+    data = ok(source, dest)
+    assert (data["sent"], data["changed"]) == (0, 3) and snapshot(dest) == snapshot(source)
     (dest / "other").unlink()
     (dest / "other").symlink_to("elsewhere")
     data = ok(source, dest)
-    assert (data["sent"], data["changed"]) == (0, 4) and snapshot(dest) == snapshot(source)
+    assert (data["changed"], data["left"]) == (0, ["other"]) and os.readlink(dest / "other") == "elsewhere"
     assert ok(source, dest)["changed"] == 0
 
 
@@ -191,7 +201,7 @@ def test_a_folder_of_the_node_is_never_replaced(source: Path, dest: Path) -> Non
     (source / "data").write_text("a file here")
     report = mirror(source, dest)
     error = report.results[0].error
-    assert report.exit_code == 1 and error and "data is a folder on the node" in error.message
+    assert report.exit_code == 123 and error and "data (a folder" in error.message
     assert (dest / "data" / "set").read_text() == "the node's"
 
 
@@ -203,7 +213,7 @@ def test_nothing_is_written_through_a_link_on_the_node(source: Path, dest: Path,
     (source / "pkg").mkdir()
     (source / "pkg" / "f").write_text("f")
     report = mirror(source, dest)
-    assert report.exit_code == 1 and "pkg is a link on the node" in str(report.results[0].error)
+    assert report.exit_code == 123 and "pkg (a link" in str(report.results[0].error)
     assert list(outside.iterdir()) == []
 
 

@@ -105,9 +105,8 @@ def test_a_folder_with_something_of_the_nodes_own_is_not_replaced(
     for _ in range(2):
         report = mirror(source, dest)
         error = report.results[0].error
-        assert report.exit_code == 1 and error and "pkg is a folder on the node" in error.message
+        assert report.exit_code == 123 and error and f"pkg (a folder with {own}" in error.message
         named = os.path.dirname(own) if "__pycache__" in own else own
-        assert named in error.message and str(dest / named) in str(error.hint)
         assert snapshot(dest) == before
         assert not (dest.parent / ".work.fleet-sync" / "switching").exists(), "nothing was begun"
     (shutil.rmtree if (dest / named).is_dir() else os.unlink)(dest / named)

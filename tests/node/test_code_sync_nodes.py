@@ -119,7 +119,18 @@ def test_a_node_whose_paths_are_none(
     (source / "large").write_bytes(b"l" * LARGE)  # is to go by rsync
     hello = {"event": "hello", "dest": "/d", "known": None, "rsync": "/usr/bin/rsync"}
     need = {"event": "need", "files": [["large", LARGE]] if field != "kept" else [], "stage": "/d/s", "basis": "/d"}
-    done = {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [path], "entries": 0, "changed": 0}
+    done = {
+        "event": "done",
+        "sent": 0,
+        "bytes": 0,
+        "deleted": 0,
+        "kept": [path],
+        "entries": 0,
+        "changed": 0,
+        "left": [],
+        "replaced": 0,
+        "aside": [],
+    }
     for message in (hello, need):
         if field in message:
             message[field] = path

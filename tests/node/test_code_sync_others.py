@@ -169,8 +169,9 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
         "head": "desk (pid 7)",
         "wait": 0,
         "patience": 30,
-        "source": {"host": "desk", "path": "/b"},
+        "source": {"host": "desk", "path": "/b", "id": ""},
         "replaces": [],
+        "mark": None,
     }
     with Running("delivery.code_sync", spec, tmp_path) as other:
         next(other.frames())
@@ -187,9 +188,8 @@ def test_a_lock_whose_holder_hears_nothing_of_its_head_is_waited_for(
     monkeypatch.setattr("fleet.delivery.lock_order.LOCK_WAIT_SECONDS", 0.3)
     tree, target = project(tmp_path, "A", {"a.py": "1"}), tmp_path / "n1"
     spec = {"dest": str(target), "sync": "x", "host": "n1", "head": "desk (pid 7)", "wait": 0, "patience": 8}
-    with Running(
-        "delivery.code_sync", {**spec, "source": {"host": "desk", "path": "/b"}, "replaces": []}, tmp_path
-    ) as it:
+    spec |= {"source": {"host": "desk", "path": "/b", "id": ""}, "replaces": [], "mark": None}
+    with Running("delivery.code_sync", spec, tmp_path) as it:
         next(it.frames())
         (lock,) = tmp_path.glob("**/lock")
         os.utime(lock, (1, 1))

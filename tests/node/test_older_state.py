@@ -74,15 +74,17 @@ def dest(tmp_path: Path) -> Path:
     return dest
 
 
-def test_code_that_it_delivered_is_known_and_only_that_is_deleted(tmp_path: Path, dest: Path) -> None:
+def test_code_that_it_delivered_is_known_and_nothing_of_it_deleted(tmp_path: Path, dest: Path) -> None:
     source = fill(tmp_path / "src", {"a.py": "a = 1\n", "pkg/b.py": "b\n"})
     (source / "pkg").chmod(0o755)
     line = {"digest": DIGEST, "also": [], "source": {"host": os.uname()[1], "path": str(source)}}
     state = json.dumps(line).encode() + b"\n" + base64.b64decode(PACKED)
     state_of(tmp_path / ".work.fleet-sync", state=state, lock=LOCK, begins="")
     done = mirror(source, dest)
-    assert (done["sent"], done["deleted"]) == (0, 1)
-    assert {path.name for path in dest.iterdir()} == {"a.py", "pkg", "own.pt"}
+    assert (done["sent"], done["deleted"]) == (0, 0)  # it counted what was there before as delivered
+    assert {path.name for path in dest.iterdir()} == {"a.py", "gone.py", "pkg", "own.pt"}
+    (source / "a.py").write_text("a = 2\n")
+    assert mirror(source, dest)["sent"] == 1 and (dest / "a.py").read_text() == "a = 2\n"
 
 
 def test_a_switch_that_it_did_not_finish_is_finished(tmp_path: Path, dest: Path) -> None:
@@ -90,7 +92,7 @@ def test_a_switch_that_it_did_not_finish_is_finished(tmp_path: Path, dest: Path)
     state_of(tmp_path / ".work.fleet-sync", switching=base64.b64decode(PACKED), lock=LOCK, begins="")
     fill(tmp_path / ".work.fleet-sync", {"stage/pkg/b.py": "b", "parcels/a.py": "a ="})
     assert mirror(source, dest)["sent"] == 1
-    assert (dest / "a.py").read_text() == "a = 2  # new\n" and not (dest / "gone.py").exists()
+    assert (dest / "a.py").read_text() == "a = 2  # new\n" and (dest / "gone.py").exists()
     assert sorted(path.name for path in (tmp_path / ".work.fleet-sync").iterdir()) == ["begins", "lock", "state"]
 
 

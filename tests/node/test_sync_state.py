@@ -72,9 +72,9 @@ def content(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and not p.is_symlink()}
 
 
-def mirror(source: Path, dest: Path) -> Report:
+def mirror(source: Path, dest: Path, **options: Any) -> Report:
     inventory = Inventory((Host("n1", "127.0.0.1"),))
-    return sync.run(sync.plan(inventory, source, str(dest)), Runtime(LocalTransport()))
+    return sync.run(sync.plan(inventory, source, str(dest), **options), Runtime(LocalTransport()))
 
 
 def state_of(dest: Path) -> Path:
@@ -264,8 +264,9 @@ def mirror_spec(dest: Path, **changes: Any) -> dict[str, Any]:
         "head": "here",
         "wait": 0.3,
         "patience": 30.0,
-        "source": {"host": "here", "path": "/src"},
+        "source": {"host": "here", "path": "/src", "id": ""},
         "replaces": [],
+        "mark": None,
         **changes,
     }
 

@@ -62,7 +62,7 @@ def test_a_node_that_only_lives_holds_nobody_up(monkeypatch: pytest.MonkeyPatch,
     head.tick()
     assert both["e"].state == "out" and both["e"].cancel.is_set() and "e" in through
     assert both["e"].error is not None and both["e"].error.kind == "stalled"
-    head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": []})
+    head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": [], "left": [], "aside": []})
     assert both["a"].state == "done" and head.over.is_set()
 
 

@@ -65,7 +65,8 @@ def test_sync_names_the_files_with_their_sizes(capsys: pytest.CaptureFixture[str
         "  and 12 more; -v shows all",
         "gpu[01-02]: into ~/work",
         "other: into /srv",
-        "deleted there: what an earlier sync brought and is gone here, nothing else",
+        "deleted there: what fleet delivered, is as it was delivered, and is gone here, not only left out",
+        "a host stops where its own files are in the way",
     ]
     everything = text("sync src -v", capsys)
     assert "more" not in everything and "        29 B  f29\n" in everything

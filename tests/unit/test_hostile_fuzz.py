@@ -59,6 +59,7 @@ NEED = {
     "wants": [[0, 8]],
     "files": [[0, 2]],
     "unsure": {},
+    "own": [],
     "bytes": 8,
     "address": "198.18.0.9",
     "port": 9,
@@ -78,7 +79,7 @@ RELAY: Messages = [
     {**AT, "received": 8, "position": 8},
     {"event": "shared", "with": "a"},
     {"event": "failed", "message": "no", "hint": None},
-    {"event": "done", "files": 2, "bytes": 8, "problems": []},
+    {"event": "done", "files": 2, "bytes": 8, "problems": [], "left": [], "aside": []},
 ]
 
 
@@ -135,7 +136,7 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
         head.left("e", None)
     refused = members["a"].state == "out" and "because of host e" in str(members["a"].error)  # it said: no room
     if not refused:
-        head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": []})
+        head.handle("a", {"event": "done", "files": 2, "bytes": 8, "problems": [], "left": [], "aside": []})
         assert members["a"].state == "done" and members["a"].error is None and head.over.is_set()
     dialled = {
         address
@@ -158,7 +159,18 @@ MIRROR: Messages = [
     {"event": "waiting", "run": "r"},
     {"event": "lacks", "files": [["f", 1]]},
     {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
-    {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, "changed": 0},
+    {
+        "event": "done",
+        "sent": 0,
+        "bytes": 0,
+        "deleted": 0,
+        "kept": [],
+        "entries": 0,
+        "changed": 0,
+        "left": [],
+        "replaced": 0,
+        "aside": [],
+    },
 ]
 
 

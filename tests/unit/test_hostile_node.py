@@ -174,6 +174,7 @@ NEED = {
     "wants": [[0, 4]],
     "files": [[0, 1]],
     "unsure": {},
+    "own": [],
     "bytes": 4,
     "address": "198.18.0.9",
     "port": 9,
@@ -468,7 +469,18 @@ def test_a_sync_in_other_words_is_that_hosts_error(tmp_path: Path, which: str, c
     messages: dict[str, dict[str, Any]] = {
         "hello": {"event": "hello", "dest": "/d", "known": None, "rsync": None},
         "need": {"event": "need", "files": [], "stage": "/d/s", "basis": "/d"},
-        "done": {"event": "done", "sent": 0, "bytes": 0, "deleted": 0, "kept": [], "entries": 0, "changed": 0},
+        "done": {
+            "event": "done",
+            "sent": 0,
+            "bytes": 0,
+            "deleted": 0,
+            "kept": [],
+            "entries": 0,
+            "changed": 0,
+            "left": [],
+            "replaced": 0,
+            "aside": [],
+        },
     }
     messages[which].update(change)
     if change == {"event": []}:

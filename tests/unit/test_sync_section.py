@@ -143,7 +143,7 @@ def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(
 
 def test_a_folder_that_begins_like_an_option_is_one_in_the_line_to_go_on_with() -> None:
     hint = plan(Inventory((Host("a", "a"),), source="f"), Path("./-x"), None).hint
-    assert hint.endswith(": fleet sync ./-x --force")
+    assert "fleet sync ./-x --force;" in hint
 
 
 def test_a_home_that_cannot_be_written_has_a_way_round(monkeypatch: pytest.MonkeyPatch) -> None:

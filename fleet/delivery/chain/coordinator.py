@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from fleet.delivery import own_files
 from fleet.delivery.chain.member import Member, Outbox
 from fleet.delivery.chain.order import HERE, SOURCE
 from fleet.delivery.chain.said import SAID
 from fleet.delivery.chain.source import Source
 from fleet.delivery.chain.steering import Serve, Steering
 from fleet.delivery.manifest import Manifest
-from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted
+from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, PreflightError
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.protocol.messages import chain
 from fleet.protocol.messages.chain import MemberMessage
@@ -28,7 +30,7 @@ CHANGED = "changed in the source while it was read"
 class Coordinator:
     """members: every host, in inventory order. star: brings a member its files without a chain, in its own thread.
     serve, every, limit, named: see steering.Steering. locked: told of each host that holds its lock, or has none
-    to take.
+    to take. force, keep, hint: of what is the nodes' own; see transfer.Broadcast.
 
     All methods may be called from any thread.
     """
@@ -46,6 +48,9 @@ class Coordinator:
         limit: int | None = None,
         named: str = HERE,
         locked: Callable[[str], None] = lambda name: None,
+        force: bool | tuple[str, ...] = False,
+        keep: bool = False,
+        hint: str = "",
     ) -> None:
         self.members = {member.host.name: member for member in members}
         self.manifest = manifest
@@ -55,6 +60,7 @@ class Coordinator:
             member.work = manifest.size
         self._view, self._serve, self.star, self.locked = emit, serve, star, locked
         self._pace = every, limit, named
+        self._consent, self._hint = (force, keep), hint
         self._lock = threading.RLock()
         self.steering: Steering | None = None
         self._staged = 0
@@ -134,7 +140,7 @@ class Coordinator:
         members = self.members.values()
         if self.steering is not None or self.over.is_set() or any(m.state == "starting" for m in members):
             return
-        refused = [m for m in members if isinstance(m.error, HostFailed)]
+        refused = [m for m in members if isinstance(m.error, HostFailed | PreflightError)]
         if refused:
             names = ", ".join(m.host.name for m in refused)
             self.abort(
@@ -148,16 +154,32 @@ class Coordinator:
         ready = [m for m in members if m.state == "ready"]
         if self.source.ask(i for m in ready for i in m.need["unsure"]):
             return
-        self._go(ready)
-
-    def _go(self, ready: list[Member]) -> None:
         for member in ready:
             member.settle(self.source.digests, self.manifest)
+            member.consent(*self._consent, self.manifest)
+            if len(member.replaces) + len(member.keeps) < len(member.own):
+                self._refuse(member)
+        if all(m.state == "ready" for m in ready):
+            self._go(ready)
+        else:
+            self.maybe_go()
+
+    def _refuse(self, member: Member) -> None:
+        """What is the node's own is in the way."""
+        left = {*member.replaces, *member.keeps}
+        files = [
+            (path or posixpath.basename(member.dests[at]), kind, size, age, holds)
+            for at, path, kind, size, age, holds in member.own
+            if (at, path) not in left
+        ]
+        self.out(member, own_files.error(member.host.name, files, self._hint))
+
+    def _go(self, ready: list[Member]) -> None:
         lacking = [m for m in ready if any(True for _ in m.lacking())]
         for member in ready:
             member.state = "receiving"
             member.quiet.word()
-            member.tell(op="go", held=sorted(member.held))
+            member.tell(op="go", held=sorted(member.held), replace=member.replaces, keep=member.keeps)
             self._pass_on(member, self.source.digests, self.source.changed)
         chained = [] if self.star else lacking
         self.steering = Steering(chained, self.emit, self._serve, self._give_up, *self._pace)

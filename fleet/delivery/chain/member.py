@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.delivery.manifest import Manifest
+from fleet.delivery.own_files import is_meant
 from fleet.errors import FleetError, HostFailed, ProtocolError
 from fleet.model import Host
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.messages.chain import Done, Lacking, Need, Ranges
+from fleet.protocol.messages.chain import Done, Lacking, Need, OwnFile, Ranges
 from fleet.transport.base import Cancel, Session, Silence
 from fleet.transport.program import Program
 
@@ -64,6 +65,10 @@ class Member:
     parts: dict[str, list[Any]] = field(default_factory=dict)
     need: Mapping[str, Any] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
+    own: list[OwnFile] = field(default_factory=list)  # that is in its way
+    replaces: list[tuple[int, str]] = field(default_factory=list)
+    keeps: list[tuple[int, str]] = field(default_factory=list)
+    kept: set[int] = field(default_factory=set)
     reached: str | None = None
     received: int = 0
     placed: int = 0
@@ -109,18 +114,22 @@ class Member:
             "wants": message.get("wants", []),
             "files": message.get("files", []),
             "unsure": [*message.get("unsure", {}).items()],
+            "own": message.get("own", []),
         }
         if not any(some.values()) and "event" in message:
             raise ProtocolError("it lacks nothing, and says so", self.host.name)
         for name, part in some.items():
             known = self.parts.setdefault(name, [])
             known += part
-            if len(known) > len(manifest.files):
+            if len(known) > len(manifest.entries):
                 raise ProtocolError("it lacks more than there is", self.host.name)
 
     def take_need(self, message: Need, manifest: Manifest, dialled: bool) -> None:
         """What it says it lacks; dialled: others are to bring it."""
-        self.take_part({"wants": message["wants"], "files": message["files"], "unsure": message["unsure"]}, manifest)
+        self.take_part(
+            {"wants": message["wants"], "files": message["files"], "unsure": message["unsure"], "own": message["own"]},
+            manifest,
+        )
         port, stages, count = message["port"], message["stages"], len(manifest.files)
         unsure = {int(k): v for k, v in self.parts["unsure"]}
         if len(stages) != len(self.dests) or dialled and port is None or any(i >= count for i in unsure):
@@ -134,6 +143,7 @@ class Member:
             "port": port,
             "stages": stages,
         }
+        self.own = self.parts["own"]
         self.parts.clear()
         self.state = "ready"
 
@@ -149,20 +159,36 @@ class Member:
         self.held = {i for i, digest in self.need["unsure"].items() if digests.get(i) == digest}
         held_bytes = sum(manifest.overlap(i, self.need["wants"]) for i in self.held)
         self.need = {**self.need, "bytes": self.need["bytes"] - held_bytes}
+        same = {(manifest.files[i][0], manifest.files[i][1]) for i in self.held}
+        self.own = [each for each in self.own if (each[0], each[1]) not in same]
+
+    def consent(self, force: bool | tuple[str, ...], keep: bool, manifest: Manifest) -> None:
+        """Decide about what is its own and in the way: `replaces` and `keeps` say what; what is in neither must be
+        asked for."""
+        own = [(target, path) for target, path, *_ in self.own]
+        self.replaces = own if force is True else [each for each in own if force and is_meant(each[1], force)]
+        self.keeps = [each for each in own if each not in self.replaces] if keep else []
+        kept = set(self.keeps)
+        files = (
+            {i for part in self.need["files"] for i in part if manifest.files[i][:2] in kept} if kept else set[int]()
+        )
+        count = sum(manifest.overlap(i, self.need["wants"]) for i in files)
+        self.need = {**self.need, "bytes": self.need["bytes"] - count}
+        self.kept = files
 
     def lacks(self, index: int) -> bool:
         """Whether that file is not in place there."""
         ranges = self.need["files"]
         at = bisect.bisect_right(ranges, index, key=lambda r: r.start) - 1
-        return at >= 0 and index in ranges[at] and index not in self.held
+        return at >= 0 and index in ranges[at] and index not in self.held and index not in self.kept
 
     def lacking(self) -> Iterator[int]:
         """The files that are not in place there, in order."""
-        return (i for part in self.need["files"] for i in part if i not in self.held)
+        return (i for part in self.need["files"] for i in part if i not in self.held and i not in self.kept)
 
     def take_done(self, message: Done) -> None:
         self.state = "done"
-        self.data |= {"files": message["files"], "bytes": message["bytes"]}
+        self.data |= {key: message[key] for key in ("files", "bytes", "left", "aside")}
         if problems := message["problems"]:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             self.error = HostFailed(

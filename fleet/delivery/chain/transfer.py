@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fleet import fanout
+from fleet.delivery import own_files
 from fleet.delivery.chain.certificate import make_certificate
 from fleet.delivery.chain.coordinator import TICK_SECONDS, Coordinator
 from fleet.delivery.chain.member import Member, converse
@@ -46,7 +47,7 @@ class Item:
 class Broadcast:
     """limit: bytes a second that leave the source, None for no limit. via: "chain", or "rsync": a star. origin: the
     host that has the files; None: this machine. copy_unsafe_links: what links that lead out lead to goes in their
-    place."""
+    place. force, keep, hint: as in mirror.Mirror."""
 
     hosts: tuple[Host, ...]
     items: tuple[Item, ...]
@@ -54,6 +55,9 @@ class Broadcast:
     via: Literal["chain", "rsync"] = "chain"
     origin: Host | None = None
     copy_unsafe_links: bool = False
+    force: bool | tuple[str, ...] = False
+    keep: bool = False
+    hint: str = "--force replaces it"
 
 
 def run(plan: Broadcast, runtime: Runtime) -> Report:
@@ -65,6 +69,10 @@ def run(plan: Broadcast, runtime: Runtime) -> Report:
     if plan.via == "rsync" and shutil.which("rsync") is None:
         raise UsageError("rsync is not installed on this machine", hint="apt install rsync")
     report = _run(plan, runtime)
+    refused = [r for r in report.results if r.error is not None and r.error.kind == own_files.KIND]
+    if refused and runtime.ask(own_files.question(refused)):
+        plan = replace(plan, force=True)
+        report = _run(plan, runtime)
     if len(plan.items) > 1 and any(r.error is not None and r.error.kind == "mixed" for r in report.results):
         return _joined([_run(replace(plan, items=(item,)), runtime) for item in plan.items])
     return report
@@ -172,6 +180,9 @@ class _Transfer:
             limit=plan.limit,
             named=source.name,
             locked=self._lock_order.leave,
+            force=plan.force,
+            keep=plan.keep,
+            hint=plan.hint,
         )
         self._at_once = threading.BoundedSemaphore(runtime.fanout)
         folders = {entry[0] for entry in manifest.entries if entry[1:3] == ("", "d")}

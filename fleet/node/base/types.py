@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from typing import Any as Any
     from typing import BinaryIO as BinaryIO
     from typing import Callable as Callable
+    from typing import Collection as Collection
     from typing import Iterable as Iterable
     from typing import Iterator as Iterator
     from typing import Mapping as Mapping
@@ -23,5 +24,5 @@ if TYPE_CHECKING:
 
     Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): what it is called, what it tells
 else:
-    Any = BinaryIO = Callable = Iterable = Iterator = Mapping = Sequence = Step = None
+    Any = BinaryIO = Callable = Collection = Iterable = Iterator = Mapping = Sequence = Step = None
     build = chain = code = facts = give = run = stacks = values = wheels = None

@@ -1,12 +1,16 @@
-"""The policy `add`: files of several targets are put where they are to be, nothing is ever taken away."""
+"""The policy `add`: files of several targets are put where they are to be, nothing is ever taken away, and nothing of
+the node's own replaced unasked (ownership.py)."""
 
 import os
-import zlib
+import time
 
-from fleet.node.base.files import file_digest, to_disk
-from fleet.node.delivery.commit import compare
+from fleet.node.base.files import to_disk
+from fleet.node.base.types import Any
+from fleet.node.delivery.commit import forget_replaced
+from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.disk_space import check_space
-from fleet.node.delivery.journal import by_column
+from fleet.node.delivery.journal import DELIVERED, KIND, PATH, SEEN
+from fleet.node.delivery.ownership import Ownership, kind_of, look
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.sync_state import forget_delivery, note_delivery
 
@@ -18,14 +22,18 @@ def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dic
     needs: list[tuple[bytes, int, int]] = []
     for target in store.targets:
         assert target.tree
-        needed, target.changed = compare(target.tree, target.entries, None)
-        target.needed = {entry[0] for entry in needed}
+        target.told = Comparison(Ownership(target.tree, target.journal), target.entries)
     for index, f in enumerate(store.files):
-        if f.name not in f.target.needed:
+        told = f.target.told
+        if f.name in told.left:
+            f.state, f.have, f.left = "held", f.size, True
+        elif f.name in told.doubts:
+            unsure[index] = told.owner.digest(f.name)
+        elif f.name not in told.needed and f.name not in told.own:
             if f.target.journal.digest_of(f.entry):
                 f.state, f.have = "held", f.size
                 continue
-            unsure[index] = file_digest(f.final, os.O_NOFOLLOW)
+            unsure[index] = told.owner.digest(f.name)
     for target in store.targets:
         os.makedirs(target.stage.folder, 0o700, exist_ok=True)
         wanted = [f for f in store.files if f.target is target and f.state == "wanted"]
@@ -39,17 +47,43 @@ def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dic
     return unsure
 
 
-def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]") -> None:
-    """Take up what turned out to be here, make folders, and start on files that need no byte."""
+def own_files(store: "Store") -> "list[Any]":
+    """[target, path, kind, size, age in s, ""] of the node's own that is in the way, unless it turns out to be the
+    source's."""
+    files = []
+    for number, target in enumerate(store.targets):
+        for path in sorted([*target.told.own, *target.told.doubts]):
+            st = target.told.found.get(path)
+            if st is not None:
+                inside = "" if path == target.name else path  # a single file's
+                files.append([number, inside, kind_of(st), st.st_size, max(0.0, time.time() - st.st_mtime), ""])
+    return files
+
+
+def begin(store: "Store", held: "list[int]", unsure: "dict[int, str]", replace: "list[Any]", keep: "list[Any]") -> None:
+    """Take up what turned out to be here, make folders, and start on files that need no byte. replace, keep: [target,
+    path] of what is the node's own."""
     for index in held:
         f = store.files[index]
         f.state, f.have, f.digest = "held", f.size, unsure[index]
+        f.target.told.digests[f.name] = f.digest
         f.target.stage.drop(f.entry)
-        f.note()
+        f.note(SEEN)
+    for number, target in enumerate(store.targets):
+        told = target.told
+        told.settle(dict(told.digests))
+        told.resolve(*({path or target.name for at, path in some if at == number} for some in (replace, keep)))
+        target.aside = target.commit.put_aside(
+            [path for path in told.aside if told.changed[path][KIND] != "f"], told.found
+        )
+    for f in store.files:
+        if f.state == "wanted" and f.name in f.target.told.left:
+            f.state, f.have, f.left = "held", f.size, True
+            f.target.stage.drop(f.entry)
     for target in {f.target for f in store.files if f.state == "wanted"}:
         note_delivery(target.path, os.readlink(target.meta))
     for target in store.targets:
-        for path, kind, *_ in target.changed:
+        for path, kind, *_ in target.told.changed.values():
             if kind == "d":
                 target.commit.make(path, whole=False)
     for f in store.files:
@@ -65,8 +99,14 @@ def finish(store: "Store") -> None:
     failed = {f.target for f in store.files if f.state == "failed"}
     for target in store.targets:
         # a folder that was there, perhaps somebody's home, keeps its mode
-        new = [entry for entry in target.changed if entry[0] not in target.needed and (entry[0] or target.made)]
-        target.commit.run(new, set())
+        told = target.told
+        new = [entry for entry in told.changed.values() if entry[0] not in told.needed and (entry[0] or target.made)]
+        target.commit.run(new, ())
+        for entry in new:
+            st = look(target.commit.dest, entry[PATH])
+            if entry[KIND] == "l" and st is not None:
+                target.journal.add([*entry, "", DELIVERED, st.st_mtime_ns, st.st_ctime_ns])
+        forget_replaced(target.meta)
         target.stage.remove()
     for target, folder in store.folders:
         assert target.tree
@@ -74,6 +114,5 @@ def finish(store: "Store") -> None:
     for target in set(store.targets) - failed:
         journal = target.journal
         if journal.log is not None:
-            entries = [versions[-1] for versions in journal.known.values()]
-            journal.finish("", zlib.compress(by_column(entries), 1), [], None)
+            journal.finish("", [versions[-1] for versions in journal.known.values()])
         forget_delivery(target.path)

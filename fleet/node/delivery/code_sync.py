@@ -1,45 +1,64 @@
 """The node's half of a code sync: says what it lacks, stages it, verifies, then switches it in.
 
 Conversation (J frames out, control lines in):
-    spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path"}, "replaces": [source]
-    or true: the other folders of which what they delivered may be replaced and deleted}
+    spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"}, "mark": the name
+    of a folder that lies in the source meanwhile, or null, "replaces": [source] or true: the other sources of which
+    what they delivered may be replaced and deleted}
+    -> {"event": "inside", "path"}: DEST is that folder of the source; it is answered by {"op": "go"}, or not at all
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
+       or {"event": "same"}: DEST is the source
        or {"event": "shared", "with": host}: another host of this very sync holds the lock of the same folder
-    <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}} and n bytes
-       (zlib data of journal.by_column), or size 0 where "known" is that digest
-    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another folder
+    <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}, "brought":
+       [path of which the node's own is not in the way]} and n bytes (zlib data of journal.by_column), or size 0 where
+       "known" is that digest
+    -> {"event": "doubts", "paths", "more"}: files that are not as they were delivered
+    <- {"op": "digests", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
+    -> {"event": "gone", "entries": [[path, kind]], "more"}: what was delivered and the source does not list
+    <- {"op": "excluded", ...} and [path] of those that it leaves out
+    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}, and nothing is done: what another source
        delivered would be lost
-    or {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
+    -> {"event": "own", "files": [[path, kind, size, age in s, what is in it]], "more"}: the node's own,
+       which is in the way (ownership.py)
+    <- {"op": "resolve", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
+    -> {"event": "lacks", "files": [[path, size]]}, any number of times, the first parts of a long list
     -> {"event": "need", "files": [[path, size]], "stage": dir, "basis": dir}
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
     <- {"op": "switch", "digests": {path: sha256}}    of the files that came into stage, by rsync
     -> {"event": "waiting", "run": id} when files are to be put in place and a run is beginning from DEST
-    -> {"event": "done", "sent", "deleted", "kept": [...], "entries", "changed"}
-Any refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that says
-nothing (not even ping) for `patience` seconds while it is asked something is gone: the program ends, and its lock with
-it.
+    -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
+Of doubts, gone and own one is sent only if there are any, and its last part alone has no "more". Any refusal is
+{"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that says nothing (not even
+ping) for `patience` seconds while it is asked something is gone: the program ends, and its lock with it.
 
-A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as
-UTF-8 with surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it,
-where DEST is a mount point or the parent is not ours); only that is ever deleted, and only if unmodified.
+A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
+surrogateescape. What earlier syncs delivered is remembered in a folder beside DEST (inside it, where DEST is a mount
+point or the parent is not ours).
 """
 
 import gc
 import os
+import stat
+import time
+import zlib
 
+from fleet.node.base import json
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, lstat
 from fleet.node.base.types import Any, code
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
-from fleet.node.delivery.commit import check_own, compare, count_lost, find_stale, look
+from fleet.node.delivery.commit import forget_replaced
+from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.disk_space import check_space
 from fleet.node.delivery.head import Head
-from fleet.node.delivery.journal import unpack
+from fleet.node.delivery.journal import DELIVERED, unpack
+from fleet.node.delivery.ownership import Ownership, kind_of, look
 from fleet.node.delivery.stage import Stage, seal, unpack_parcel
 from fleet.node.delivery.sync_state import wait_for_runs
 from fleet.node.delivery.target import Target
 from fleet.protocol.state import CODE_STATE
+
+MOST_NAMED = 100
 
 
 def verify(stage: "Stage", left: "dict[str, Any]", digests: "dict[str, str]") -> None:
@@ -94,16 +113,117 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]") -> "dict[str, 
             del left[path]
 
 
-def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
+def ask(head: "Head", event: str, key: str, items: "list[Any]", op: str) -> "Any":
+    """What the head answers when it has all of a list; None where there is none, or it is gone."""
+    if not items:
+        return None
+    *parts, last = in_parts(items)
+    for part in parts:
+        send_json({"event": event, key: part, "more": True})
+    head.say({"event": event, key: last, "more": False})
+    message = head.hear(op)
+    if message is None:
+        raise EOFError
+    return json.loads(zlib.decompress(head.payload(message)).decode())
+
+
+def own_files(told: "Comparison") -> "list[Any]":
+    """[path, kind, size, age, what it holds] of the node's own that is in the way; the age by the node's clock."""
+    files = []
+    for path in sorted(told.own):
+        st = told.found.get(path) or look(told.owner.dest, path)
+        if st is not None:
+            holds = told.holding.get(path, "")
+            files.append([path, kind_of(st), st.st_size, max(0.0, time.time() - st.st_mtime), holds])
+    return files
+
+
+def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | None":
+    """Ask for what the head alone knows, and for its consent."""
+    told.settle(ask(head, "doubts", "paths", sorted(told.doubts), "digests") or {})
+    gone = told.gone()
+    told.drop(gone, set(ask(head, "gone", "entries", [row[:2] for row in gone], "excluded") or ()))
+    before = target.journal.state["source"]
+    if before and not is_source(before, spec["source"]) and spec["replaces"] is not True:
+        deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
+        replaced = sum(told.found[path] is not None for path in told.needed)
+        if (deleted or replaced) and not any(is_source(before, each) for each in spec["replaces"]):
+            dest = decode(told.owner.dest.name)
+            return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}
+    answer = ask(head, "own", "files", own_files(told), "resolve") or {"replace": [], "keep": []}
+    told.resolve(set(answer["replace"]), set(answer["keep"]))
+    return None
+
+
+def is_source(one: "code.Source", other: "code.Source") -> bool:
+    """By their ids, where both have one."""
+    if one["id"] and other["id"]:
+        return one["id"] == other["id"]
+    return (one["host"], one["path"]) == (other["host"], other["path"])
+
+
+def place(target: "Target", told: "Comparison") -> "code.Done":
+    """Put in place what has been staged."""
+    journal, commit = target.journal, target.commit
+    changed, deleted, aside, also = list(told.changed.values()), 0, None, told.also
+    if changed or told.delete:
+        wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
+        for path in told.changed:
+            if told.found[path] is not None:
+                commit.check(path, told.found[path])
+        journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed])
+        deleted, held = commit.delete(told.delete)
+        also = also + [journal.known[path][-1] for path in held]
+        aside = commit.put_aside(told.aside, told.found)
+        commit.run(changed, told.needed, told.found)
+    told.also = also
+    sizes = [entry[3] for entry in told.needed.values()]
+    return {
+        "event": "done",
+        "sent": len(sizes),
+        "bytes": sum(sizes),
+        "deleted": deleted,
+        "kept": told.kept[:MOST_NAMED],
+        "left": sorted(told.left)[:MOST_NAMED],
+        "entries": len(told.entries),
+        "changed": len(changed),
+        "replaced": len(told.aside),
+        "aside": [] if aside is None else [shown(aside)],
+    }
+
+
+def inside_source(dest: str, mark: "str | None") -> "str | None":
+    """Where the destination lies in the source: "." where it is that; None: not in it."""
+    folder = full = os.path.realpath(os.path.expanduser(dest))
+    while mark is not None:
+        if os.path.lexists(os.path.join(folder, mark)):
+            return os.path.relpath(full, folder)
+        if folder == "/":
+            break
+        folder = os.path.dirname(folder)
+    return None
+
+
+def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Done | None":
+    inside = inside_source(spec["dest"], spec["mark"])
+    if inside == ".":
+        return {"event": "same"}
+    head = Head(spec["patience"])
+    if inside is not None:
+        head.say({"event": "inside", "path": inside})
+        if head.hear("go") is None:
+            return None
     target = Target(spec["dest"], "d", CODE_STATE)
     holder = target.prepare(spec)
     if holder is not None:
         return {"event": "shared", "with": holder}
-    head = Head(spec["patience"], [target.lock])
+    head.locks = [fd for fd in [target.lock] if fd is not None]
     journal, stage, dest = target.journal, target.stage, target.tree
     assert dest
-    state = journal.state
-    head.say({"event": "hello", "dest": decode(dest.name), "known": state["digest"], "rsync": find_rsync()})
+    state, name = journal.state, decode(dest.name)
+    if spec["mark"] and os.path.lexists(os.path.join(spec["source"]["path"], spec["mark"])):
+        check_around(name, os.path.realpath(spec["source"]["path"]))
+    head.say({"event": "hello", "dest": name, "known": state["digest"], "rsync": find_rsync()})
     message = head.hear("manifest")
     if message is None:
         return None
@@ -111,25 +231,13 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    needed, changed = compare(dest, entries, journal)
-    if (
-        state["source"] not in (None, spec["source"])
-        and spec["replaces"] is not True
-        and state["source"] not in spec["replaces"]
-    ):
-        deleted = count_lost(find_stale(dest, journal, entries), journal.known)
-        replaced = sum(look(dest, entry[0]) is not None for entry in needed)
-        if deleted or replaced:
-            return {
-                "event": "other",
-                "source": state["source"],
-                "dest": decode(dest.name),
-                "deleted": deleted,
-                "replaced": replaced,
-            }
-    left = target.take_up(needed)
+    told = Comparison(Ownership(dest, journal), entries, message.get("brought") or ())
+    other = settle(head, target, told, spec)
+    if other is not None:
+        return other
+    left = target.take_up(list(told.needed.values()))
     wanted = list(left.values())
-    check_room(target, needed, left, message.get("allocated") or {})
+    check_room(target, list(told.needed.values()), left, message.get("allocated") or {})
     os.makedirs(stage.folder, 0o700, exist_ok=True)
     *parts, last = in_parts([(e[0], e[3]) for e in wanted])
     for part in parts:
@@ -139,35 +247,29 @@ def mirror(spec: "code.Spec") -> "code.Shared | code.Other | code.Done | None":
     if message is None:
         return None
     verify(stage, left, message["digests"])
-    deleted = 0
-    kept: list[str] = []
-    if changed or digest != state["digest"]:
-        wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
-        check_own(dest, changed, journal.known)
-        stale = find_stale(dest, journal, entries)
-        journal.begin(changed)
-        deleted, kept = target.commit.delete(stale, journal.known)
-        target.commit.run(changed, {entry[0] for entry in needed})
-        also = [entry for path in kept for entry in journal.known[path] if entry[1] == "d"]
-        journal.finish(digest, packed, also, spec["source"])
-    elif state["source"] != spec["source"]:
-        journal.finish(digest, packed, state["also"], spec["source"])
+    told.come = {path: stage.digests.get(path) or file_digest(stage.at(path), os.O_NOFOLLOW) for path in told.needed}
+    done = place(target, told)
+    done["sent"], done["bytes"] = len(wanted), sum(e[3] for e in wanted)
+    if told.is_news(digest) or told.changed or told.delete or state["source"] != spec["source"]:
+        rows = [told.row(entry) for entry in entries]
+        journal.finish(digest, rows, told.also, spec["source"], packed, told.left_code())
     stage.remove()
-    return {
-        "event": "done",
-        "sent": len(wanted),
-        "bytes": sum(e[3] for e in wanted),
-        "deleted": deleted,
-        "kept": kept[:100],
-        "entries": len(entries),
-        "changed": len(changed),
-    }
+    forget_replaced(target.meta)
+    return done
+
+
+def check_around(dest: str, source: str) -> None:
+    if source.startswith(dest.rstrip("/") + "/"):
+        raise Refused(
+            "%s holds the source itself, %s: what is sent there would change it" % (dest, source),
+            "name another folder with --to",
+        )
 
 
 def main() -> None:
     gc.disable()  # of lists of tens of thousands that live to the end it finds nothing, again and again
     spec: code.Spec = start()
-    answer: code.Shared | code.Other | code.Done | code.Refused | None
+    answer: code.Same | code.Shared | code.Other | code.Done | code.Refused | None
     try:
         answer = mirror(spec)
     except Refused as refused:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import Any, Iterable, Iterator, code
+from fleet.node.base.types import Any, Iterable, Iterator, Mapping
 from fleet.node.base.wire import control_lines, moved, send_exit, send_json, start_thread
 
 
@@ -42,7 +42,7 @@ class Head:
             send_json(failed(Refused("the head said nothing for %g s" % self.patience, "run the sync again")))
             send_exit(1)
 
-    def say(self, question: "code.Hello | code.Lacks | code.Need") -> None:
+    def say(self, question: "Mapping[str, Any]") -> None:
         """Something that it has to answer."""
         self.waits = time.monotonic()
         send_json(question)

@@ -1,15 +1,20 @@
 """What deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two files.
 
-    state      a JSON line {"digest": of the manifest, "also": [entry]: what of older ones is still there, "source":
-               {"host", "path"}: the folder that it came from}, and all entries, zlib data of by_column()
-    switching  JSON, a line for each list of entries: what is being put in place, or has been, since the state was
+    state      a JSON line {"digest": of the manifest, "source": where it came from, "also": [row]: what of older ones
+               is still there, "packed": n, "left": what is not as it was delivered}, n bytes: the manifest's entries
+               as they came, zlib data of by_column(); then, packed alike, what else a row has of each of them
+    switching  JSON, a line for each list of rows: what is being put in place, or has been, since the state was
                written; there until the state says so, too
 
-An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l"; that of a file of data has its sha256, too.
-Paths are relative to the destination, UTF-8 with surrogateescape.
+An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l": what the source has. A row is an entry,
+and what the node has for it: DIGEST (sha256 of a file, "" where it is not known), STATUS, NODE_MTIME and NODE_CTIME
+in ns as they were read back after the commit, -1 where nothing on the node can be that. Paths are relative to the
+destination, UTF-8 with surrogateescape.
 """
 
+import hashlib
 import os
+import stat
 import zlib
 from contextlib import suppress
 
@@ -19,8 +24,21 @@ from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Iterable, code
 
 BROKEN = (OSError, ValueError, LookupError, TypeError, zlib.error)
-NOTHING: "dict[str, Any]" = {"digest": None, "entries": [], "also": [], "begun": [], "packed": b"", "source": None}
-MEMBERS = [{str}, {str}, {int}, {int}, {int}, {str}, {str}]  # of an entry
+NOTHING: "dict[str, Any]" = {
+    "digest": None,
+    "entries": [],
+    "rest": b"",
+    "also": [],
+    "begun": [],
+    "packed": b"",
+    "source": None,
+    "left": "",
+}
+PATH, KIND, MODE, SIZE, MTIME, LINK, DIGEST, STATUS, NODE_MTIME, NODE_CTIME = range(10)
+# fleet put it there; it was there, and equal to the source
+DELIVERED, SEEN = "d", "s"
+MEMBERS = [{str}, {str}, {int}, {int}, {int}, {str}, {str}]  # of an entry, and the digest that a file of data has
+ROW = [*MEMBERS, {str}, {int}, {int}]
 
 
 def by_column(entries: "Iterable[Any]") -> bytes:
@@ -35,7 +53,7 @@ def unpack(packed: bytes) -> "list[Any]":
 
 
 def check_entries(entries: "Any") -> "list[Any]":
-    if entries != [] and set(map(len, entries)) not in ({6}, {7}):
+    if entries != [] and set(map(len, entries)) not in ({6}, {7}, {10}):
         raise ValueError("these are no entries")
     return of_columns(list(zip(*entries)))
 
@@ -43,28 +61,43 @@ def check_entries(entries: "Any") -> "list[Any]":
 def of_columns(columns: "list[Any]") -> "list[Any]":
     """Cheap also with tens of thousands: preflight reads them, too."""
     kinds = [set(map(type, column)) for column in columns]
-    if columns and (len(set(map(len, columns))) != 1 or kinds not in (MEMBERS[:6], MEMBERS)):
+    if columns and (len(set(map(len, columns))) != 1 or kinds not in (MEMBERS[:6], MEMBERS, ROW)):
         raise ValueError("these are no entries")
     return list(map(list, zip(*columns)))
 
 
+def row_of(entry: "Iterable[Any]") -> "list[Any]":
+    """Of an older version's entry, which may have been there before: what was found equal counted as delivered."""
+    row = list(entry)
+    if len(row) < len(ROW):
+        row = [*row[:6], *(row[6:] or [""]), SEEN, row[MTIME], 0]
+    return row
+
+
 def read_state(meta: bytes) -> "dict[str, Any] | None":
-    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "source": null
-    where none was recorded, as by older versions}, or None where no sync has come as far as putting files in place.
-    digest None: a switch was cut short, it had begun to put in place what "begun" lists; of a path that is listed
-    several times, any version may be there, or none.
+    """What is delivered: {"digest", "entries", "also", "begun", "packed": the entries as they came, "rest": what rows
+    have beyond them, packed, "source": null where none was recorded, as by older versions, "left"}, or None where no
+    sync has come as far as putting files in place. digest None: a switch was cut short, it had begun to put in place
+    what "begun" lists; of a path that is listed several times, any version may be there, or none.
     """
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
+        size = line["packed"] if "packed" in line else len(packed)
         found = dict(
-            NOTHING, digest=line["digest"], also=check_entries(line["also"]), entries=unpack(packed), packed=packed
+            NOTHING,
+            digest=line["digest"],
+            also=check_entries(line["also"]),
+            entries=unpack(packed[:size]),
+            packed=packed[:size],
+            rest=packed[size:],
+            left=str(line.get("left", "")),
         )
         if not isinstance(line["digest"], str):
             raise ValueError("this is no digest")
         source = line.get("source")
         if isinstance(source, dict) and isinstance(source.get("host"), str) and isinstance(source.get("path"), str):
-            found["source"] = {"host": source["host"], "path": source["path"]}
+            found["source"] = {"host": source["host"], "path": source["path"], "id": str(source.get("id") or "")}
         state: dict[str, Any] | None = found
     except BROKEN:
         state = None
@@ -73,7 +106,27 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
     except FileNotFoundError:
         return state
     state = state or NOTHING
-    return dict(state, digest=None, entries=state["entries"] + begun, begun=begun)
+    return dict(state, digest=None, begun=begun)
+
+
+def identity(state: "dict[str, Any] | None") -> "str | None":
+    """What two nodes with the same code have in common; None where it cannot be told."""
+    state = state or NOTHING
+    if state["digest"] is None or not state["left"]:
+        return state["digest"]  # type: ignore[no-any-return]
+    return hashlib.sha256((state["digest"] + state["left"]).encode()).hexdigest()
+
+
+def rows_of(state: "dict[str, Any]") -> "list[Any]":
+    """All that may be there, the newest last."""
+    entries = state["entries"]
+    rest: list[Any] = []
+    if state["rest"]:
+        with suppress(*BROKEN):
+            rest = json.loads(zlib.decompress(state["rest"]).decode())["columns"]
+    if len(rest) == 4 and all(len(column) == len(entries) for column in rest):
+        entries = of_columns([*zip(*entries), *rest]) if entries else []
+    return [row_of(entry) for entry in state["also"] + entries + state["begun"]]
 
 
 def read_lines(path: bytes) -> "list[Any]":
@@ -104,13 +157,12 @@ def older(meta: bytes, name: str) -> "list[Any]":
 
 
 class Journal:
-    """Of the state folder `meta`, whose lock is held. known: {path: [entry]}, every version that may be there, the
-    last one last."""
+    """Of the state folder `meta`, whose lock is held. known: {path: [row]}, every version that may be there, the last
+    one last."""
 
     def __init__(self, meta: bytes, name: str = "") -> None:
-        self.meta = meta
+        self.meta, self.name = meta, name
         self.state = read_state(meta) or NOTHING
-        self.entries = older(meta, name) + self.state["also"] + self.state["entries"]
         self.versions: dict[str, list[Any]] | None = None
         self.log: Any = None
 
@@ -118,35 +170,70 @@ class Journal:
     def known(self) -> "dict[str, list[Any]]":
         if self.versions is None:  # most syncs change nothing and need not ask
             self.versions = {}
-            for entry in self.entries:
-                self.versions.setdefault(entry[0], []).append(entry)
+            for row in [row_of(entry) for entry in older(self.meta, self.name)] + rows_of(self.state):
+                self.versions.setdefault(row[PATH], []).append(row)
         return self.versions
 
     def digest_of(self, entry: "list[Any]") -> str:
-        """The sha256 with which this very file was delivered last, or nothing."""
-        last = (self.known.get(entry[0]) or [[]])[-1]
-        return str(last[6]) if len(last) > 6 and last[3:5] == entry[3:5] else ""
+        """The sha256 with which this very file was delivered, or seen, or nothing."""
+        row = self.row(entry)
+        return str(row[DIGEST]) if row else ""
 
-    def begin(self, entries: "list[Any]") -> None:
+    def row(self, entry: "list[Any]") -> "list[Any] | None":
+        """The newest of this path that the source had when it was as it is now."""
+        rows = self.known.get(entry[PATH], ())
+        return next((row for row in reversed(rows) if same_source(row, entry)), None)
+
+    def begin(self, rows: "list[Any]") -> None:
         """From here on what is there is a mixture, as far as anybody knows."""
-        entries = list({tuple(entry): entry for entry in self.state["begun"] + entries}.values())
-        self.write("switching", json.dumps(entries).encode() + b"\n")
+        rows = list({tuple(row): row for row in self.state["begun"] + rows}.values())
+        self.write("switching", json.dumps(rows).encode() + b"\n")
 
-    def add(self, entry: "list[Any]") -> None:
+    def add(self, row: "list[Any]") -> None:
         """A file is in place."""
-        self.known[entry[0]] = [entry]
+        self.known[row[PATH]] = [row]
         if self.log is None:
             self.begin([])
             self.log = open(os.path.join(self.meta, b"switching"), "ab")  # noqa: SIM115
-        self.log.write(json.dumps([entry]).encode() + b"\n")
+        self.log.write(json.dumps([row]).encode() + b"\n")
         self.log.flush()
 
-    def finish(self, digest: str, packed: bytes, also: "list[Any]", source: "code.Source | None") -> None:
-        """All is in place."""
-        self.write("state", json.dumps({"digest": digest, "also": also, "source": source}).encode() + b"\n" + packed)
+    def finish(
+        self,
+        digest: str,
+        rows: "list[Any]",
+        also: "Iterable[Any]" = (),
+        source: "code.Source | None" = None,
+        packed: bytes = b"",
+        left: str = "",
+    ) -> None:
+        """All is in place. rows: of the manifest's entries, in their order; packed: these entries, as they came."""
+        packed = packed or zlib.compress(by_column([row[:6] for row in rows]), 1)
+        line = {"digest": digest, "also": list(also), "source": source, "packed": len(packed), "left": left}
+        rest = zlib.compress(by_column([row[6:] for row in rows]), 1)
+        self.write("state", json.dumps(line).encode() + b"\n" + packed + rest)
         for name in (b"switching", b"delivered"):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.meta, name))
 
     def write(self, name: str, data: bytes) -> None:
         replace_file(os.path.join(self.meta, name.encode()), data)
+
+
+def same_source(row: "list[Any]", entry: "list[Any]") -> bool:
+    """Whether the source's entry, but for its mode, is what it was when this row was written."""
+    return bool(row[KIND] == entry[KIND] and row[SIZE : LINK + 1] == entry[SIZE : LINK + 1])
+
+
+def unchanged(row: "list[Any]", st: "os.stat_result") -> bool:
+    """Whether what is on disk is, by its kind and times, what was read back after the commit; of a link that needs its
+    target, too."""
+    kind = row[KIND]
+    if kind == "f":
+        return (
+            stat.S_ISREG(st.st_mode)
+            and st.st_size == row[SIZE]
+            and st.st_mtime_ns == row[NODE_MTIME]
+            and row[NODE_CTIME] in (0, st.st_ctime_ns)
+        )
+    return stat.S_ISDIR(st.st_mode) if kind == "d" else stat.S_ISLNK(st.st_mode)

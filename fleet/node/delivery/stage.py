@@ -45,6 +45,7 @@ class Stage:
     def __init__(self, meta: bytes) -> None:
         self.meta, self.folder = meta, os.path.join(meta, b"stage")
         self.made: set[bytes] = set()
+        self.digests: dict[str, str] = {}  # of files that came as a whole
         self.writer: Writer | None = None
         self.around: str | None = None  # the folder that is open as `inside`
         self.inside = -1
@@ -102,6 +103,7 @@ class Stage:
             self.inside = os.open(os.path.dirname(self.place(self.at(entry[0]))), HOLD)
             self.around = around
         path, mode = encode(name), entry[2]
+        self.digests[entry[0]] = hashlib.sha256(data).hexdigest()
         try:
             fd = os.open(path, NEW, mode, dir_fd=self.inside)
         except FileExistsError:  # what a kill has left of it

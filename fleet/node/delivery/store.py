@@ -12,6 +12,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
 from fleet.node.base.types import Any, Callable, Iterable, chain
 from fleet.node.base.wire import decode, encode, send_json
+from fleet.node.delivery.journal import DELIVERED
 from fleet.node.delivery.stage import BLOCK
 from fleet.node.delivery.stream import Stopped, Stream
 from fleet.node.delivery.target import Target
@@ -32,6 +33,7 @@ class File:
         self.staged = False
         self.digest = ""
         self.received = False
+        self.left = False  # the node's own, which stays
 
     @property
     def final(self) -> bytes:
@@ -42,9 +44,11 @@ class File:
     def part(self) -> bytes:
         return self.target.stage.at(self.name)
 
-    def note(self) -> None:
+    def note(self, status: str) -> None:
         """It is in place."""
-        self.target.journal.add([self.name, "f", self.mode, self.size, self.mtime_ns, "", self.digest])
+        st = os.lstat(self.final)
+        row = [self.name, "f", self.mode, self.size, self.mtime_ns, "", self.digest, status]
+        self.target.journal.add([*row, st.st_mtime_ns, st.st_ctime_ns])
 
 
 def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
@@ -234,14 +238,18 @@ class Store(Stream):
             say({"event": "corrupt", "file": index, "epoch": self.epoch})
 
     def enter(self, f: "File", part: bytes) -> None:
+        told, commit = f.target.told, f.target.commit
         try:
-            f.target.commit.enter(part, f.name)
+            if f.name in told.aside:
+                f.target.aside = commit.put_aside([f.name], told.found) or f.target.aside
+            commit.check(f.name, told.found.get(f.name))
+            commit.enter(part, f.name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise Refused("%s changed on the node meanwhile" % decode(f.target.path), "run this again") from None
         if f.size > BLOCK:
             f.target.stage.drop(f.entry)  # what vouched for it
         with self.ready:
-            f.note()
+            f.note(DELIVERED)
             f.state = "held"
             self.left -= 1
             self.folders.add((f.target, encode(f.name).rpartition(b"/")[0]))

@@ -22,7 +22,7 @@ from fleet.node.base.processes import read_file
 from fleet.node.base.state_folder import own_home, state_name
 from fleet.node.base.types import Any, Callable, run
 from fleet.node.base.wire import decode, encode
-from fleet.node.delivery.journal import read_state
+from fleet.node.delivery.journal import identity, read_state
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, below_home
 
 SYNC_STATE = encode(CODE_STATE)
@@ -68,9 +68,9 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     if facts["busy"] and real == dest:
         return facts  # also when its first files are on their way
     inside = decode(os.path.relpath(real, dest))
-    if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"]):
+    if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"] + state["begun"]):
         return None
-    facts.update(digest=state["digest"], half=state["digest"] is None and idle)
+    facts.update(digest=identity(state), half=state["digest"] is None and idle)
     return facts
 
 
@@ -91,7 +91,7 @@ def begin_from(code: "run.CodeInUse", run: str, seconds: float) -> "int | None":
         return None  # the folder has gone, or its file system knows no locks: no reason not to train
     if not held:
         raise Refused("a sync from %s is replacing the code" % last_holder(meta), "launch again when it has ended")
-    if (read_state(meta) or {}).get("digest") != code["digest"]:
+    if identity(read_state(meta)) != code["digest"]:
         raise Refused("a sync from %s replaced the code while the run began" % last_holder(meta), "launch again")
     with suppress(OSError):  # a full disk: a sync that waits will not know for whom
         os.ftruncate(fd, 0)

@@ -7,12 +7,15 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import remove_tree
 from fleet.node.base.locks import take_lock
 from fleet.node.base.state_folder import state_folder
-from fleet.node.base.types import Any, values
+from fleet.node.base.types import TYPE_CHECKING, Any, values
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.commit import Commit
 from fleet.node.delivery.journal import Journal
 from fleet.node.delivery.stage import Stage, key_of
 from fleet.protocol.state import DATA_STATE
+
+if TYPE_CHECKING:
+    from fleet.node.delivery.compare import Comparison
 
 MENDS = {
     True: ("name a folder: PATH:DEST/", "choose another destination"),
@@ -23,7 +26,8 @@ MENDS = {
 class Target:
     """A folder, or one file in it: the tree is then the folder around it. path: where it goes, absolute bytes. kind:
     "f" or "d". suffix: of its state folder, which tells one kind of delivery from another. made: the folder is new.
-    entries: what is to be there, as in the journal; changed, needed: see commit.compare."""
+    entries: what is to be there, as in the journal; told: what that comes to. aside: where what was replaced is
+    kept."""
 
     def __init__(self, path: str, kind: str, suffix: str = DATA_STATE) -> None:
         self.kind, self.suffix = kind, encode(suffix)
@@ -36,8 +40,8 @@ class Target:
         self.tree: Beneath | None = None
         self.lock: int | None = None
         self.entries: list[Any] = []
-        self.changed: list[Any] = []
-        self.needed: set[str] = set()
+        self.told: Comparison
+        self.aside: bytes | None = None
         self.made = False
 
     def prepare(self, spec: "values.Delivery") -> "str | None":

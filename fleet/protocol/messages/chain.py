@@ -11,8 +11,13 @@ Ranges = list[tuple[Count, Count]]  # from, to
 FileNumber = Annotated[str, Matching("[0-9]{1,18}")]
 Hello = TypedDict("Hello", {"event": Literal["hello"]})
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
+# of the node, and in the way: target, path, kind ("o": neither file, folder nor link), bytes, seconds since it was
+# written
+OwnFile = tuple[Count, Within | Literal[""], Literal["f", "d", "l", "o"], Count, float, str]
 # wants: bytes of the stream. unsure: file -> sha256 of what lies there
-Lacking = TypedDict("Lacking", {"wants": Ranges, "files": Ranges, "unsure": dict[FileNumber, str]}, total=False)
+Lacking = TypedDict(
+    "Lacking", {"wants": Ranges, "files": Ranges, "unsure": dict[FileNumber, str], "own": list[OwnFile]}, total=False
+)
 
 
 class Lacks(Lacking):
@@ -28,6 +33,7 @@ Need = TypedDict(
         "wants": Ranges,
         "files": Ranges,
         "unsure": dict[FileNumber, str],
+        "own": list[OwnFile],
         "bytes": Count,
         "address": str | None,
         "port": Annotated[int, lambda port: 0 < port < 1 << 16] | None,
@@ -40,8 +46,18 @@ Trouble = Literal["lost", "unreachable", "protocol"]
 Link = TypedDict("Link", {"event": Literal["link"], "epoch": int, "kind": Trouble, "why": str})
 # epoch: of the link that brought it
 Corrupt = TypedDict("Corrupt", {"event": Literal["corrupt"], "file": int, "epoch": int})
-# problems: path, why it is not there
-Done = TypedDict("Done", {"event": Literal["done"], "files": Count, "bytes": Count, "problems": list[tuple[str, str]]})
+# problems: path, why it is not there. left: of the node's own. aside: where what was replaced is kept
+Done = TypedDict(
+    "Done",
+    {
+        "event": Literal["done"],
+        "files": Count,
+        "bytes": Count,
+        "problems": list[tuple[str, str]],
+        "left": list[Path],
+        "aside": list[Path],
+    },
+)
 
 
 class Refused(Failed, total=False):

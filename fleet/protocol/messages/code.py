@@ -2,17 +2,29 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Path
+from fleet.protocol.messages.values import AbsolutePath, Count, Delivery, Failed, Path, Within
 
 # known: the digest of the manifest that it has. rsync: where it lies there
 Hello = TypedDict("Hello", {"event": Literal["hello"], "dest": Path, "known": str | None, "rsync": Path | None})
+# the destination is a folder of the source
+Inside = TypedDict("Inside", {"event": Literal["inside"], "path": Within})
+# the destination is the source
+Same = TypedDict("Same", {"event": Literal["same"]})
 # another host of this sync has the lock of the same folder
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 Wanted = list[tuple[str, int]]  # path, size
 # the first parts of a long list; the last one is in Need
 Lacks = TypedDict("Lacks", {"event": Literal["lacks"], "files": Annotated[Wanted, bool]})
 Need = TypedDict("Need", {"event": Literal["need"], "files": Wanted, "stage": AbsolutePath, "basis": AbsolutePath})
-Source = TypedDict("Source", {"host": str, "path": str})
+# id: what a source is known by, "" where it has none
+Source = TypedDict("Source", {"host": str, "path": str, "id": str})
+Kind = Literal["f", "d", "l"]
+# more: another part of the list follows
+Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "paths": list[Path], "more": bool})
+Gone = TypedDict("Gone", {"event": Literal["gone"], "entries": list[tuple[Within, Kind]], "more": bool})
+# path, kind ("o": neither file, folder nor link), bytes, seconds since it was written, something in it that is its own
+OwnFile = tuple[Within, Kind | Literal["o"], Count, float, str]
+Own = TypedDict("Own", {"event": Literal["own"], "files": list[OwnFile], "more": bool})
 # what another folder delivered would be lost
 Other = TypedDict(
     "Other",
@@ -33,8 +45,11 @@ Done = TypedDict(
         "bytes": Count,
         "deleted": Count,
         "kept": list[Path],
+        "left": list[Path],
         "entries": Count,
         "changed": Count,
+        "replaced": Count,
+        "aside": list[Path],
     },
 )
 
@@ -45,12 +60,14 @@ class Refused(Failed, total=False):
     busy: bool
 
 
-Message = Hello | Shared | Lacks | Need | Other | Waiting | Done | Refused
+Message = Hello | Inside | Same | Shared | Doubts | Gone | Own | Lacks | Need | Other | Waiting | Done | Refused
 
 
 class Spec(Delivery):
-    """replaces: the other folders of which what they delivered may be replaced and deleted; True: any."""
+    """mark: the name of a folder that lies in the source meanwhile. replaces: the other sources of which what they
+    delivered may be replaced and deleted; True: any."""
 
     dest: str
     source: Source
+    mark: str | None
     replaces: list[Source] | Literal[True]

@@ -6,10 +6,11 @@ Conversation (J frames out, control lines in):
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
        JSON of [[target, path, kind, mode, size, mtime_ns, link]]
-    -> {"event": "lacks", "wants" | "files" | "unsure": ...}, any number of times: the first parts of long lists of
-    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port",
-        "stages"}
-    <- {"op": "go", "held": [file]}        the unsure ones that are what the source has
+    -> {"event": "lacks", "wants" | "files" | "unsure" | "own": ...}, any number of times: first parts
+    -> {"event": "need", "wants", "files": [[from, to]], "unsure": {file: sha256}, "bytes", "address", "port", "stages",
+        "own": [[target, path, kind, size, age]]}     own: the node's, and in the way, unless it is what the source has
+    <- {"op": "go", "held": [file], "replace", "keep": [[target, path]]}     held: the unsure ones that are what the
+        source has; the others: of the node's own
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     whom to send to
     <- {"op": "staged", "names"}    with --via rsync, instead: what was wanted lies in the "stages" of need
     <- {"op": "digests", "files": [[file, sha256]]}
@@ -26,10 +27,11 @@ Conversation (J frames out, control lines in):
 import ssl
 import time
 
+from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable, chain
 from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
-from fleet.node.delivery.add import begin, finish, take_stock
+from fleet.node.delivery.add import begin, finish, own_files, take_stock
 from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.receive import Receiver
 from fleet.node.delivery.chain.send import Sender, way
@@ -48,6 +50,7 @@ def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", p
         "wants": in_parts(wants),
         "files": in_parts(store.wanted_files()),
         "unsure": [dict(part) for part in in_parts(sorted(unsure.items()))],
+        "own": in_parts(own_files(store)),
     }
     for name, some in parts.items():
         for part in some[:-1]:
@@ -58,6 +61,7 @@ def tell_need(store: "Store", unsure: "dict[int, str]", address: "str | None", p
             "wants": parts["wants"][-1],
             "files": parts["files"][-1],
             "unsure": parts["unsure"][-1],
+            "own": parts["own"][-1],
             "bytes": sum(b - a for a, b in wants),
             "address": address,
             "port": port,
@@ -80,7 +84,10 @@ def report(store: "Store", sender: "Sender | None", every: float) -> None:
         tell()
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
-    say({"event": "done", "files": files, "bytes": store.received, "problems": store.problems[:100]})
+    left = sorted({path for target in store.targets for path in target.told.left})[:100]
+    aside = [shown(target.aside) for target in store.targets if target.aside is not None]
+    problems = store.problems[:100]
+    say({"event": "done", "files": files, "bytes": store.received, "problems": problems, "left": left, "aside": aside})
     while True:
         time.sleep(every)
         tell()
@@ -123,7 +130,7 @@ def run(spec: "chain.MemberSpec") -> None:
         elif store is None:
             continue  # nonsense
         elif op == "go":
-            begin(store, message["held"], unsure)
+            begin(store, message["held"], unsure, message.get("replace", []), message.get("keep", []))
             if receiver is not None:
                 for work in (receiver.accept_forever, receiver.receive_forever):
                     worker(work)

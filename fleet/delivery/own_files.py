@@ -1,0 +1,57 @@
+"""What lies in the way of a sync and is the node's own: what is to become of it, and how that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from fleet.errors import PreflightError, Reason
+from fleet.inventory.nodeset import fold
+from fleet.model import Result
+from fleet.protocol.messages.code import OwnFile
+from fleet.rules.causes import by_cause
+from fleet.rules.units import counted, seconds, size_text
+
+KIND = "own-files"
+NAMED = 5
+KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
+
+
+def is_meant(path: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns, as a shell writes them, names the path, its last name, or a folder that it is in."""
+    parts = path.split("/")
+    names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts[-1:]
+    return any(fnmatchcase(name, pattern.strip("/")) for pattern in patterns for name in names)
+
+
+def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
+    """The refusal to replace what is this host's own. hint: how to say what is to become of it."""
+    details: dict[str, str] = {}
+    shown = []
+    for number, (path, kind, size, age, holds) in enumerate(files[:NAMED]):
+        ago = seconds(age) if age < 1e7 else f"{age / 86400:.0f} d"
+        details |= {f"size{number}": size_text(size), f"age{number}": ago}
+        what = f"{{size{number}}}" if kind == "f" else KINDS[kind] + (f" with {holds}" if holds else "")
+        shown.append(f"{path} ({what}, written {{age{number}}} ago)")
+    more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+    text = f"{counted(len(files), 'file')} there changed on the node, or came by no sync, and differ from the source: "
+    message = Reason(f"{text}{', '.join(shown)}{more}; nothing was changed", **details)
+    return PreflightError(message, host=host, kind=KIND, hint=hint)
+
+
+def question(refused: Sequence[Result]) -> str:
+    """What would be replaced where, for the user to decide."""
+    causes = by_cause([(r.host, r.error.message, None) for r in refused if r.error is not None])
+    lines = [f"{fold(cause.whose)}: {cause.message}" for cause in causes]
+    return "\n".join([*lines, "Replace them? They are kept on the node for 30 days"])
+
+
+def named(left: Mapping[str, Sequence[str]]) -> str:
+    """Paths of hosts in one line."""
+    paths = sorted({path for each in left.values() for path in each})
+    return ", ".join(paths[:NAMED]) + (f" and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
+
+
+def consent(command: str) -> str:
+    """How to say what is to become of what is in the way."""
+    return f"to replace it: {command} --force; to leave what is the node's: {command} --keep"

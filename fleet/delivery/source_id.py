@@ -1,0 +1,83 @@
+"""What a source is known by: an id, kept in ~/.fleet/source-ids, so that it is the same one when its host or folder
+gets another name; and, while a sync is under way, an empty folder in it that shows a node that its destination is the
+source itself, through whichever link or mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fleet.node.base.files import replace_file
+from fleet.protocol.messages.code import Source
+from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
+
+MOST = 1000  # the ones that were used last
+
+
+def unknown(root: Path) -> Source:
+    """One that has no id."""
+    return {"host": socket.gethostname(), "path": str(root), "id": ""}
+
+
+def known(root: Path, name: str | None = None) -> Source:
+    """name: the user's own id for it."""
+    try:
+        return {**unknown(root), "id": name or _id(root)}
+    except OSError:  # a home that cannot be written
+        return unknown(root)
+
+
+@contextlib.contextmanager
+def marked(root: Path) -> Iterator[str | None]:
+    """The name of the empty folder that lies in it meanwhile; None where nothing can be written there."""
+    mark = f".{secrets.token_hex(16)}{SOURCE_MARK}"
+    with contextlib.suppress(OSError):
+        for left in root.glob(f".*{SOURCE_MARK}"):  # by a kill; or by a sync that has been heard by its hosts long ago
+            if left.stat().st_mtime < root.stat().st_ctime - 86400:
+                left.rmdir()
+    try:
+        (root / mark).mkdir(0o755)
+    except OSError:  # read only, or another user's
+        yield None
+        return
+    try:
+        yield mark
+    finally:
+        with contextlib.suppress(OSError):
+            (root / mark).rmdir()
+
+
+def _id(root: Path) -> str:
+    """Of this path; or of a folder that was at another one, which is gone."""
+    store = Path.home() / HOME / SOURCE_IDS
+    store.parent.mkdir(mode=0o700, exist_ok=True)
+    info = os.stat(root)
+    here = {"path": os.fsencode(root).decode("utf-8", "backslashreplace"), "inode": [info.st_dev, info.st_ino]}
+    with open(f"{store}.lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        entries = _read(store)
+        mine = next((each for each in entries if each["path"] == here["path"]), None) or next(
+            (each for each in entries if each["inode"] == here["inode"] and not os.path.lexists(each["path"])), None
+        )
+        kept = {"id": mine["id"] if mine else secrets.token_hex(16), **here}
+        if kept != mine:
+            rest = [each for each in entries if each is not mine]
+            replace_file(bytes(store), json.dumps([*rest, kept][-MOST:]).encode(), 0o600)
+    return str(kept["id"])
+
+
+def _read(store: Path) -> list[dict[str, Any]]:
+    """Nothing of a file that does not hold what it must."""
+    try:
+        found = json.loads(store.read_bytes())
+        return [each for each in found if {type(each["id"]), type(each["path"])} == {str} and len(each["inode"]) == 2]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return []

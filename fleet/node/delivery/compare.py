@@ -1,0 +1,255 @@
+"""What is to become of a destination: its source's entries beside what lies there (ownership.py)."""
+
+import hashlib
+import os
+import stat
+
+from fleet.node.base.beneath import check_folder
+from fleet.node.base.errors import Refused
+from fleet.node.base.files import check_inside
+from fleet.node.base.types import TYPE_CHECKING, Any, Iterable
+from fleet.node.base.wire import decode, encode, moved
+from fleet.node.delivery.journal import (
+    DELIVERED,
+    DIGEST,
+    KIND,
+    LINK,
+    MODE,
+    MTIME,
+    PATH,
+    SEEN,
+    SIZE,
+    STATUS,
+    same_source,
+)
+from fleet.node.delivery.ownership import OWN, Ownership, kind_of, look
+
+if TYPE_CHECKING:
+    Found = dict[str, os.stat_result | None]  # path -> what was there
+
+# what a run is made of: nodes on which such a file is not as delivered do not run the same code
+CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".json", ".yaml")
+CODE_TOO = (".yml", ".toml", ".cfg", ".ini")
+
+
+class Comparison:
+    """changed: entries that are not there as in the source, and will be; needed: those whose bytes are to come. seen:
+    what was there, equal to the source. left: the node's own where the source has not changed. own: the node's own
+    that is in the way; doubts: that, unless it is what the source has now, or the source has what it had. delete: of
+    what the source has no more, with what was there; kept: what the node changed of that; also: rows of what the
+    source leaves out."""
+
+    def __init__(self, owner: "Ownership", entries: "list[Any]", brought: "Iterable[str]" = ()) -> None:
+        self.owner, self.entries, self.brought = owner, entries, set(brought)
+        self.changed: dict[str, list[Any]] = {}
+        self.needed: dict[str, list[Any]] = {}
+        self.doubts: dict[str, list[Any]] = {}
+        self.own: dict[str, list[Any]] = {}
+        self.seen: set[str] = set()
+        self.left: set[str] = set()
+        self.holding: dict[str, str] = {}  # of a folder in the way, what is in it
+        self.aside: list[str] = []
+        self.found: Found = {}
+        self.digests: dict[str, str] = {}  # of the source's files that were in doubt
+        self.come: dict[str, str] = {}  # of the files that have come
+        self.delete: list[tuple[str, os.stat_result]] = []
+        self.kept: list[str] = []
+        self.also: list[list[Any]] = []
+        self.compare()
+
+    def compare(self) -> None:
+        regular, status, dest, journal = stat.S_IFREG, os.stat, self.owner.dest, self.owner.journal
+        self.same = self.entries is journal.state["entries"] and not journal.state["begun"]
+        known = None if self.same else journal.known  # of the same entries as last time all are known
+        around: str | None = None
+        folder: int | None = None  # around's; None: it is not here, or a link to another, as what belongs in it
+        blocked: str | None = None  # what is not a folder here and is left
+        for entry in self.entries:
+            path, kind, mode, size, mtime_ns, _link = entry
+            moved()
+            inside, _, name = path.rpartition("/")
+            st = None
+            try:
+                if inside != around:
+                    around, folder = inside, None
+                    folder = dest.folder(encode(inside))
+                if folder is not None:
+                    st = status(encode(name) or b".", dir_fd=folder, follow_symlinks=False)
+            except OSError:
+                pass
+            if st is not None and (known is None or path in known):
+                # of tens of thousands of files nearly all are as they were
+                if kind == "f" and st.st_mtime_ns == mtime_ns and st.st_size == size and st.st_mode == regular | mode:
+                    continue
+                if kind == "d" and stat.S_ISDIR(st.st_mode):
+                    check_folder(dest.at(encode(path)), st)
+                    if (st.st_mode ^ mode) & 0o777 or mode & ~st.st_mode & stat.S_ISGID:
+                        self.put(entry, st, False)
+                    continue
+            if path:
+                check_inside(path)
+            if blocked is not None and path.startswith(blocked):
+                self.left.add(path)
+                if journal.row(entry) is None:  # the source has something new for a folder that is none here
+                    self.left.discard(blocked[:-1])
+                    self.own[blocked[:-1]] = next(e for e in self.entries if e[PATH] == blocked[:-1])
+            elif st is None:
+                self.put(entry, None, kind == "f")
+            else:
+                self.judge(entry, st)
+                if kind == "d" and path in self.left:
+                    blocked = path + "/"
+
+    def put(self, entry: "list[Any]", st: "os.stat_result | None", needed: bool) -> None:
+        self.changed[entry[PATH]] = entry
+        self.found[entry[PATH]] = st
+        if needed:
+            self.needed[entry[PATH]] = entry
+
+    def judge(self, entry: "list[Any]", st: "os.stat_result") -> None:
+        """What is there may not be as in the source."""
+        path, kind, owner, there = entry[PATH], entry[KIND], self.owner, kind_of(st)
+        rows = owner.journal.known.get(path, [])
+        if kind == there == "d":
+            check_folder(owner.dest.at(encode(path)), st)
+        if (
+            kind == there == "d"
+            or kind == there == "l"
+            and owner.target(path) == entry[LINK]
+            or kind == there == "f"
+            and rows
+            and [st.st_size, st.st_mtime_ns] == entry[SIZE : MTIME + 1]
+        ):
+            self.equal(entry, st)
+            return
+        status, row = owner.status(path, st)
+        if row is not None and same_source(row, entry):
+            self.equal(entry, st)
+            return
+        if status != OWN and not owner.claimed(path):
+            self.put(entry, st, kind == "f")
+            return
+        self.found[path] = st
+        if path in self.brought or owner.journal.row(entry) is not None:
+            self.left.add(path)
+        else:
+            asked = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
+            (self.doubts if asked else self.own)[path] = entry
+
+    def equal(self, entry: "list[Any]", st: "os.stat_result") -> None:
+        """Its content is the source's."""
+        path, kind, mode = entry[PATH], entry[KIND], entry[MODE]
+        if path not in self.owner.journal.known:
+            self.seen.add(path)
+        if kind == "f" and stat.S_IMODE(st.st_mode) != mode or kind == "d" and (st.st_mode ^ mode) & 0o777:
+            self.put(entry, st, False)
+
+    def settle(self, digests: "dict[str, str]") -> None:
+        """Of the source's files that are in doubt."""
+        self.digests.update(digests)
+        for path, entry in self.doubts.items():
+            digest = digests.get(path)
+            if digest and self.owner.digest(path) == digest:
+                self.seen.add(path)
+                st = self.found.pop(path)
+                assert st
+                self.equal(entry, st)
+            elif digest and any(row[DIGEST] == digest for row in self.owner.journal.known.get(path, ())):
+                self.left.add(path)
+            else:
+                self.own[path] = entry
+        self.doubts = {}
+
+    def gone(self) -> "list[list[Any]]":
+        """Rows of what was delivered or seen, is here, and is not in the source's list."""
+        if self.same and not self.owner.journal.state["also"]:
+            return []
+        listed = {entry[PATH] for entry in self.entries}
+        rows = [versions[-1] for path, versions in self.owner.journal.known.items() if path not in listed]
+        return [row for row in rows if look(self.owner.dest, row[PATH]) is not None]
+
+    def drop(self, gone: "list[list[Any]]", excluded: "set[str]") -> None:
+        """What the source has no more goes, but for what its patterns leave out, what is not as it was delivered, and
+        what was there before. The deepest comes first."""
+        deleted: set[str] = set()
+        for row in sorted(gone, reverse=True):
+            path, st = row[PATH], look(self.owner.dest, row[PATH])
+            if st is None:
+                continue
+            status = self.owner.status(path, st)[0]
+            if path in excluded or stat.S_ISDIR(st.st_mode) and self.holds(path, deleted):
+                self.also.append(row)
+            elif status == DELIVERED and not self.owner.claimed(path):
+                self.delete.append((path, st))
+                deleted.add(path)
+            elif status == OWN:
+                self.kept.append(path)
+        for path, entry in list(self.changed.items()):
+            st = self.found[path]
+            if st is not None and stat.S_ISDIR(st.st_mode) and entry[KIND] != "d":
+                self.holding[path] = self.holds(path, deleted)
+                if self.holding[path]:
+                    del self.changed[path]
+                    self.needed.pop(path, None)
+                    self.own[path] = entry
+
+    def holds(self, folder: str, deleted: "set[str]") -> str:
+        """Something in a folder that is not deleted, or nothing. deleted: what is, the deepest of it known first."""
+        for name in sorted(os.listdir(self.owner.dest.at(encode(folder)))):
+            path = folder + "/" + decode(name)
+            if path not in deleted:
+                st = look(self.owner.dest, path)
+                if st is not None and stat.S_ISDIR(st.st_mode):
+                    path = self.holds(path, deleted) or path
+                return path
+        return ""
+
+    def resolve(self, replace: "set[str]", keep: "set[str]") -> None:
+        """Of what is in the way: what the source's takes the place of, which is put aside, and what stays."""
+        for path, entry in self.own.items():
+            if path in replace:
+                self.put(entry, self.found.get(path), entry[KIND] == "f")
+                self.aside.append(path)
+            elif path in keep:
+                self.left.add(path)
+                for below in [each for each in self.changed if each.startswith(path + "/")]:
+                    self.left.add(below)
+                    del self.changed[below]
+                    self.needed.pop(below, None)
+            else:
+                raise Refused("%s is in the way" % path, "run the sync again")
+        self.own = {}
+        self.changed = {e[PATH]: self.changed[e[PATH]] for e in self.entries if e[PATH] in self.changed}
+
+    def is_news(self, digest: str) -> bool:
+        """Whether the journal is to be written though nothing has changed. digest: of the manifest."""
+        state = self.owner.journal.state
+        same = digest == state["digest"] and self.also == state["also"] and self.left_code() == state["left"]
+        return bool(self.seen) or not same
+
+    def row(self, entry: "list[Any]") -> "list[Any]":
+        """What the journal is to say of an entry once all is in place."""
+        path, kind, journal = entry[PATH], entry[KIND], self.owner.journal
+        before = journal.row(entry) or journal.known.get(path, [None])[-1]
+        same = before is not None and same_source(before, entry)
+        touched = path in self.changed or path in self.seen or path in self.left
+        if same and not touched and (kind != "f" or before[DIGEST]):
+            return [*entry, *before[DIGEST:]]
+        found = None if path in self.left else look(self.owner.dest, path)
+        if found is None:  # nothing there can be what the source has, but by its content
+            digest = self.digests.get(path) or (before[DIGEST] if same else "")
+            return [*entry, digest, before[STATUS] if before else SEEN, -1, 0]
+        if path in self.needed:
+            return [*entry, self.come[path], DELIVERED, found.st_mtime_ns, found.st_ctime_ns]
+        status = before[STATUS] if before and path not in self.seen else SEEN
+        was = self.found.get(path)
+        if path in self.changed and (was is None or kind_of(was) != kind or kind == "l"):
+            status = DELIVERED
+        digest = self.owner.digest(path) if kind == "f" else ""
+        return [*entry, digest, status, found.st_mtime_ns, found.st_ctime_ns]
+
+    def left_code(self) -> str:
+        """What stands for the node's own code, "" without any."""
+        mine = sorted(path for path in self.left if path.endswith(CODE + CODE_TOO))
+        said = "".join("%s\0%s\0" % (path, self.owner.digest(path)) for path in mine)
+        return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest() if mine else ""

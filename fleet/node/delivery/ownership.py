@@ -1,0 +1,119 @@
+"""Whose is what lies in a destination.
+
+    delivered    fleet put it there, and it is still that: it is replaced and deleted as the source goes
+    seen         it was there, equal to the source, and is unchanged since: it is replaced as the source changes, never
+                 deleted
+    own          all else: a run made it, somebody edited it, another delivery put it there too. It is neither
+                 replaced nor deleted: it is left where the source has not changed since, and in the way where it has
+
+docs/sync.md has the table.
+"""
+
+import os
+import stat
+
+from fleet.node.base.beneath import Beneath
+from fleet.node.base.files import file_digest, lstat
+from fleet.node.base.types import Any, Iterator
+from fleet.node.base.wire import decode, encode
+from fleet.node.delivery.journal import (
+    DIGEST,
+    KIND,
+    LINK,
+    NOTHING,
+    PATH,
+    SIZE,
+    STATUS,
+    Journal,
+    read_state,
+    rows_of,
+    unchanged,
+)
+from fleet.protocol.state import CODE_STATE, DATA_STATE
+
+OWN = ""
+KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
+
+
+def kind_of(st: "os.stat_result") -> str:
+    """ "f", "d", "l", or "o" of another one."""
+    return next((kind for kind, is_one in KINDS if is_one(st.st_mode)), "o")
+
+
+def look(dest: "Beneath", path: str) -> "os.stat_result | None":
+    """lstat; None where nothing is there, or only through a link that the node put on the way."""
+    inside, _, name = encode(path).rpartition(b"/")
+    try:
+        return os.stat(name or b".", dir_fd=dest.folder(inside), follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
+    """Whether two looks at a path saw the same thing; of a folder, that it is one."""
+    if one is None or other is None:
+        return one is other
+    if stat.S_ISDIR(one.st_mode):
+        return stat.S_ISDIR(other.st_mode)
+    which = ("st_ino", "st_dev", "st_size", "st_mtime_ns", "st_ctime_ns")
+    return all(getattr(one, name) == getattr(other, name) for name in which)
+
+
+class Ownership:
+    """Of what lies in `dest`, by the rows of its journal."""
+
+    def __init__(self, dest: "Beneath", journal: "Journal") -> None:
+        self.dest, self.journal = dest, journal
+        self.digests: dict[str, str] = {}
+        self.others: dict[bytes, list[set[str]]] = {}
+
+    def digest(self, path: str) -> str:
+        """sha256 of a file here; "" where it cannot be read."""
+        if path not in self.digests:
+            try:
+                self.digests[path] = file_digest(self.dest.at(encode(path)), os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError:
+                self.digests[path] = ""
+        return self.digests[path]
+
+    def status(self, path: str, st: "os.stat_result") -> "tuple[str, list[Any] | None]":
+        """(DELIVERED, SEEN or OWN; the row that says so)."""
+        rows = self.journal.known.get(path, [])[::-1]
+        for row in rows:
+            if unchanged(row, st) and (row[KIND] != "l" or self.target(path) == row[LINK]):
+                return row[STATUS], row
+        for row in rows:
+            is_file = row[KIND] == "f" and stat.S_ISREG(st.st_mode)
+            if is_file and row[DIGEST] and row[SIZE] == st.st_size and row[DIGEST] == self.digest(path):
+                return row[STATUS], row
+        return OWN, None
+
+    def target(self, path: str) -> str:
+        return decode(os.readlink(self.dest.at(encode(path))))
+
+    def claimed(self, path: str) -> bool:
+        """Whether another delivery, to a folder around it or to one below the destination, put it there, too."""
+        full = at = os.path.join(self.dest.name, encode(path))
+        while at != b"/":
+            if at not in self.others:
+                self.others[at] = [paths for meta, paths in deliveries_to(at) if meta != self.mine]
+            inside = decode(os.path.relpath(full, at) if at != full else os.path.basename(at))
+            if any(inside in paths for paths in self.others[at]):
+                return True
+            at = os.path.dirname(at)
+        return False
+
+    @property
+    def mine(self) -> "tuple[int, int]":
+        st = os.stat(self.journal.meta)
+        return st.st_dev, st.st_ino
+
+
+def deliveries_to(target: bytes) -> "Iterator[tuple[tuple[int, int], set[str]]]":
+    """(device and inode of the state folder, paths delivered) of each delivery to this folder or file."""
+    around, name = os.path.split(target)
+    for suffix in map(encode, (CODE_STATE, DATA_STATE)):
+        for meta in (os.path.join(target, suffix), os.path.join(around, b"." + name + suffix)):
+            st, of = lstat(meta), lstat(target)
+            if st and of and stat.S_ISDIR(st.st_mode) and st.st_uid in (os.geteuid(), of.st_uid):
+                yield (st.st_dev, st.st_ino), {row[PATH] for row in rows_of(read_state(meta) or NOTHING)}
