@@ -108,7 +108,7 @@ def test_usage_errors_read_as_all_others(inventory: Path, capsys: pytest.Capture
 def test_a_dry_run_is_a_document_like_any_other(
     words: list[str], inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(inventory / "home"))
+    monkeypatch.setenv("HOME", str(inventory.parent / "home"))
     assert run(["--json", "--dry-run", *words]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] and document["exit_code"] == 0 and document["dry_run"] and document["verb"] == words[0]
