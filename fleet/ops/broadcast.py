@@ -62,7 +62,7 @@ def plan(
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if origin is not None and via == "rsync":
         raise UsageError("--via rsync sends from here, not --from a host", hint="leave one of them out")
-    if origin is not None and copy_unsafe_links:
+    if origin is not None and options.get("copy_unsafe_links"):
         raise UsageError(
             "--copy-unsafe-links sends from here, not --from a host",
             hint=f"bring it here first: fleet get --from {origin.name}",
