@@ -33,7 +33,7 @@ def around(path: Path) -> int | None:
 def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
     """Whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync takes it
     along. option: names another one. UsageError where it is somebody else's, or others could write there; OSError."""
-    hint = f"take it away, mend its owner or mode, or name another folder: {option} FOLDER"
+    hint = f"take it away, mend its owner or mode, or name another folder with {option}"
     new = make and not path.exists()
     with _refusing(hint):
         try:

@@ -18,13 +18,18 @@ from typing import Any
 
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
+from fleet.own import own_folder
 from fleet.runtime import Runtime
 
 
 def cache() -> Path:
-    """The folder for what the head keeps: $XDG_CACHE_HOME/fleet, else ~/.cache/fleet."""
+    """The folder for what the head keeps: $XDG_CACHE_HOME/fleet, else ~/.cache/fleet. UsageError where it is another
+    user's."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet"
+    folder = (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet"
+    with contextlib.suppress(OSError):  # who needs it says why it cannot be made
+        own_folder(folder, "$XDG_CACHE_HOME", make=True)
+    return folder
 
 
 @contextlib.contextmanager

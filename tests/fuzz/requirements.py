@@ -10,6 +10,7 @@ import random
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +58,7 @@ NAMES = [
     "-",
     ".",
 ]
+LURES = ["lure", "zipped", "treed"]
 VERSIONS = ["1.0", "2", "1.*", "1.0+evil.zip", "1.0+x.whl", "1!2", "x", "1.0 ", "${ONE}"]
 PLACES = [
     "./evil",
@@ -210,7 +212,7 @@ class Draw:
         marker = self.some(0.3, f" ; {self.pick(MARKERS[:3])}")
         place = f"{self.pick(['./', '', '${HERE}/', 'file://${HERE}/'])}good-1.0-py3-none-any.whl"
         forms = [
-            f"{self.pick(NAMES[:2])}{self.some(0.3, '[x]')}{self.some(0.5, '>=1.0,!=3')}{marker}",
+            f"{self.pick([*NAMES[:2] * 20, *LURES])}{self.some(0.3, '[x]')}{self.some(0.5, '>=1.0,!=3')}{marker}",
             f"{place}{self.some(0.2, '[x]')}{marker}",
             f"good @ https://127.0.0.1:9/good-1.0-py3-none-any.whl{self.pick(FRAGMENTS[:4])}",
             f"{self.pick(['-f', '--find-links ', '--find-links='])}{self.pick(['links', './links', '${HERE}/links'])}",
@@ -297,6 +299,8 @@ def read_by_pip(folder: Path, asked: Requirements) -> list[Requirement]:
             assert one.req is not None and not one.editable
             if one.link is not None:
                 assert one.link.is_wheel and not one.link.is_vcs and not one.link.is_existing_dir(), one.link
+                assert one.link.subdirectory_fragment is None, one.link
+                assert not one.link.is_file or zipfile.is_zipfile(one.link.file_path), one.link
             found.append(Requirement(str(one.req) + (f" ; {one.markers}" if one.markers else "")))
     assert not allowed.no_binary and ":all:" in allowed.only_binary, (allowed.no_binary, allowed.only_binary)
     options = [line.split(" ", 1) for line in asked.text().splitlines() if line.startswith("--") and " " in line]
@@ -317,7 +321,7 @@ def same(one: Requirement, other: Requirement) -> bool:
         canonicalize_name(one.name) == canonicalize_name(other.name)
         and {canonicalize_name(e) for e in one.extras} == {canonicalize_name(e) for e in other.extras}
         and one.specifier == other.specifier
-        and (one.url or "").partition("#")[0] == (other.url or "").partition("#")[0]
+        and one.url == other.url
         and str(one.marker) == str(other.marker)
     )
 
@@ -378,7 +382,8 @@ def _one(folder: Path, rng: random.Random) -> str:
     finally:
         os.chdir(folder)
     assert len(found) == len(wanted) and all(map(same, found, wanted)), (found, wanted)
-    if not found or rng.random() > 0.02:
+    trapped = any(one.name in LURES for one in found)
+    if not found or rng.random() > (0.3 if trapped else 0.02):
         return "taken"
     with (
         mock.patch.dict(os.environ, {"PIP_FIND_LINKS": "links", "PIP_NO_BINARY": "evil"}),

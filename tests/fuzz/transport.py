@@ -135,7 +135,7 @@ class ForkedChannel(ProcessChannel):
     def __init__(self, forker: Forker, host: Host, faults: Faults, home: Path) -> None:
         Streams.__init__(self, host)
         self._patience = 2.0
-        self._process: Any = Forked(forker, {**faults, "home": str(home), "boot": BOOT})
+        self._process: Any = Forked(forker, {"boot": BOOT, **faults, "home": str(home)})
         self._stdin, self._outputs = self._process.stdin, (self._process.stdout, self._process.stderr)
         os.set_blocking(self._stdin.fileno(), False)
         self._open = {pipe.fileno(): number for number, pipe in enumerate(self._outputs)}

@@ -112,7 +112,7 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
                 inside = each.name if answered and len(have) == 1 else f"{result.host}/{each.name}"
                 places[result.host] = place = Place(ground, result.host, inside, str(listed.tree.root))
                 place.entries, place.mode = listed.entries, listed.tree.mode
-            _check_room(plan, sum(result.data["listed"].size for result in have) - ground.held)
+            _check_room(plan, ground, sum(result.data["listed"].size for result in have) - ground.held)
             _ask(plan, places, runtime)
             brought = _bring(plan, runtime, asked, places)
             done = all(result.ok for result in brought.values())
@@ -244,8 +244,8 @@ def _asked(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Resu
     return {host: Asked({"path": path, "run": None}, name_of(path)) for host, path in paths.items()}, []
 
 
-def _check_room(plan: GetPlan, size: int) -> None:
-    free = shutil.disk_usage(plan.to).free
+def _check_room(plan: GetPlan, ground: Ground, size: int) -> None:
+    free = shutil.disk_usage(ground.top.top).free
     if size > free:
         raise HostFailed(
             f"{size_text(size)} are to come to {plan.to}, {size_text(free)} are free there",

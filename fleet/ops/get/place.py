@@ -69,7 +69,7 @@ class Ground:
     @property
     def held(self) -> int:
         """Bytes that the stage takes."""
-        files = Path(os.fsdecode(self.stage.name)).rglob("*")
+        files = Path(os.fsdecode(self.stage.path)).rglob("*")
         return sum(path.lstat().st_blocks * 512 for path in files)
 
     def close(self, *, done: bool) -> None:
