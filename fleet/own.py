@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fleet.errors import UsageError
-from fleet.node.base.beneath import LINKS, check_folder, inside_of, reach
+from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
@@ -56,8 +56,11 @@ def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
     info = info or path.lstat()
     if stat.S_ISLNK(info.st_mode):
         return "is a link"
-    mine = info.st_uid in (0, os.geteuid(), around(path.parent))
-    return None if mine else f"belongs to user id {info.st_uid}"
+    return None if _is_mine(info.st_uid, path, path.parent) else f"belongs to user id {info.st_uid}"
+
+
+def _is_mine(uid: int, path: Path, folder: Path) -> bool:
+    return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
 
 
 def own_file(path: Path, hint: str) -> None:
@@ -65,7 +68,7 @@ def own_file(path: Path, hint: str) -> None:
     links = 0
     while os.path.lexists(path):
         info = path.lstat()
-        if info.st_uid not in (0, os.geteuid(), around(path)):
+        if not _is_mine(info.st_uid, path, path):
             what = "is a link of" if stat.S_ISLNK(info.st_mode) else "belongs to"
             raise UsageError(f"{path} {what} user id {info.st_uid}", hint=hint)
         if not stat.S_ISLNK(info.st_mode) or links == LINKS:

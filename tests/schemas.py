@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from hypothesis import strategies as st
 
+from fleet.protocol.messages.facts import OwnAddress
 from fleet.protocol.messages.run import RunId
 from fleet.protocol.messages.values import AbsolutePath, Count, Matching, Path
 from tests.liar import JUNK, TEXTS, places
@@ -33,6 +34,9 @@ KNOWN: dict[Any, st.SearchStrategy[Any]] = {
     Path: NAMES,
     AbsolutePath: NAMES.map("/{}".format),
     Count: st.integers(0, (1 << 62) - 1),
+    OwnAddress: st.sampled_from(
+        ["10.0.0.5/24", "10.0.0.6", "fe80::1/64", "fd00::5/64", "0.0.0.0/0", "::/0", "127.0.0.1/8"]
+    ),
     RunId: st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,47}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}", fullmatch=True),
 }
 

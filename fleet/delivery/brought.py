@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fleet import own
 from fleet.node.base.files import file_digest, replace_file
 from fleet.protocol.state import BROUGHT, HOME
 
@@ -65,9 +66,7 @@ def is_still(place: bytes, known: Got) -> bool:
 def note(folder: Path, files: Mapping[str, Got]) -> None:
     """Files were put in place below `folder`, by their paths in it. OSError where that cannot be kept."""
     real = os.path.realpath(folder)
-    store = Path.home() / HOME / BROUGHT
-    store.parent.mkdir(mode=0o700, exist_ok=True)
-    store.mkdir(mode=0o700, exist_ok=True)
+    store = own.home(Path.home(), BROUGHT)
     with open(store / ".lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = _path(real)

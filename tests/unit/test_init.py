@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.cli.main import run
 from fleet.errors import InventoryError
@@ -19,7 +21,9 @@ from fleet.ops.init import ask, choose
 from fleet.ops.init.choose import Address, proposed
 from fleet.ops.init.sources import Given, of_ssh_config, read
 from fleet.protocol.decode import Misfit, decode
-from fleet.protocol.messages.facts import Probed
+from fleet.protocol.messages.facts import Facts, Probed
+from tests.liar import steady
+from tests.schemas import fitting
 
 OLD = """\
 # my hosts
@@ -334,6 +338,22 @@ def test_facts_that_are_not_there_end_nothing(odd: Any) -> None:
     candidates = {name: choose.addresses(told, f"{name}.example") for name, told in facts.items()}
     found = choose.found(inventory, facts, candidates, {})
     assert set(found) == {"a", "b"} and found["b"].remark.startswith("b: no GPU")
+
+
+@steady
+@given(st.lists(fitting(Facts), min_size=1, max_size=3), st.booleans())
+def test_whatever_facts_fit_an_inventory_comes_of_it(told: list[Any], added: bool) -> None:
+    given = parse_yaml("hosts: [n0, n1, n2]", "f")
+    facts = {f"n{number}": each for number, each in enumerate(told)}
+    candidates = {name: choose.addresses(each, f"{name}.example") for name, each in facts.items()}
+    reached = {name: [each.text for each in own] for name, own in candidates.items()}
+    found = choose.found(given, facts, candidates, reached)
+    filled = replace(given, hosts=tuple(replace(host, **found[host.name].fields) for host in given.hosts))
+    old = "hosts:\n  n0:\n" if added else None
+    new = frozenset(given.names) - ({"n0"} if added else set())
+    text, left = proposed(Path("f"), old, filled, new, {name: each.remark for name, each in found.items()})
+    assert parse_yaml(text, "f").hosts == filled.hosts and not left
+    assert all(set(choose.row("x", host, found[host.name])) for host in filled.hosts)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
