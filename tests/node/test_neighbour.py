@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +173,17 @@ def test_a_folder_of_another_user_on_the_way_is_refused(source: Path, tmp_path: 
     os.chown(parent, nobody, nobody)
     parent.chmod(0o777)  # as NFS servers are told to export to everybody
     ok(source, tmp_path / "n1" / dest)
+
+
+def test_a_user_that_a_container_does_not_know_stands_in_nobodys_way(theirs: Path) -> None:
+    """In a container with user ids of its own, what is root's outside of it belongs to the id of nobody."""
+    (theirs / "work").mkdir()
+    os.chown(theirs, NEIGHBOUR, NEIGHBOUR)
+    theirs.chmod(0o755)
+    code = "import sys; from fleet.node.base.beneath import reach; reach(sys.argv[1].encode(), way=True)"
+    argv = [sys.executable, "-c", code, str(theirs / "work")]
+    assert "on the way there, belongs to" in subprocess.run(argv, capture_output=True, text=True).stderr
+    subprocess.run(["unshare", "--user", "--map-root-user", *argv], check=True)
 
 
 def test_what_is_world_writable_here_is_not_so_there(source: Path, tmp_path: Path) -> None:

@@ -90,6 +90,10 @@ def test_a_folder_that_another_user_made_is_refused_by_name(
     (here / "hostfile").write_text("127.0.0.1\n")
     for words in (["runs"], ["launch", "--again", "latest"], ["logs", "latest"]):
         assert run(words) == 2 and f"error: {said}" in capfd.readouterr().err
+    words = ["--transport", "local", "-i", "hostfile", "launch", "--sync", "--engine", "command", "python3", "x.py"]
+    assert run(words) == 2
+    told = capfd.readouterr().err
+    assert f"error: {said}" in told and "sync:" not in told and "preflight:" not in told, "before anything is sent"
     (here / "runs").rename(here / "builds")
     with pytest.raises(UsageError) as refused:
         _own_folder(here / "builds")
