@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,22 +131,22 @@ def test_data_never_goes_where_a_swapped_link_leads(source: Path, theirs: Path, 
 
 @pytest.mark.parametrize("inside", [".", "sub"])
 def test_folders_that_others_own_or_write_are_refused(source: Path, tmp_path: Path, inside: str) -> None:
-    dest = tmp_path / "n1" / "work"
     fleet = Fleet(tmp_path, 1)
-    ok(source, dest)
-    fleet.ok(source, to="work")
-    bad = dest / inside
-    for act, word in (
-        (lambda: os.chown(bad, NEIGHBOUR, NEIGHBOUR), f"{bad.resolve()} belongs to user id {NEIGHBOUR}"),
-        (lambda: (os.chown(bad, 0, 0), bad.chmod(0o777)), f"chmod o-w {bad.resolve()}"),
-    ):
-        act()
-        (source / "sub/key").write_text(word)
-        assert word in refused(mirror(source, dest)) and word in refused(fleet.send(source, to="work"))
-        assert (dest / "sub/key").read_text() == "a\n"
-    bad.chmod(0o1777)
-    ok(source, dest)
-    fleet.ok(source, to="work")
+    for name, deliver, send in (("work", ok, mirror), ("data", fleet.ok, fleet.send)):
+        dest = tmp_path / "n1" / name
+        where: Any = {"to": name} if name == "data" else {"dest": dest}
+        (source / "sub/key").write_text("a\n")
+        deliver(source, **where)
+        bad = dest / inside
+        for act, word in (
+            (lambda bad=bad: os.chown(bad, NEIGHBOUR, NEIGHBOUR), f"{bad.resolve()} belongs to user id {NEIGHBOUR}"),
+            (lambda bad=bad: (os.chown(bad, 0, 0), bad.chmod(0o777)), f"chmod o-w {bad.resolve()}"),
+        ):
+            act()
+            (source / "sub/key").write_text(word)
+            assert word in refused(send(source, **where)) and (dest / "sub/key").read_text() == "a\n"
+        bad.chmod(0o1777)
+        deliver(source, **where)
 
 
 @pytest.mark.parametrize("dest", ["theirs/work", "theirs/new", "theirs/more/work", "link/work"])
