@@ -133,10 +133,10 @@ def _short(names: list[str]) -> str:
     "--to", type=click.Path(path_type=Path, file_okay=False), default=Path("."), metavar="DIR", help="Where to [here]."
 )
 @click.option("--force", is_flag=True, help="Replace what is here, too, and no get put there as it is, without asking.")
-@click.option("--all", "everything", is_flag=True, help="Bring repositories (.git, .hg) in it, too.")
+@click.option("--all", is_flag=True, help="Bring repositories (.git, .hg) in it, too.")
 @runs_dir_option("Where logs are, on this machine: they tell of a RUN's folder.")
 @common_options
-def get(what: str, sources: str | None, to: Path, force: bool, everything: bool, runs_dir: Path) -> int:
+def get(what: str, sources: str | None, to: Path, runs_dir: Path, **given: bool) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
     began. A word without a '/' is a run if there is one.
 
@@ -150,7 +150,7 @@ def get(what: str, sources: str | None, to: Path, force: bool, everything: bool,
     line = DataLine("receiving", quiet=settings_of().silent)
     return perform(
         lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(
-            what, to=to, force=force, all=everything, runs_dir=runs_dir
+            what, to=to, runs_dir=runs_dir, **given
         ),
         show_got,
         line=line,
