@@ -5,11 +5,8 @@ Small files are packed once for all hosts; large ones go by rsync, which sends w
 
 from __future__ import annotations
 
-import json
 import shutil
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +14,8 @@ from typing import TypeVar
 
 from fleet import fanout
 from fleet.delivery import own_files
+from fleet.delivery.ahead import Ahead
+from fleet.delivery.answers import Answers
 from fleet.delivery.conversation import Conversation, Delivery
 from fleet.delivery.lock_order import LockOrder, claim
 from fleet.delivery.other_sources import KIND as OTHER
@@ -24,23 +23,17 @@ from fleet.delivery.other_sources import question, refusal
 from fleet.delivery.own_files import KIND as OWN
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.source_id import known, marked, unknown
-from fleet.delivery.tree import CHANGED, MAX_ENTRIES, Tree, grown_notice, hard_links, scan, with_payload
+from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
 from fleet.each import over, with_shared
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.protocol.messages.code import (
     Done,
-    Doubts,
-    Gone,
     Hello,
     Inside,
-    Kind,
     Lacks,
     Need,
-    Other,
-    Own,
-    OwnFile,
     Same,
     Shared,
     Source,
@@ -94,48 +87,6 @@ class Mirror:
         )
 
 
-class Ahead:
-    """Hosts are connected, and their programs loaded, while the source is still being read; as many as may be at
-    once."""
-
-    def __init__(self, hosts: Sequence[Host], runtime: Runtime) -> None:
-        self._transport, self._cancel = runtime.transport, Cancel()
-        self._forget = runtime.cancel.on_set(self._cancel.set)
-        self._pool = ThreadPoolExecutor(max(1, runtime.fanout), thread_name_prefix="ahead")
-        self._begun = {host.name: self._pool.submit(self._begin, host) for host in hosts[: runtime.fanout]}
-
-    def _begin(self, host: Host) -> tuple[Session, Program]:
-        session = self._transport.connect(host, self._cancel)
-        try:
-            return session, Program(session, "delivery.code_sync", None)
-        except BaseException:
-            session.close()
-            raise
-
-    def take(self, host: Host) -> tuple[Session, Program]:
-        """Raises what connect() does."""
-        begun = self._begun.pop(host.name, None)
-        return begun.result() if begun else self._begin(host)
-
-    def __enter__(self) -> Ahead:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """What nobody took ends."""
-        self._forget()
-        self._cancel.set()
-        for begun in self._begun.values():
-            begun.add_done_callback(_leave)
-        self._pool.shutdown(wait=False)
-
-
-def _leave(begun: Future[tuple[Session, Program]]) -> None:
-    if begun.exception() is None:
-        session, program = begun.result()
-        program.close()
-        session.close()
-
-
 def run(plan: Mirror, runtime: Runtime) -> Report:
     """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
@@ -169,9 +120,8 @@ class _Mirroring:
         self._plan, self._tree, self._source, self._mark = plan, tree, source, mark
         self._ahead, self._runtime = ahead, runtime
         self._replaces: bool | list[Source] = plan.force is True
-        self._force = plan.force
         self._parcels = Parcels(tree)
-        self._excluded: set[str] = set()
+        self._answers = Answers(tree, self._parcels, runtime.emit, plan.force, plan.keep, plan.delete_excluded)
 
     def report(self) -> Report:
         plan, tree = self._plan, self._tree
@@ -183,15 +133,12 @@ class _Mirroring:
             if kind == OTHER:
                 self._replaces = list({tuple(r.data["source"].items()): r.data["source"] for r in refused}.values())
             else:
-                self._force = True
+                self._answers.force = True
             names = {r.host for r in refused}
             hosts = [h for h, r in zip(plan.hosts, results, strict=True) if names & {h.name, r.data.get("shared_with")}]
             again = {r.host: r for r in self._over(hosts)}
             results = tuple(again.get(r.host, r) for r in results)
         results = with_shared(results)
-        if self._excluded:
-            paths = sorted(self._excluded)
-            self._runtime.emit(Notice("info", f"deleted though left out here: {own_files.named({'': paths})}"))
         data = {
             "source": str(tree.root),
             "entries": len(tree.entries),
@@ -261,7 +208,7 @@ class _Mirroring:
         brought = sorted(tree.brought)
         message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=brought)
         program.send_bytes(message)
-        need = self._settle(talk, program, name)
+        need = self._answers.until(talk, program, name)
         if need["event"] == "other":
             return refusal(need, name, self._plan.hint)
         if need["event"] == "own":
@@ -298,52 +245,6 @@ class _Mirroring:
         with Delivery(program, deliver, self._runtime.cancel):
             done = talk.answer(Done)
         return Result(name, True, 0, data={"to": hello["dest"], **{k: v for k, v in done.items() if k != "event"}})
-
-    def _settle(self, talk: Conversation, program: Program, name: str) -> Other | Own | Lacks | Need:
-        """Answer what the node asks, up to what it lacks, or what must be consented to."""
-        plan, tree = self._plan, self._tree
-        doubts: list[str] = []
-        gone: list[tuple[str, Kind]] = []
-        own: list[OwnFile] = []
-
-        def send(op: str, answer: object) -> None:
-            program.send_bytes(with_payload(op, zlib.compress(json.dumps(answer).encode(), 1)))
-
-        while True:
-            message = talk.answer(Doubts | Gone | Own | Other | Lacks | Need)
-            if message["event"] == "doubts":
-                _few(doubts, message["paths"], len(tree.by_path), name)
-                if not message["more"]:
-                    if not tree.by_path.keys() >= set(doubts):
-                        raise ProtocolError("it asks for files that are not in the source", name)
-                    send("digests", self._parcels.digests(doubts))
-            elif message["event"] == "gone":
-                _few(gone, message["entries"], MAX_ENTRIES, name)
-                if not message["more"]:
-                    excluded = tree.excluded(gone) if gone else set[str]()
-                    if plan.delete_excluded:
-                        self._excluded |= excluded
-                        excluded = set()
-                    send("excluded", sorted(excluded))
-            elif message["event"] == "own":
-                _few(own, message["files"], len(tree.entries), name)
-                if not message["more"]:
-                    paths = [path for path, *_ in own]
-                    force = self._force
-                    meant = paths if force is True else [p for p in paths if force and own_files.is_meant(p, force)]
-                    rest = sorted(set(paths).difference(meant))
-                    if rest and not plan.keep:
-                        return {**message, "files": own}
-                    send("resolve", {"replace": meant, "keep": rest})
-            else:
-                return message
-
-
-def _few(items: list[T], more: Sequence[T], most: int, host: str) -> None:
-    """Take more of a list of the node's, which has an end."""
-    items += more
-    if len(items) > most or not more:
-        raise ProtocolError("it lists more than there can be", host)
 
 
 def _take(tree: Tree, files: Wanted, paths: list[str], host: str) -> None:

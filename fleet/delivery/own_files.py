@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from fleet.errors import PreflightError, Reason
@@ -10,7 +10,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Result
 from fleet.protocol.messages.code import OwnFile
 from fleet.rules.causes import by_cause
-from fleet.rules.units import counted, seconds, size_text
+from fleet.rules.units import counted, few, seconds, size_text
 
 KIND = "own-files"
 NAMED = 5
@@ -33,9 +33,8 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
         details |= {f"size{number}": size_text(size), f"age{number}": ago}
         what = f"{{size{number}}}" if kind == "f" else KINDS[kind] + (f" with {holds}" if holds else "")
         shown.append(f"{path} ({what}, written {{age{number}}} ago)")
-    more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
     text = f"{counted(len(files), 'file')} there changed on the node, or came by no sync, and differ from the source: "
-    message = Reason(f"{text}{', '.join(shown)}{more}; nothing was changed", **details)
+    message = Reason(f"{text}{few([*shown, *[''] * (len(files) - len(shown))], NAMED)}; nothing was changed", **details)
     return PreflightError(message, host=host, kind=KIND, hint=hint)
 
 
@@ -44,12 +43,6 @@ def question(refused: Sequence[Result]) -> str:
     causes = by_cause([(r.host, r.error.message, None) for r in refused if r.error is not None])
     lines = [f"{fold(cause.whose)}: {cause.message}" for cause in causes]
     return "\n".join([*lines, "Replace them? They are kept on the node for 30 days"])
-
-
-def named(left: Mapping[str, Sequence[str]]) -> str:
-    """Paths of hosts in one line."""
-    paths = sorted({path for each in left.values() for path in each})
-    return ", ".join(paths[:NAMED]) + (f" and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
 
 
 def consent(command: str) -> str:

@@ -24,6 +24,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.delivery.journal import by_column
 from fleet.node.delivery.tree import Walk, is_below, travelling
 from fleet.protocol.messages.chain import Entry
+from fleet.rules.units import few
 
 MAX_ENTRIES = 1_000_000
 MAX_LIST = 256 << 20  # characters of names in it
@@ -102,7 +103,7 @@ class Tree:
         if self.left_out:
             found.append(f"not sent unasked: {', '.join(self.left_out)}; all but keys: --all")
         if self.sieve is not None and self.sieve.sent:
-            found.append(f"private keys that git tracks are sent: {few(self.sieve.sent)}")
+            found.append(f"private keys that git tracks are sent: {few(sorted(self.sieve.sent))}")
         if self.unsafe_links:
             found.append(links_notice(self.unsafe_links))
         return tuple(found)
@@ -261,23 +262,18 @@ def unsafe_links(root: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str
 
 
 def links_notice(links: Sequence[tuple[str, str]]) -> str:
-    named = few(f"{path} -> {target}" for path, target in links)
+    named = few(sorted(f"{path} -> {target}" for path, target in links))
     return f"links to what is not sent: {named}; --copy-unsafe-links sends what they lead to"
 
 
 def grown_notice(paths: Iterable[str]) -> str:
-    return f"sent as far as it was when it was found, as it grows: {few(paths)}"
-
-
-def few(texts: Iterable[str], most: int = 3) -> str:
-    texts = sorted(texts)
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+    return f"sent as far as it was when it was found, as it grows: {few(sorted(paths))}"
 
 
 def _counted(kind: str, paths: Sequence[str]) -> str:
     """One of left_out."""
     if " " in kind:
-        return f"{len(paths)} {kind}s ({few(paths)})" if len(paths) > 1 else f"{kind} {paths[0]}"
+        return f"{len(paths)} {kind}s ({few(sorted(paths))})" if len(paths) > 1 else f"{kind} {paths[0]}"
     return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,12 @@ PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10,
 def counted(count: int, what: str) -> str:
     """ "1 host", "4 hosts"."""
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def few(texts: Iterable[str], most: int = 3) -> str:
+    """ "a, b, c and 4 more"."""
+    listed = list(texts)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
 def size(n: float, *, steady: bool = False) -> str:

@@ -8,7 +8,7 @@ import posixpath
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,9 @@ from fleet.ops.plans import Line, OnHosts
 from fleet.ops.runs.find import find, meant_first, missing
 from fleet.ops.runs.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
-from fleet.rules.units import counted, seconds, size_text
+from fleet.rules.units import counted, few, seconds, size_text
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
-
-FEW = 5
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     have = [result for result in looked if result.ok and result.data["found"]]
     for left, names in grouped((r.data["listed"].left_out, r.host) for r in looked if r.ok).items():
         if left:
-            said = f"left out on {fold(names)}: {_few(left)}: git and the like run what is configured there"
+            said = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
             runtime.emit(Notice("info", said, hint="--all brings it"))
     if not have and answered:
         raise _nothing(plan, any(each.spec["run"] is not None for each in asked.values()))
@@ -161,7 +159,7 @@ def _bring(
     for what in ("growing", "gone"):
         for paths, names in grouped((tuple(getattr(came[host], what)), host) for host in came).items():
             if paths:
-                runtime.emit(Notice("warning", f"{fold(names)}: {_SAID[what]}: {_few(paths)}"))
+                runtime.emit(Notice("warning", f"{fold(names)}: {_SAID[what]}: {few(paths)}"))
     _ask(plan, {host: places[host] for host in came}, runtime)
     for host, received in came.items():
         brought[host] = _put(host, received, places[host])
@@ -197,7 +195,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
     if not ways:
         return
     now = time.time()
-    some = _few([f"{way.shown} ({size_text(way.size)}, changed {seconds(now - way.changed)} ago)" for way in ways])
+    some = few([f"{way.shown} ({size_text(way.size)}, changed {seconds(now - way.changed)} ago)" for way in ways])
     said = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {some}"
     if not plan.force and not runtime.ask(f"{said}. Replace?"):
         words = ["get", plan.what, *(["--to", str(plan.to)] if plan.to != Path(".") else [])]
@@ -205,10 +203,6 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
         raise UsageError(f"{said}; nothing was replaced", hint=f"to replace: {line}; or --to another folder")
     for host, each in found.items():
         places[host].agreed |= {way.path for way in each}
-
-
-def _few(items: Sequence[str]) -> str:
-    return ", ".join(items[:FEW]) + (f" and {len(items) - FEW} more" if len(items) > FEW else "")
 
 
 def _without(result: Result) -> Result:

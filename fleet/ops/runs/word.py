@@ -8,6 +8,7 @@ from fleet.errors import UsageError
 from fleet.ops.launch.folder import LATEST
 from fleet.protocol.state import run_name
 from fleet.rules.stacks import ranks_text
+from fleet.rules.units import few
 
 
 def choose(word: str, run_ids: Sequence[str]) -> str:
@@ -26,10 +27,10 @@ def choose(word: str, run_ids: Sequence[str]) -> str:
     if len(begun) == 1:
         return begun[0]
     if begun:
-        raise UsageError(f"{word}: {len(begun)} runs begin so: {_few(begun)}", hint="give more of its id, or 'latest'")
+        raise UsageError(f"{word}: {len(begun)} runs begin so: {few(begun)}", hint="give more of its id, or 'latest'")
     if not run_ids:
         raise UsageError(f"no run {word}: no run is known", hint="'fleet launch' starts one")
-    raise UsageError(f"no run {word}: known are {_few(run_ids)}", hint="'fleet ps --all' lists them")
+    raise UsageError(f"no run {word}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")
 
 
 def no_such_rank(run_id: str, asked: Iterable[int], known: Iterable[int]) -> UsageError:
@@ -46,8 +47,3 @@ def is_part_of_name(word: str, run_id: str) -> bool:
     """Whether it is but the first letters of the run's name, which something else may be called, too."""
     name = run_name(run_id) or run_id
     return name.startswith(word) and word != name
-
-
-def _few(names: Iterable[str]) -> str:
-    first, *others = list(names)
-    return ", ".join([first, *others[:2]]) + (f" and {len(others) - 2} more" if len(others) > 2 else "")
