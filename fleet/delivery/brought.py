@@ -64,7 +64,7 @@ def is_still(place: bytes, known: Got) -> bool:
 
 
 def note(folder: Path, files: Mapping[str, Got]) -> None:
-    """Files were put in place below `folder`, by their paths in it. OSError where that cannot be kept."""
+    """Files were put in place below `folder`, by their paths in it. OSError, UsageError where that cannot be kept."""
     real = os.path.realpath(folder)
     store = own.home(Path.home(), BROUGHT)
     with open(store / ".lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:

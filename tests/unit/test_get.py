@@ -14,8 +14,8 @@ from fleet.model import Host, Inventory
 from fleet.node.delivery import give
 from fleet.ops import get
 from fleet.ops.get import Asked, GetPlan
+from fleet.ops.get.listed import Listed
 from fleet.ops.get.names import name_of, name_of_run, without_repositories
-from fleet.ops.get.receive import Listed
 from fleet.ops.runs.find import FoundRun
 from fleet.protocol.decode import Misfit, decode
 from fleet.protocol.messages.chain import Entry

@@ -13,7 +13,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Report
 from fleet.ops import get
-from fleet.ops.get import receive
+from fleet.ops.get import listed
 from fleet.runtime import Runtime
 from fleet.transport import program
 from fleet.transport.base import Watchdog
@@ -162,7 +162,7 @@ def test_the_line_to_copy_holds_no_command_of_the_nodes(here: Path) -> None:
 def test_a_node_that_beats_and_gets_nowhere_is_given_up(
     parts: list[Any], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receive, "Watchdog", lambda: Watchdog(0.5))
+    monkeypatch.setattr(listed, "Watchdog", lambda: Watchdog(0.5))
     began = time.monotonic()
     error = typed(Says(*parts, beats=True)).results[0].error
     assert error is not None and error.kind == "stuck" and "got nowhere for 0.5 s" in error.message
@@ -177,7 +177,7 @@ def test_output_without_end_in_the_place_of_a_list_ends(parts: list[Any], here: 
 
 def test_a_heartbeat_that_tells_of_work_is_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder that takes longer to look through than the limit: the honest node's own program."""
-    monkeypatch.setattr(receive, "Watchdog", lambda: Watchdog(5.0))
+    monkeypatch.setattr(listed, "Watchdog", lambda: Watchdog(5.0))
     (tmp_path / "w").mkdir()
     for number in range(9):
         (tmp_path / f"w/{number}").write_text("x")

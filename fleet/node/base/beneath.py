@@ -145,15 +145,16 @@ def chmod(path: bytes, mode: int) -> None:
 
 
 class Beneath(threading.local):
-    """The folders below `top`, a descriptor. Paths in it are relative, with b"" for the top itself."""
+    """The folders below `top`, a descriptor. Paths in it are relative, with b"" for the top itself. trusted: see
+    check_folder()."""
 
-    def __init__(self, top: int) -> None:
-        self.top = top
+    def __init__(self, top: int, trusted: "int | None" = None) -> None:
+        self.top, self.trusted = top, trusted
         self.held: collections.OrderedDict[bytes, int] = collections.OrderedDict()
 
     def check(self) -> "Beneath":
         """Itself; once is enough, in one thread."""
-        check_folder(inside_of(self.top, b"."), os.fstat(self.top))
+        check_folder(inside_of(self.top, b"."), os.fstat(self.top), self.trusted)
         return self
 
     @property
@@ -190,7 +191,7 @@ class Beneath(threading.local):
     def hold(self, inside: bytes, path: bytes) -> int:
         fd = os.open(path, HOLD)
         try:
-            check_folder(inside_of(fd, b"."), os.fstat(fd))
+            check_folder(inside_of(fd, b"."), os.fstat(fd), self.trusted)
         except Refused:
             os.close(fd)
             raise

@@ -33,7 +33,7 @@ TRIES = 4
 FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
 # seconds without a change before it is read: the grain of a clock, where writers are seen, and where they are not
 GRAIN, UNSEEN, SECOND = 0.05, 1.0, 2.1
-QUIET_SECONDS = 10.0
+QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
 
 
 def version_of(info: "os.stat_result") -> str:
@@ -117,8 +117,10 @@ class Giver:
         after, written = os.fstat(fd), is_written(fd)
         whole = version_of(after) == begins
         if not whole or written:
-            # of an empty file nobody knows what it becomes: a log that says nothing has been so for a while
-            if after.st_size < before.st_size or not (is_log(fd) if before.st_size else self.is_old(before, SECOND)):
+            # nobody knows what an empty file becomes, but a log that says nothing has been so for a while; and what is
+            # kept open, such as a database, may be at rest all the same
+            rest = IDLE_SECONDS if before.st_size else SECOND
+            if after.st_size < before.st_size or not (before.st_size and is_log(fd) or self.is_old(after, rest)):
                 return False
             if not whole and digest != self.read(fd, before.st_size, before.st_size):
                 return False

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.each import on_each
+from fleet.each import failed, on_each
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice, Progress
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.cache import turn
+from fleet.ops.get.listed import listing
 from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, InTheWay, Place, in_words
-from fleet.ops.get.receive import Received, listing
+from fleet.ops.get.receive import Received
 from fleet.ops.launch.folder import LATEST
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.runs.find import find, meant_first, missing
@@ -156,6 +157,8 @@ def _bring(
 
     hosts = tuple(host for host in plan.hosts if host.name in places)
     brought = {result.host: result for result in on_each(hosts, runtime, bring, what="receiving")}
+    if runtime.cancel.is_set():  # what came stays staged
+        return brought | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
     for what in ("growing", "gone"):
         for paths, names in grouped((tuple(getattr(came[host], what)), host) for host in came).items():
             if paths:
@@ -179,8 +182,8 @@ def _put(host: str, received: Received, place: Place) -> Result:
         with in_words(host):
             files, size, same = place.put() if place.entries or place.mode is not None else (0, 0, 0)
             error = received.not_still()
-    except HostFailed as failed:
-        return Result(host, False, error=failed)
+    except HostFailed as why:
+        return Result(host, False, error=why)
     data = {"files": files, "bytes": size, "same": same, "to": str(place.path)}
     return Result(host, error is None, 0 if error is None else None, error=error, data=data)
 

@@ -20,6 +20,7 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, remove_tree
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import encode
+from fleet.own import around
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
 
@@ -61,7 +62,7 @@ class Ground:
     def __init__(self, to: Path) -> None:
         self.to = to
         with in_words(None, "--to names another folder"):
-            self.top = Beneath(reach(os.path.abspath(os.fsencode(to)), make=True)).check()
+            self.top = Beneath(reach(os.path.abspath(os.fsencode(to)), make=True), around(Path("here"))).check()
             held = state_folder(self.top, b"fleet", GET_STAGE.encode().removeprefix(b".fleet"))
             self.stage = Beneath(int(held.rpartition(b"/")[2]))
         self.known = brought.known_in(to)
@@ -174,9 +175,9 @@ class Place:
 
     def _all_ours(self, key: str, place: bytes) -> bool:
         """Whether get put all files of a folder here."""
-        for around, folders, names in os.walk(place):
-            for name in names + [name for name in folders if os.path.islink(os.path.join(around, name))]:
-                full = os.path.join(around, name)
+        for inner, folders, names in os.walk(place):
+            for name in names + [name for name in folders if os.path.islink(os.path.join(inner, name))]:
+                full = os.path.join(inner, name)
                 if self._known(key + os.fsdecode(full[len(place) :]), full) is None:
                     return False
         return True
@@ -185,9 +186,9 @@ class Place:
         """Each in one step, behind look(). (files put here, their bytes, files and links that were here). HostFailed,
         OSError."""
         stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
-        for around in [self.inside[:at] for at, sign in enumerate(self.inside) if sign == "/"]:
+        if "/" in self.inside:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(self.ground.top.at(os.fsencode(around)))
+                os.mkdir(self.ground.top.at(os.fsencode(self.host)))
         try:
             for path, kind, mode, _size, _mtime, link in self._wanted():
                 here, come = self._here[path], self.came.get(path)
@@ -200,10 +201,8 @@ class Place:
                     chmod(place, mode & 0o775 | 0o700)
                     continue
                 if kind == "l":
-                    staged, digest = (
-                        stage.at(os.fsencode(self.host) + b"/link"),
-                        hashlib.sha256(encode(link)).hexdigest(),
-                    )
+                    digest = hashlib.sha256(encode(link)).hexdigest()
+                    staged = stage.at(os.fsencode(self.host) + b"/link")
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(staged)
                     os.symlink(encode(link), staged)
@@ -218,7 +217,7 @@ class Place:
                 there = posixpath.join(self.there, path) if path else self.there
                 notes[self._key(path)] = brought.got(place, digest, self.host, there)
         finally:
-            with contextlib.suppress(OSError):  # then a later get asks before it replaces them
+            with contextlib.suppress(OSError, UsageError):  # then a later get asks before it replaces them
                 brought.note(self.ground.to, notes)
         return files, size, len(self._same)
 

@@ -3,90 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import posixpath
 import shlex
+import shutil
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from fleet.delivery.chain.source import is_tree
-from fleet.delivery.tree import Tree, told
-from fleet.errors import HostFailed, ProtocolError, Reason
-from fleet.ops.get.names import without_repositories
-from fleet.ops.get.place import Place
-from fleet.ops.get.writing import Writing
+from fleet.delivery import brought
+from fleet.errors import HostFailed, ProtocolError
+from fleet.node.base.wire import encode
+from fleet.ops.get.listed import frames_of, heard, listed_by
+from fleet.ops.get.place import Came, Place
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.chain import Entry
-from fleet.protocol.messages.give import GiveSpec, Giving, Listing
-from fleet.rules.units import seconds
-from fleet.transport.base import Cancel, Session, Watchdog
+from fleet.protocol.messages.give import GiveSpec, Giving
+from fleet.rules.units import seconds, size_text
+from fleet.transport.base import Cancel, Session
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
 
-SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
 PASSES = 3
-
-
-@dataclass(frozen=True)
-class Listed:
-    """What a host would give. versions: of its files. left_out: repositories in it."""
-
-    tree: Tree
-    entries: tuple[Entry, ...]
-    versions: Mapping[str, str]
-    left_out: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(min(entry[3], self.tree.allocated.get(entry[0], entry[3])) for entry in self.entries)
-
-
-def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> Listed:
-    """With no entries and no mode it has nothing there. HostFailed, ProtocolError."""
-    with Program(session, "delivery.give", spec) as program:
-        return _listed(_frames(program, cancel), spec, session.host.name, everything)
-
-
-def _frames(program: Program, cancel: Cancel) -> Iterator[Frame]:
-    return program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog())
-
-
-def _listed(frames: Iterator[Frame], spec: GiveSpec, host: str, everything: bool) -> Listed:
-    versions: dict[str, str] = {}
-
-    def said() -> Listing:
-        frame = next(frames, None)
-        part = _heard(frame, host) if frame is not None and frame.kind == MESSAGE else None
-        if part is None or part["event"] != "tree" or len(part["versions"]) > len(part["entries"]):
-            raise ProtocolError("a list of files was to come", host)
-        versions.update(part["versions"])
-        return part
-
-    tree = told(said, host, "name a folder further down")
-    asked = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
-    parts = [part for part in asked.split("/") if part not in ("", ".")]
-    odd = parts != list(tree.root.parts)[-len(parts) :] if parts else False
-    nothing = not tree.entries and tree.mode is None
-    if (
-        odd
-        or not (nothing or is_tree(tree.entries, tree.mode))
-        or spec["run"] is not None
-        and tree.entries
-        and tree.mode is None
-    ):
-        raise ProtocolError(f"its list of files is not one of {spec['path']}", host)
-    if any(entry[0] not in versions for entry in tree.entries if entry[1] == "f"):
-        raise ProtocolError("its list of files has files without a version", host)
-    entries, left_out = (tree.entries, []) if everything else without_repositories(tree.entries)
-    return Listed(tree, entries, versions, tuple(left_out))
-
-
-def _heard(frame: Frame, host: str) -> Giving:
-    said = frame.decode(Giving)
-    if said["event"] == "failed":
-        raise HostFailed(Reason.of_node(said["message"]), host=host, hint=said["hint"])
-    return said
+MOST_TRIES = 10  # of a node with a file that changes
+KEY = 32  # characters
 
 
 class Received:
@@ -104,49 +45,147 @@ class Received:
     ) -> None:
         self.session, self.spec, self.place, self.everything = session, spec, place, everything
         self.cancel, self.progress = cancel, progress
-        self.host = session.host.name
+        self.host, self.stage = session.host.name, place.ground.stage
         self.growing, self.gone = list[str](), list[str]()
         self.moving: dict[str, list[tuple[str, int]]] = {}
-        self.folder = os.fsencode(place.host)
+        self._folder = os.fsencode(place.host)
+        self._staged = dict[str, str]()
+        self._done = self._total = self._room = 0
+        self._shown = 0.0
 
     def bring(self) -> None:
         """FleetError; what came stays staged."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self.place.ground.stage.at(self.folder), 0o700)
-        whole: set[str] = set()
+            os.mkdir(self.stage.at(self._folder), 0o700)
+        wrong = set[str]()
         for _ in range(PASSES):
             self.moving.clear()
-            whole = self._pass(whole)
-            if not whole:
+            wrong = self._pass(wrong)
+            if not wrong:
                 came, kept = self.place.came, self.place.entries
                 self.place.entries = [entry for entry in kept if entry[1] != "f" or entry[0] in came]
                 return
-        raise HostFailed(f"{sorted(whole)[0] or self.spec['path']} did not arrive as it was read", host=self.host)
+        raise HostFailed(f"{sorted(wrong)[0] or self.spec['path']} did not arrive as it was read", host=self.host)
 
-    def _pass(self, whole: set[str]) -> set[str]:
-        """One conversation. whole: paths of which what is here serves for nothing; what is returned, too."""
+    def _pass(self, wrong: set[str]) -> set[str]:
+        """One conversation. wrong: paths that did not come as they were read; what is here of them is of no use."""
         with Program(self.session, "delivery.give", self.spec) as program:
-            frames = _frames(program, self.cancel)
-            listed = _listed(frames, self.spec, self.host, self.everything)
+            frames = frames_of(program, self.cancel)
+            listed = listed_by(frames, self.spec, self.host, self.everything)
             self.place.entries, self.place.mode = listed.entries, listed.tree.mode
             self.place.look()
-            writing = Writing(self, listed, whole)
-            program.send({"op": "give", "wanted": [wanted[:3] for wanted in writing.wanted]})
-            shown = 0.0
+            self._staged = {name[:KEY]: name for name in map(os.fsdecode, os.listdir(self.stage.at(self._folder)))}
+            index_of = {entry[0]: index for index, entry in enumerate(listed.tree.entries)}
+            wanted = [
+                (index_of[entry[0]], *self._here(entry, listed.versions[entry[0]], entry[0] in wrong), entry)
+                for entry in listed.entries
+                if entry[1] == "f" and entry[0] not in self.place.came
+            ]
+            self._total = sum(entry[3] for _, offset, _, entry in wanted if offset >= 0)
+            self._done = sum(max(0, offset) for _, offset, _, _ in wanted)
+            self._room = shutil.disk_usage(self.stage.name).free + self.place.ground.held
+            program.send({"op": "give", "wanted": [each[:3] for each in wanted]})
+            said = self._said(frames)
+            again = {each[3][0] for each in wanted if not self._file(said, *each)}
+            if next(said, None) is not None:
+                raise self._odd()
+        self.progress(self._total, self._total)
+        return again
+
+    def _odd(self) -> ProtocolError:
+        return ProtocolError("something else comes than the file whose turn it is", self.host)
+
+    def _said(self, frames: Iterator[Frame]) -> Iterator[Giving | bytes]:
+        for frame in frames:
+            if frame.kind == MESSAGE:
+                yield heard(frame, self.host)
+            elif frame.kind == OUTPUT:
+                yield frame.payload
+
+    def _here(self, entry: Entry, version: str, wrong: bool) -> tuple[int, str]:
+        """(bytes of that version of it that are staged; -1: a file here may be the same, version)."""
+        if entry[0] in self.place.alike and not wrong:
+            return -1, version
+        name = self._name(entry, version)
+        if wrong or self._staged.get(name[:KEY]) != name:
+            return 0, version
+        info = os.lstat(self._at(name))
+        ours = stat.S_ISREG(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.stat(self.stage.path).st_uid
+        return min(info.st_size, entry[3]) if ours else 0, version
+
+    def _name(self, entry: Entry, version: str) -> str:
+        """In the stage: of a path, and a version of it. A folder there that is a file now has another one."""
+        return "-".join(
+            hashlib.sha256(encode(text)).hexdigest()[:KEY] for text in (f"{self.spec['path']}\0{entry[0]}", version)
+        )
+
+    def _at(self, name: str) -> bytes:
+        return self.stage.at(self._folder + b"/" + os.fsencode(name))
+
+    def _file(self, said: Iterator[Giving | bytes], index: int, offset: int, version: str, entry: Entry) -> bool:
+        """One of them, into the stage; whether it came as it was read."""
+        what, path = next(said, None), entry[0]
+        for _ in range(MOST_TRIES):
+            if what is None or isinstance(what, bytes) or what.get("index") != index:
+                break
+            if what["event"] == "gone":
+                self.gone.append(path)
+                return True
+            if what["event"] == "moving":
+                self.moving[path] = what["quiet"]
+                return True
+            if what["event"] != "begin":
+                break
+            begun = what
+            if begun["size"] > self._room:
+                sizes = f"{size_text(begun['size'])} are to come, {size_text(self._room)} are free here"
+                raise HostFailed(sizes, host=self.host, kind="no-space")
+            goes_on = 0 < begun["offset"] == offset and begun["version"] == version
+            if begun["offset"] and not goes_on:
+                break
+            staged = self._name(entry, begun["version"]) if offset >= 0 else ""
+            fd = self._open(staged, goes_on) if staged else -1
             try:
-                for frame in frames:
-                    if frame.kind == OUTPUT:
-                        writing.write(frame.payload)
-                        if time.monotonic() - shown > 0.1:
-                            shown = time.monotonic()
-                            self.progress(min(writing.done, writing.total), writing.total)
-                    elif frame.kind == MESSAGE:
-                        writing.hear(_heard(frame, self.host))
+                what = self._bytes(said, fd, begun["offset"], begun["size"])
+                if what is None or isinstance(what, bytes) or what["event"] != "given":
+                    continue
+                if staged:
+                    os.truncate(fd, begun["size"])
             finally:
-                writing.close()
-        writing.check_end()
-        self.progress(writing.total, writing.total)
-        return writing.wrong
+                if staged:
+                    os.close(fd)
+            here = self._at(staged) if staged else self.place.at(path)
+            if brought.digest_of(here) != what["sha256"]:
+                return False
+            self._room -= begun["size"] if staged else 0
+            kept = self._folder + b"/" + os.fsencode(staged) if staged else None
+            self.place.came[path] = Came(begun["size"], begun["mtime"], what["sha256"], kept)
+            self.growing += [path] if what["growing"] else []
+            return True
+        raise self._odd()
+
+    def _open(self, name: str, goes_on: bool) -> int:
+        if not goes_on:
+            with contextlib.suppress(KeyError, FileNotFoundError):
+                os.unlink(self._at(self._staged.pop(name[:KEY])))
+        self._staged[name[:KEY]] = name
+        how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if goes_on else os.O_CREAT | os.O_EXCL)
+        return os.open(self._at(name), how, 0o600)
+
+    def _bytes(self, said: Iterator[Giving | bytes], fd: int, at: int, size: int) -> Giving | bytes | None:
+        """What comes behind them. fd: -1 where none are to come."""
+        for what in said:
+            if isinstance(what, bytes) and what and fd >= 0 and at + len(what) <= size:
+                at += os.pwrite(fd, what, at)
+                self._done += len(what)
+                if time.monotonic() - self._shown > 0.1:
+                    self._shown = time.monotonic()
+                    self.progress(min(self._done, self._total), self._total)
+            elif not isinstance(what, bytes) and what["event"] == "piece" and at < what["offset"] <= size:
+                at = what["offset"]
+            else:
+                return what
+        return None
 
     def not_still(self) -> HostFailed | None:
         """The error about files that change all the time."""
