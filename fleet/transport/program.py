@@ -25,7 +25,7 @@ from fleet.model import Host
 from fleet.protocol.frames import EXIT, HEARTBEAT, MESSAGE
 from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, Drowsy, Session, Silence, Watchdog
 from fleet.transport.frames import BEAT, Decoder, Frame, decoded
-from fleet.transport.shell import EATEN, ENDING_SECONDS, Conversation, foreign, stuck
+from fleet.transport.shell import EATEN, ENDING_SECONDS, Conversation, foreign, stalled
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -197,7 +197,7 @@ class Program(Conversation):
         which a busy node starts python; None: no other. deadline: a time.monotonic()
         value. poll: seconds in which all this is looked at once. ping: every so many seconds the program hears that we
         live. watchdog: of frames and heartbeats that tell of work done, and of bytes that it takes; who waits for other
-        progress as well, feeds it. Raises ConnectError (lost, stuck, no-python, protocol), DeadlineError, Interrupted.
+        progress as well, feeds it. Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
         quiet = Silence()
@@ -232,7 +232,7 @@ class Program(Conversation):
                 if self._sending.locked():  # which has a limit of its own
                     watchdog.word()
                 if decoder.started and watchdog.seconds() >= watchdog.limit:
-                    raise stuck(self.host.name, watchdog.limit)
+                    raise stalled(self.host.name, watchdog.limit)
             if data is None:
                 quiet.word_at(drowsy.passed_at if drowsy is not None else 0.0)
                 limit = silence if decoder.started else first or silence

@@ -94,12 +94,12 @@ def silent(host: str, seconds: float) -> ConnectError:
     )
 
 
-def stuck(host: str, seconds: float) -> ConnectError:
+def stalled(host: str, seconds: float) -> ConnectError:
     return ConnectError(
-        f"alive, but got nowhere for {seconds:g} s",
+        f"it is alive, and has got nowhere for {seconds:.3g} s",
         host=host,
-        kind="stuck",
-        hint="a disk or file server of that host hangs: look at it there, then run this again",
+        kind="stalled",
+        hint="a disk or file server there hangs: look at it, then run this again",
     )
 
 

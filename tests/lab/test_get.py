@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -94,3 +96,52 @@ def test_what_a_run_wrote(lab: VirtualLab, tmp_path: Path) -> None:
     assert (tmp_path / "back/wrote/best.pt").read_text() == "weights\n"
     assert sorted(path.name for path in (tmp_path / "back/wrote").iterdir()) == ["best.pt", "last.pt"]
     assert (tmp_path / "back/wrote/last.pt").readlink() == Path("best.pt")
+
+
+AHEAD = """#!{python}
+import time
+real = time.time
+time.time = lambda: real() + {seconds}
+from fleet.__main__ import main
+main()
+"""
+
+
+def test_a_head_whose_clock_is_ahead_leaves_nothing_of_a_run_out(lab: VirtualLab, tmp_path: Path) -> None:
+    """And "latest" is the run that was launched last, not the one whose time says so."""
+    lab.enrol()
+    for host in lab.names[:2]:
+        lab.sh(host, "mkdir -p ~/clocks && echo old > ~/clocks/old && touch -d '1 hour ago' ~/clocks/old")
+    ahead = tmp_path / "ahead"
+    ahead.write_text(AHEAD.format(python=sys.executable, seconds=300))
+    ahead.chmod(0o755)
+    head = dataclasses.replace(lab, program=str(ahead))
+    words = ("-i", "lab", "launch", "-w", ",".join(lab.names[:2]), "--engine", "command", "--workdir", "~/clocks")
+    head.fleet(*words, "--name", "first", "sh", "-c", "echo 1 > one$RANK", cwd=tmp_path, check=True)
+    for fleet in (head.fleet, lab.fleet):
+        to = tmp_path / f"of-{fleet is lab.fleet}"
+        fleet("-i", "lab", "get", "latest", "--to", str(to), cwd=tmp_path, check=True)
+        found = sorted(str(path.relative_to(to)) for path in to.rglob("*") if path.is_file())
+        assert found == [f"{host}/clocks/one{rank}" for rank, host in enumerate(lab.names[:2])]
+    lab.fleet(*words, "--name", "second", "sh", "-c", "echo 2 > two$RANK", cwd=tmp_path, check=True)
+    done = lab.fleet("-i", "lab", "get", "latest", "--to", str(tmp_path / "last"), cwd=tmp_path, check=True)
+    assert "latest is run second-" in done.stderr
+    assert not list((tmp_path / "last").rglob("one*")) and len(list((tmp_path / "last").rglob("two*"))) == 2
+
+
+def test_a_run_of_which_a_host_is_silent_comes_into_folders_of_hosts(lab: VirtualLab, tmp_path: Path) -> None:
+    lab.enrol()
+    one, two = lab.names[:2]
+    for host in (one, two):
+        lab.sh(host, "mkdir -p ~/pair")
+    words = ("launch", "-w", f"{one},{two}", "--engine", "command", "--workdir", "~/pair", "--name", "pair")
+    lab.fleet("-i", "lab", *words, "sh", "-c", "echo theirs > f", cwd=tmp_path, check=True)
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "pair/f").write_text("mine")
+    lab.stop_sshd(two)
+    try:
+        done = lab.fleet("-i", "lab", "-w", f"{one},{two}", "get", "pair", cwd=tmp_path)
+    finally:
+        lab.start_sshd(two)
+    assert done.returncode == 122 and (tmp_path / "pair/f").read_text() == "mine"
+    assert (tmp_path / one / "pair/f").read_text() == "theirs\n"

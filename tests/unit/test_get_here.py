@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import FleetError, HostFailed, UsageError
+from fleet.errors import ConnectError, FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice
-from fleet.model import Host, Inventory, Report
+from fleet.model import Host, Inventory, Report, Result
 from fleet.ops import get
 from fleet.ops.get.place import Ground, Place
 from fleet.runtime import Runtime
+from fleet.transport.base import Cancel
 from fleet.transport.local import LocalTransport
 
 NOBODY = 65534
@@ -268,6 +269,51 @@ def test_what_is_edited_between_the_look_and_the_last_step_stays(tmp_path: Path)
         place.put()
     assert Path("to/a").read_text() == "just now"
     ground.close(done=True)
+
+
+class OneIsDown(LocalTransport):
+    def connect(self, host: Host, cancel: Cancel) -> Any:
+        if host.name == "n2":
+            raise ConnectError("refused", host=host.name, kind="refused")
+        return super().connect(host, cancel)
+
+
+@pytest.mark.parametrize("run", [None, "train-20261122-100000-ab12"])
+def test_one_tree_only_where_all_hosts_answered(run: str | None, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(node / "work/f", "theirs")
+    write(Path("work/f"), "mine")
+    hosts = tuple(Host(name, name, workdir=str(node)) for name in ("n1", "n2"))
+    if run:  # of which the host that is down may know
+        asked = {"n1": get.Asked({"path": str(node / "work"), "run": None}, "work")}
+        silent = [Result("n2", False, error=ConnectError("refused", host="n2"))]
+        monkeypatch.setattr(get, "_asked", lambda *_: (asked, silent))
+    report = get.run(get.plan(Inventory(hosts), run or "./work", Path()), Runtime(OneIsDown(), 2))
+    assert report.exit_code == 122 and report.results[0].data["to"] == "n1/work"
+    assert Path("work/f").read_text() == "mine" and Path("n1/work/f").read_text() == "theirs"
+
+
+def test_after_an_interrupt_nothing_gets_in_place(head: Head, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(node / "f", "theirs")
+    runtime = Runtime(LocalTransport(), 1)
+    came = get.Received.bring
+    monkeypatch.setattr(get.Received, "bring", lambda self: (came(self), runtime.cancel.set()))
+    inventory = Inventory((Host("n1", "n1", workdir=str(node)),))
+    report = get.run(get.plan(inventory, "./f", Path()), runtime)
+    assert report.exit_code == 130 and not Path("f").exists() and Path(".fleet-get/n1").is_dir()
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(node))
+    monkeypatch.chdir(node.parent / "here")
+    assert head.get("./f").ok and Path("f").exists()
+
+
+def test_what_is_forgotten_costs_a_question_and_no_more(head: Head, node: Path, tmp_path: Path) -> None:
+    write(node / "f", "theirs")
+    assert head.get("./f").ok
+    shutil.rmtree(tmp_path / "home/.fleet/brought")
+    assert head.get("./f").ok, "equal bytes"
+    write(node / "f", "newer")
+    with pytest.raises(UsageError, match="nothing was replaced"):
+        head.get("./f")
 
 
 def test_what_lies_staged_of_another_version_leaves_nothing_in_holes(head: Head, node: Path, tmp_path: Path) -> None:

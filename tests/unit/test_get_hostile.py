@@ -165,7 +165,7 @@ def test_a_node_that_beats_and_gets_nowhere_is_given_up(
     monkeypatch.setattr(listed, "Watchdog", lambda: Watchdog(0.5))
     began = time.monotonic()
     error = typed(Says(*parts, beats=True)).results[0].error
-    assert error is not None and error.kind == "stuck" and "got nowhere for 0.5 s" in error.message
+    assert error is not None and error.kind == "stalled" and "got nowhere for 0.5 s" in error.message
     assert time.monotonic() - began < 30 and found(here) == []
 
 

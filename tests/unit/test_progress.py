@@ -44,7 +44,7 @@ def carried(tree: Path, node: Says) -> FleetError:
 @pytest.mark.parametrize("said", [[], [HELLO], [HELLO, {"event": "waiting", "run": "r"}]])
 def test_code_beats_are_no_progress(said: list[Any], tree: Path) -> None:
     error = carried(tree, Says(*said, beats=True))
-    assert error.kind == "stuck" and "alive, but got nowhere for 0.5 s" in error.message
+    assert error.kind == "stalled" and "alive, and has got nowhere for 0.5 s" in error.message
 
 
 def test_code_output_or_waiting_without_end(tree: Path) -> None:
@@ -57,7 +57,7 @@ def test_data_of_a_node_that_never_lists_it(tree: Path) -> None:
     session.host = Host("gpu1", "gpu1")
     there = There(session, ["/x"], {}, None, 10.0, Cancel())
     try:
-        with pytest.raises(FleetError, match="alive, but got nowhere"):
+        with pytest.raises(FleetError, match="alive, and has got nowhere"):
             there.read()
     finally:
         there.end()

@@ -16,11 +16,12 @@ from fleet.delivery.chain.said import SAID
 from fleet.delivery.chain.source import Source
 from fleet.delivery.chain.steering import Serve, Steering
 from fleet.delivery.manifest import Manifest
-from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, PreflightError
+from fleet.errors import FleetError, HostFailed, Interrupted, PreflightError
 from fleet.events import Emit, Event, Notice, Progress
 from fleet.protocol.messages import chain
 from fleet.protocol.messages.chain import MemberMessage
 from fleet.transport.frames import decoded
+from fleet.transport.shell import stalled
 
 TICK_SECONDS = 0.2
 GOODBYE_SECONDS = 3.0
@@ -217,15 +218,7 @@ class Coordinator:
         """A node that only says that it lives, and never what it has got to, holds nobody up for ever."""
         limit, seconds = member.limit, member.quiet.seconds()
         if limit is not None and seconds > limit:
-            self.out(
-                member,
-                ConnectError(
-                    f"it has got nowhere for {seconds:.0f} s",
-                    kind="stalled",
-                    host=member.host.name,
-                    hint="look at its disk, then run this again",
-                ),
-            )
+            self.out(member, stalled(member.host.name, seconds))
             member.cancel.set()
             self.locked(member.host.name)
             self.maybe_go()
