@@ -63,14 +63,14 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
         force: bool | Sequence[str] = False,
         keep: bool = False,
         delete_excluded: bool = False,
-        everything: bool = False,
+        all: bool = False,
         copy_unsafe_links: bool = False,
         source_id: str | None = None,
     ) -> R:
         """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over a node's own
         files and what another source's sync delivered there, without asking; patterns: over the node's own files that
         they name. keep: leave a node's own files. delete_excluded: delete what was delivered and is left out now.
-        everything: send what is left out unasked, but private keys. copy_unsafe_links: send what links that lead out
+        all: send what is left out unasked, but private keys. copy_unsafe_links: send what links that lead out
         point to. source_id: what the source is known by, for sources that are made again and again."""
         from fleet.ops import sync
 
@@ -81,7 +81,7 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
             force=force if isinstance(force, bool) else tuple(force),
             keep=keep,
             delete_excluded=delete_excluded,
-            everything=everything,
+            everything=all,
             copy_unsafe_links=copy_unsafe_links,
             source_id=source_id,
         )

@@ -65,7 +65,7 @@ class SyncVerb(Verb):
         "fleet sync --wheels requirements.txt",
     ),
     sections={
-        "Code": ["to", "delete_excluded", "everything", "copy_unsafe_links", "source_id"],
+        "Code": ["to", "delete_excluded", "all", "copy_unsafe_links", "source_id"],
         "What is the nodes' own": ["force", "force_only", "keep"],
         "Data": ["data", "from_host", "limit", "via"],
         "Wheels": ["wheels", "refresh", "import_timeout"],
@@ -90,7 +90,6 @@ class SyncVerb(Verb):
 @click.option("--delete-excluded", is_flag=True, help="Delete what was delivered and is left out now by a pattern.")
 @click.option(
     "--all",
-    "everything",
     is_flag=True,
     help="Send what is left out unasked, too: environments, caches, folders like .aws; never private keys.",
 )
@@ -149,7 +148,7 @@ def sync(
     force_only: tuple[str, ...],
     keep: bool,
     delete_excluded: bool,
-    everything: bool,
+    all: bool,
     copy_unsafe_links: bool,
     source_id: str | None,
     yes: bool,
@@ -188,7 +187,7 @@ def sync(
         raise UsageError("--force and --keep are for code and data: wheels replace no files")
     if keep and force:
         raise UsageError("--force and --keep exclude each other", hint="--force=PATTERN --keep replaces some of it")
-    if (data or wheels is not None) and (delete_excluded or everything or source_id):
+    if (data or wheels is not None) and (delete_excluded or all or source_id):
         raise UsageError("--all, --delete-excluded and --source-id have a meaning for code only")
     if src == "":  # a variable that is not set, rather than the current folder
         raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
@@ -215,7 +214,7 @@ def sync(
             force=force or force_only,
             keep=keep,
             delete_excluded=delete_excluded,
-            everything=everything,
+            all=all,
             copy_unsafe_links=copy_unsafe_links,
             source_id=source_id,
         )

@@ -66,7 +66,12 @@ OF_A_RUN = (
 )
 OF_DELIVERIES = (
     (LOCK, "held by a sync; JSON: which, and whose"),
-    ("state", "a JSON line: manifest's digest, what is left of older ones, the source; then all entries, packed"),
+    (
+        "state",
+        "a JSON line: manifest's digest, what is left of older ones, the source; then all entries, and what the node "
+        "has of each: digest, whose it is, times; packed",
+    ),
+    ("replaced/STAMP/PATH", "what `--force` or a yes replaced of the node's own; kept for 30 days"),
     ("switching", "JSON: entries that are being put in place, or have been; there while old and new are mixed"),
     ("stage/PATH", "a file that has come, or is under way, and is not yet in place"),
     ("blocks/KEY", "the digests of the 4 MiB blocks of a large file that is under way"),

@@ -16,6 +16,7 @@ from fleet.node.delivery.journal import read_state
 from fleet.ops import sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
+from tests.node.test_sync_state import code
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("file", "link", "folder")
@@ -247,6 +248,29 @@ def test_a_link_in_the_place_of_a_folder_is_left_until_there_is_something_new_in
     assert mirror(source, dest).results[0].data["left"] == ["data", "data/a"]
     (source / "data/b").write_text("2")
     assert mirror(source, dest).exit_code == 123 and not (tmp_path / "disk/b").exists()
+
+
+def test_nodes_whose_own_code_differs_do_not_have_the_same_code(tmp_path: Path) -> None:
+    """What preflight compares; results.csv, which runs rewrite, is no code."""
+    source, home = tmp_path / "src", tmp_path / "home"
+    source.mkdir()
+    for name in ("model.py", "results.csv"):
+        (source / name).write_text("1")
+
+    def digest(node: str) -> object:
+        assert mirror(source, tmp_path / node).ok
+        found = code(home, tmp_path / node)
+        return found and found["digest"]
+
+    same = digest("n1")
+    assert same and digest("n2") == same
+    (tmp_path / "n2/results.csv").write_text("22")
+    assert digest("n2") == same
+    (tmp_path / "n2/model.py").write_text("22")
+    other = digest("n2")
+    assert other not in (None, same)
+    (tmp_path / "n1/model.py").write_text("22")
+    assert digest("n1") == other, "they were edited alike"
 
 
 def test_a_state_of_this_version_is_read_back(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ LINES = {
     "fleet -i broken exec -w re": "fleet -i broken exec -w re",
     "fleet launch train.py --engine dee": "fleet launch train.py --engine dee",
     "fleet launch tra": "fleet launch train.py",
-    "fleet launch --again trai": "fleet launch --again train-1",
-    "fleet logs -f trai": "fleet logs -f train-1",
+    "fleet launch --again trai": "fleet launch --again train-20260101-000000-0001",
+    "fleet logs -f trai": "fleet logs -f train-20260101-000000-0001",
     "fleet help lab fre": "fleet help lab freeze",
     "fleet examples playbooks/dem": "fleet examples playbooks/demo.yaml",
 }
@@ -54,8 +54,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "inv").write_text(INVENTORY)
     (here / "broken").write_text("hosts: {a: {adress: b}}\n")
     (here / "train.py").touch()
-    (here / "runs/train-1").mkdir(parents=True)
-    (here / "runs/train-1/events.jsonl").touch()
+    (here / "runs/train-20260101-000000-0001").mkdir(parents=True)
+    (here / "runs/train-20260101-000000-0001/events.jsonl").touch()
     (here / "bin").mkdir()
     command = here / "bin" / "fleet"
     command.write_text(f"#!{sys.executable}\nfrom fleet.cli.main import main\nmain()\n")
