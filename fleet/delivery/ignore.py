@@ -115,12 +115,14 @@ class Sieve:
         self,
         root: str,
         hosts: Sequence[Host] = (),
+        places: Sequence[str] = (),
         everything: bool = False,
         brought: Iterable[str] = (),
         alone: bool = False,
     ) -> None:
-        """brought: what `get` put there. alone: see Repository."""
-        self.root, self.everything, self.uses = root, everything, used(hosts)
+        """hosts: of the inventory. places: where the source goes on them. brought: what `get` put there. alone: see
+        Repository."""
+        self.root, self.everything, self.uses, self.places = root, everything, used(hosts), (root, *places)
         self.brought = frozenset(brought)
         self.credentials = credentials(hosts)
         self.left: dict[str, list[str]] = {}
@@ -190,7 +192,7 @@ class Sieve:
             return "private key" if is_file and info and is_private_key(full, info.st_size) else None
         if self.everything or back is not None and back.text.rstrip("/").rpartition("/")[2].lstrip("!") == name:
             return None
-        if name in MADE_HERE or is_environment(full) and not is_used(path, self.uses):
+        if name in MADE_HERE or is_environment(full) and not is_used(path, self.uses, self.places):
             return name
         return None
 

@@ -84,6 +84,7 @@ class Mirror:
             everything=self.everything,
             copy_unsafe_links=self.copy_unsafe_links,
             hosts=self.hosts,
+            places=sorted(set(self.dests.values())),
         )
 
 

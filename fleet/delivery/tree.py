@@ -183,10 +183,11 @@ def scan(
     everything: bool = False,
     copy_unsafe_links: bool = False,
     hosts: Sequence[Host] = (),
+    places: Sequence[str] = (),
 ) -> Tree:
     """The folder `root` as code. UsageError where it is missing, no folder, or unreadable, or holds the user's home.
     whole: no rule leaves anything out. everything: as Sieve has it. hosts: whose interpreters and identity files may
-    lie in it."""
+    lie in it. places: where it goes there."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
@@ -202,10 +203,10 @@ def scan(
             return read(root)
         refuse_home(root, everything)
         brought = unchanged(root)
-        sieve = Sieve(str(root), hosts, everything, brought)
+        sieve = Sieve(str(root), hosts, places, everything, brought)
         tree = None if sieve.is_ignored else read(root, sieve, copy_unsafe_links)
         if tree is None or not tree.by_path and sieve.outer:  # an outer repository ignores all of it
-            tree = read(root, Sieve(str(root), hosts, everything, brought, alone=True), copy_unsafe_links)
+            tree = read(root, Sieve(str(root), hosts, places, everything, brought, alone=True), copy_unsafe_links)
         return tree
 
 

@@ -60,9 +60,20 @@ def used(hosts: Sequence[Host]) -> str:
     return "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
 
 
-def is_used(path: str, texts: str) -> bool:
-    """Whether an interpreter in the folder `path` is among these."""
-    return re.search(rf"(?:^|[\s/'\"=]){re.escape(path)}/", texts, re.MULTILINE) is not None
+def is_used(path: str, texts: str, places: Sequence[str]) -> bool:
+    """Whether one of these starts what lies in the folder `path` of the source. places: where the source lies, here and
+    on the hosts."""
+    for found in re.finditer(rf"([^\s'\"=;:]*){re.escape(path)}/", texts):
+        before = found[1].rstrip("/").removesuffix("/.")
+        if found[1] in ("", "./") or found[1][-1] == "/" and any(is_same(before, place) for place in places):
+            return True
+    return False
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two names of a folder on a host may be of the same one."""
+    one, other = sorted((one.rstrip("/"), other.rstrip("/")))  # "/" before "~"
+    return one == other or other[:1] == "~" and one.endswith(other[1:])
 
 
 def credentials(hosts: Sequence[Host]) -> frozenset[str]:

@@ -71,6 +71,7 @@ ATOMS = (
     "a*c",
 )
 ODD = (
+    "",
     "[ab]",
     "[!a]",
     "[^b]",
@@ -163,6 +164,9 @@ class Draw(random.Random):
             (folder / ".gitignore").write_text(self.patterns(), newline="")
         elif self.random() < 0.03:
             (folder / ".gitignore").mkdir()
+        elif self.random() < 0.03:  # to git a link is none
+            (folder / "patterns").write_text(self.patterns())
+            (folder / ".gitignore").symlink_to("patterns")
 
     def repository(self, top: Path, depth: int = 0) -> None:
         git(top, "init", "-q")

@@ -263,9 +263,11 @@ def test_what_git_tracks_goes_and_a_key_is_named(source: Path) -> None:
 
 def test_an_environment_that_a_host_uses_goes(source: Path) -> None:
     fill(source, {".venv/pyvenv.cfg": "", ".venv/bin/python": "", "other/pyvenv.cfg": ""})
-    for host in (Host("a", "a", python="~/src/.venv/bin/python"), Host("a", "a", activate=". .venv/bin/activate")):
-        assert files(scan(source, hosts=[host])) == {".venv/pyvenv.cfg", ".venv/bin/python"}
-    assert not files(scan(source, hosts=[Host("a", "a", python="/opt/my.venv/bin/python")]))
+    for text in ("/w/src/.venv/bin/python", "~/src/.venv/bin/python", f"{source}/.venv/bin/python", ".venv/bin/python"):
+        for host in (Host("a", "a", python=text), Host("a", "a", activate=f"export A=1; . {text}")):
+            assert files(scan(source, hosts=[host], places=["/w/src"])) == {".venv/pyvenv.cfg", ".venv/bin/python"}
+    for text in ("/opt/my.venv/bin/python", "/opt/other/.venv/bin/python", "/usr/bin/python3"):
+        assert not files(scan(source, hosts=[Host("a", "a", python=text)], places=["/w/src"]))
     fill(source, {".fleetignore": "!other/\n"})
     assert files(scan(source)) == {"other/pyvenv.cfg"}
 
