@@ -383,10 +383,14 @@ def fuzz(seconds: float, seed: int, most: int = 1 << 60) -> tuple[int, list[str]
     return count, failed
 
 
+def summary(count: int, failed: list[str], seed: int) -> str:
+    return "\n".join([f"ignore: {count} cases from seed {seed}, {len(failed)} failed", *failed])
+
+
 def main(seconds: float = 60.0, seed: int | None = None) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     count, failed = fuzz(seconds, seed)
-    print(f"ignore: {count} cases from seed {seed}, {len(failed)} failed", *failed, sep="\n")
+    print(summary(count, failed, seed))
     return bool(failed)
 
 
