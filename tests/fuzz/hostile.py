@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import random
@@ -70,6 +71,7 @@ NUMBERS = [-1, 0, 1, 2, 255, 256, 65536, 1 << 31, 1 << 40, (1 << 62) - 1, 1 << 6
 CHANGES = ["value"] * 8 + ["evil"] * 8 + ["number"] * 4 + ["gone", "more", "twice", "again", "drop", "swap"]
 CHANGES += ["flood", "flood-out", "flood-noise", "flood-beats", "flood-lists", "silence", "beats", "end", "cut", "raw"]
 CHANGES += ["text", "kind", "noise", "status", "errors"]
+ENDLESS = {"flood", "flood-out", "flood-noise", "flood-beats", "flood-lists", "silence", "beats"}
 INSTEAD = {"flood-out", "flood-noise", "silence", "beats"}  # of a message, for ever
 
 
@@ -359,13 +361,15 @@ class LyingTransport(LocalTransport):
 @dataclass
 class Verb:
     """argv: {node} is gpu1's place for what it has. wrote: what it may write on the head, below `work` and `home`.
-    before: commands that go before it, with honest nodes."""
+    before: commands that go before it, with honest nodes. follows: a run, which may say something, or nothing, as long
+    as it lives."""
 
     argv: list[str]
     wrote: str
     before: list[list[str]] = field(default_factory=list)
     inventory: str = "fleet.yaml"
     weight: int = 2
+    follows: bool = False
 
 
 RUN = r"[\w.-]+"
@@ -399,11 +403,11 @@ VERBS = {
     "check": Verb(["check", "--engine", "command"], OWN, weight=3),
     "init": Verb(["init", "-y", "hostfile"], rf"{OWN}|work/new\.yaml", inventory="new.yaml", weight=6),
     "kill-port": Verb(["kill-port", "-y", "--grace", "1", "1"], OWN),
-    "launch": Verb([*LAUNCH, "./job"], rf"{OWN}|{RUNS}", [], "plain.yaml", 8),
+    "launch": Verb([*LAUNCH, "./job"], rf"{OWN}|{RUNS}", [], "plain.yaml", 8, True),
     "ps": Verb(["ps", "--all"], OWN, [[*LAUNCH, "./job"]], "plain.yaml"),
-    "attach": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3),
+    "attach": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3, True),
     "logs": Verb(["logs", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "./job"], FORGET], "plain.yaml", 3),
-    "live": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./short"]], "plain.yaml"),
+    "live": Verb(["attach", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./short"]], "plain.yaml", 2, True),
     "stop": Verb(["stop", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"], FORGET], "plain.yaml", 3),
     "stacks": Verb(["stacks", "latest"], rf"{OWN}|{RUNS}", [[*LAUNCH, "--detach", "./long"]], "plain.yaml", 2),
     "build": Verb(["build", "./ext", "--cpu", "--on", "gpu1"], rf"{OWN}|work/builds(/.*)?", weight=1),
@@ -470,29 +474,30 @@ class Ground:
                 found[os.path.relpath(full, root)] = what
         return found
 
-    def left(self) -> list[int]:
-        """Processes that a case has left."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if f"{MARK}={self.base}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
-                except OSError:
-                    continue
-        return found
-
     def end_all(self) -> None:
-        for _ in range(20):
-            pids = self.left()
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            if not pids:
-                return
-            time.sleep(0.02)
+        end_all(str(self.base))
+
+
+def left(mark: str) -> list[int]:
+    """Processes that a case has left."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_all(mark: str) -> None:
+    for _ in range(20):
+        pids = left(mark)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not pids:
+            return
+        time.sleep(0.02)
 
 
 @dataclass
@@ -509,7 +514,11 @@ class Ended:
 
 
 def in_a_process(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, seconds: float) -> Ended:
-    """The command, forked off: its memory and its threads are its own."""
+    return in_a_fork(lambda: _commands(ground, verb, lie, json_), seconds)
+
+
+def in_a_fork(work: Callable[[], dict[str, Any]], seconds: float) -> Ended:
+    """What says an Ended's fields, forked off: its memory and its threads are its own."""
     reading, writing = os.pipe()
     began = time.monotonic()
     pid = os.fork()
@@ -517,7 +526,7 @@ def in_a_process(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, secon
         os.close(reading)
         try:
             os.setsid()
-            said = _commands(ground, verb, lie, json_)
+            said = work()
         except BaseException:
             said = {"faults": [traceback.format_exc()]}
         with open(writing, "w") as pipe:
@@ -663,7 +672,8 @@ class Hunter:
         if not self.frames[name]:
             return None
         talk, at, kind = pick.choice(self.frames[name])
-        lie = Lie(pick.choice(CHANGES), talk, at, pick.randrange(1 << 30), str(self.ground.base / "head"), kind)
+        changes = [change for change in CHANGES if not VERBS[name].follows or change not in ENDLESS]
+        lie = Lie(pick.choice(changes), talk, at, pick.randrange(1 << 30), str(self.ground.base / "head"), kind)
         return self.one(name, lie, pick.random() < 0.3, seed)
 
     def one(self, name: str, lie: Lie, json_: bool, seed: int) -> str | None:

@@ -119,7 +119,7 @@ class World:
             return False
         try:
             os.makedirs(around, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
+        except OSError:
             return False
         return True
 
@@ -308,6 +308,9 @@ class World:
     def sync(self, name: str, where: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None) -> None:
         """One sync, and what the table says of it; then another one, which has nothing to do."""
         how, faults = dict(how or {}), dict(faults or {})
+        dest = os.fsencode(self.place(where))
+        if os.path.realpath(dest) != os.path.normpath(dest) or os.path.isfile(dest):
+            return  # a link there is the node's own business
         node = where.partition(":")[0]
         before, alternatives, options = self.foresee(name, where, how)
         report = self.run_sync(name, where, how, faults)
