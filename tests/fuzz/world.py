@@ -112,6 +112,11 @@ class World:
         self.count += 1
         return (b"%08d" % self.count + b"." * size)[: max(8, size)]
 
+    def is_folder(self, where: str) -> bool:
+        """Or nothing yet. Where a link leads is the node's own business."""
+        full = os.fsencode(self.place(where))
+        return os.path.realpath(full) == os.path.normpath(full) and (os.path.isdir(full) or not os.path.lexists(full))
+
     def clear_way(self, full: bytes) -> bool:
         """Whether there is a folder around, made where there was nothing. Nobody here goes through links."""
         around = os.path.dirname(full)
@@ -308,9 +313,8 @@ class World:
     def sync(self, name: str, where: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None) -> None:
         """One sync, and what the table says of it; then another one, which has nothing to do."""
         how, faults = dict(how or {}), dict(faults or {})
-        dest = os.fsencode(self.place(where))
-        if os.path.realpath(dest) != os.path.normpath(dest) or os.path.isfile(dest):
-            return  # a link there is the node's own business
+        if not self.is_folder(where):
+            return
         node = where.partition(":")[0]
         before, alternatives, options = self.foresee(name, where, how)
         report = self.run_sync(name, where, how, faults)
@@ -511,6 +515,8 @@ class World:
 
     def two(self, first: Sequence[Any], second: Sequence[Any]) -> None:
         """Two syncs at once. Each of their ends is one of those that either alone could have."""
+        if not self.is_folder(first[1]):
+            return
         asked = [tuple(first), tuple(second)]
         where = asked[0][1]
         seen = [self.foresee(name, place, how) for name, place, how in asked if place == where]
@@ -568,7 +574,7 @@ class World:
         """`fleet get` of a path on a node into a source. faults: of the head."""
         full = self.full(where, path)
         node = where.partition(":")[0]
-        if not os.path.lexists(full) or os.path.islink(full):
+        if not self.is_folder(where) or path not in self.files(where) or os.path.islink(full):
             return
         base = path.rpartition("/")[2]
         there = {base: self.files(where)[path]}

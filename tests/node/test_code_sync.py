@@ -74,6 +74,15 @@ def test_everything_a_tree_can_hold_arrives_as_it_was(source: Path, dest: Path) 
     assert data["sent"] == 6
 
 
+def test_a_folder_that_was_there_gets_the_setgid_bit_of_the_sources(source: Path, dest: Path) -> None:
+    (source / "shared").mkdir()
+    (source / "shared").chmod(0o2775)
+    (dest / "shared").mkdir(parents=True)
+    (dest / "shared").chmod(0o775)
+    ok(source, dest)
+    assert stat.S_IMODE((dest / "shared").stat().st_mode) == 0o2775
+
+
 def test_a_second_sync_sends_nothing_and_one_changed_file_sends_one(source: Path, dest: Path) -> None:
     for i in range(50):
         (source / f"f{i}").write_text(str(i))

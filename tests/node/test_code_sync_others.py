@@ -68,6 +68,23 @@ def test_another_folder_is_refused_and_nothing_is_lost(tmp_path: Path, dest: Pat
     assert mirror(first, dest).ok and there(dest) == ["pkg/b.py", "same.py"]
 
 
+@pytest.mark.parametrize("now", ["a link", "a folder"])
+def test_another_folders_link_and_a_file_that_becomes_a_folder_are_not_replaced_without_a_word(
+    tmp_path: Path, dest: Path, now: str
+) -> None:
+    first, second = project(tmp_path, "A", {}), project(tmp_path, "B", {})
+    if now == "a link":
+        (first / "latest").symlink_to("ckpt-1")
+        (second / "latest").symlink_to("ckpt-2")
+    else:
+        (first / "latest").write_text("of A")
+        (second / "latest").mkdir()
+    assert mirror(first, dest).ok
+    (result,) = mirror(second, dest).results
+    assert result.error and result.error.kind == "other-source" and result.data["replaced"] == 1
+    assert not (dest / "latest").is_dir()
+
+
 def test_force_and_a_yes_go_on_and_a_no_does_not(tmp_path: Path, dest: Path) -> None:
     first, second = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "2"})
     assert mirror(first, dest).ok

@@ -146,7 +146,7 @@ def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec"
     before = target.journal.state["source"]
     if before and not is_source(before, spec["source"]) and spec["replaces"] is not True:
         deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
-        replaced = sum(told.found[path] is not None for path in told.needed)
+        replaced = sum(told.loses(path) for path in told.changed)
         if (deleted or replaced) and not any(is_source(before, each) for each in spec["replaces"]):
             dest = decode(told.owner.dest.name)
             return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}

@@ -32,6 +32,12 @@ CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", 
 CODE_TOO = (".yml", ".toml", ".cfg", ".ini")
 
 
+def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
+    """A folder may have got its group from the one around it."""
+    odd = st.st_mode ^ entry[MODE]
+    return bool(entry[KIND] != "l" and odd & (0o7777 if entry[KIND] == "f" else 0o777 | entry[MODE] & stat.S_ISGID))
+
+
 class Comparison:
     """changed: entries that are not there as in the source, and will be; needed: those whose bytes are to come. seen:
     what was there, equal to the source. left: the node's own where the source has not changed. own: the node's own
@@ -83,7 +89,7 @@ class Comparison:
                     continue
                 if kind == "d" and stat.S_ISDIR(st.st_mode):
                     check_folder(dest.at(encode(path)), st)
-                    if (st.st_mode ^ mode) & 0o777 or mode & ~st.st_mode & stat.S_ISGID:
+                    if other_mode(entry, st):
                         self.put(entry, st, False)
                     continue
             if path:
@@ -105,6 +111,11 @@ class Comparison:
         self.found[entry[PATH]] = st
         if needed:
             self.needed[entry[PATH]] = entry
+
+    def loses(self, path: str) -> bool:
+        """Whether what is there, and not only its mode, will be another."""
+        st, entry = self.found[path], self.changed[path]
+        return st is not None and (path in self.needed or entry[KIND] == "l" or kind_of(st) != entry[KIND])
 
     def judge(self, entry: "list[Any]", st: "os.stat_result") -> None:
         """What is there may not be as in the source."""
@@ -138,10 +149,9 @@ class Comparison:
 
     def equal(self, entry: "list[Any]", st: "os.stat_result") -> None:
         """Its content is the source's."""
-        path, kind, mode = entry[PATH], entry[KIND], entry[MODE]
-        if path not in self.owner.journal.known:
-            self.seen.add(path)
-        if kind == "f" and stat.S_IMODE(st.st_mode) != mode or kind == "d" and (st.st_mode ^ mode) & 0o777:
+        if entry[PATH] not in self.owner.journal.known:
+            self.seen.add(entry[PATH])
+        if other_mode(entry, st):
             self.put(entry, st, False)
 
     def settle(self, digests: "dict[str, str]") -> None:
