@@ -123,6 +123,8 @@ MARKERS = [
     "os_name != '${HERE}'",
     "(os_name != 'a' or os_name != 'b')",
     "'-e' not in os_name",
+    "os_name != 'a - b'",
+    "os_name != 'a  b'",
     "((((",
     "os_name != 'a\" or os_name != \"b'",
     "os_name != 'a;b'",

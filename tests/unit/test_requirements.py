@@ -131,7 +131,7 @@ def test_what_a_wheel_depends_on_is_not_set_up_here_either(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_NO_BINARY", "evil")
     monkeypatch.setenv("PIP_FIND_LINKS", "links")
-    with pytest.raises(UsageError, match=rf"from {name}->.* is no wheel: pip would run its code") as caught:
+    with pytest.raises(UsageError, match="evil.* is no wheel: pip would run its code") as caught:
         got(f"{name}\n")
     assert "fleet build" in str(caught.value.hint) and not mark.exists()
 
