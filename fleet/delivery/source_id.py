@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fleet import own
 from fleet.node.base.files import replace_file
 from fleet.protocol.messages.code import Source
-from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
+from fleet.protocol.state import SOURCE_IDS, SOURCE_MARK
 
 MOST = 1000  # the ones that were used last
 
@@ -57,8 +58,7 @@ def marked(root: Path) -> Iterator[str | None]:
 
 def _id(root: Path) -> str:
     """Of this path; or of a folder that was at another one, which is gone."""
-    store = Path.home() / HOME / SOURCE_IDS
-    store.parent.mkdir(mode=0o700, exist_ok=True)
+    store = own.home(Path.home()) / SOURCE_IDS
     info = os.stat(root)
     here = {"path": os.fsencode(root).decode("utf-8", "backslashreplace"), "inode": [info.st_dev, info.st_ino]}
     with open(f"{store}.lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:

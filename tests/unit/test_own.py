@@ -12,6 +12,7 @@ import pytest
 import fleet
 from fleet.cli.main import run
 from fleet.delivery.brought import note
+from fleet.delivery.source_id import _id
 from fleet.errors import FleetError, UsageError
 from fleet.lab.state import Folder
 from fleet.node.base import beneath
@@ -270,11 +271,12 @@ def makers(home: Path) -> dict[str, object]:
         "agreed": lambda: remember(home, "fleet.yaml", []),
         "setup-ssh": lambda: Record.load(home, "fleet.yaml").save(),
         "get": lambda: note(home, {}),
+        "sync": lambda: _id(home),
         "node": lambda: own_home("runs"),
     }
 
 
-@pytest.mark.parametrize("maker", ["lab", "agreed", "setup-ssh", "get", "node"])
+@pytest.mark.parametrize("maker", ["lab", "agreed", "setup-ssh", "get", "sync", "node"])
 def test_the_home_of_fleet_is_its_users_alone(here: Path, maker: str) -> None:
     make = makers(here)[maker]
     before = os.umask(0o022)
