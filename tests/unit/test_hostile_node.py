@@ -17,6 +17,8 @@ from fleet.errors import ConnectError, FleetError, HostFailed, ProtocolError
 from fleet.model import Host, Inventory
 from fleet.ops import broadcast, check, kill_port, sync
 from fleet.ops.check import CheckOptions
+from fleet.ops.init import ask
+from fleet.ops.init.choose import Address
 from fleet.ops.launch import follow as following
 from fleet.ops.launch import logs
 from fleet.ops.launch.follow import Follower, Heard
@@ -373,6 +375,28 @@ def test_logs_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_setup_ssh_reads_no_file_of_odd_size(checksum: bytes) -> None:
     with pytest.raises(HostFailed):
         node.parse_answer(b"FILE config " + checksum + b"\nabc\nEND\n", "gpu1")
+
+
+class Beating(Node):
+    """Lives, and says no more."""
+
+    def start(self, command: str) -> Any:
+        self._left = [PREAMBLE]
+        return self
+
+    def recv(self, timeout: float) -> bytes:
+        time.sleep(0.01)
+        return super().recv(timeout) or frame(b"H", b"")
+
+
+def test_init_waits_for_no_node_that_only_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "SECONDS", 0.2)
+    monkeypatch.setattr(ask, "MARGIN_SECONDS", 0.2)
+    hosts = (Host("a", "a"), Host("b", "b"))
+    candidates = {host.name: [Address("10.0.0.1", "", 0, False)] for host in hosts}
+    began = time.monotonic()
+    assert ask.reach(hosts, candidates, Runtime(Beating())) == {"a": set(), "b": set()}
+    assert time.monotonic() - began < 60.0
 
 
 @pytest.mark.parametrize("word", ["latest", "../x", ".lock", "attempt0", "train-20260101-000000-abcd/../../x", "-x"])

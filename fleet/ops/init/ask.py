@@ -66,6 +66,7 @@ def told(results: Mapping[str, Result]) -> dict[str, Facts]:
 
 
 SECONDS = 10.0
+MARGIN_SECONDS = 30.0  # for a busy node; one that only says that it lives is not waited for
 PORTS = range(20000, 30000)
 TRIES = 3
 NEIGHBOURS = 8  # hosts that each visits: the ones behind it, in a ring
@@ -80,7 +81,8 @@ def reach(hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], ru
         specs, wanted = plan_visits([host.name for host in hosts], candidates)
 
         def task(session: Session, host: Host, specs: Mapping[str, Any] = specs) -> Result:
-            said = call(session, "facts.reach", specs[host.name], Reached, cancel=runtime.cancel)
+            limit = SECONDS + MARGIN_SECONDS
+            said = call(session, "facts.reach", specs[host.name], Reached, timeout=limit, cancel=runtime.cancel)
             return Result(host.name, ok=True, data=said)
 
         results = on_each(hosts, together, task, what="finding each other")
