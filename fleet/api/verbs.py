@@ -110,7 +110,16 @@ class Verbs(RunVerbs[R, L], Generic[R, C, L]):
                 raise UsageError(f"--from {from_host!r} is {len(having)} hosts", hint="name the one that has the data")
             origin = having[0]
         asked = force if isinstance(force, bool) else tuple(force)
-        plan = broadcast.plan(self._fleet.inventory, data, limit=limit, via=via, origin=origin, force=asked, keep=keep)
+        plan = broadcast.plan(
+            self._fleet.inventory,
+            data,
+            limit=limit,
+            via=via,
+            origin=origin,
+            force=asked,
+            keep=keep,
+            copy_unsafe_links=copy_unsafe_links,
+        )
         return self._do(plan, broadcast.run)
 
     def sync_wheels(self, source: str | os.PathLike[str], *, refresh: bool = False, import_timeout: float = 120.0) -> R:

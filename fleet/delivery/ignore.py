@@ -214,7 +214,7 @@ class Sieve:
 
 def why_not_sent(root: Path, path: str) -> Why | None:
     """Why a file below the folder `root` is not sent with it; None where it is, or is not there."""
-    sieve = Sieve(os.path.realpath(root)) if (root / path).is_file() else None
+    sieve = Sieve(os.path.realpath(root)) if os.path.isfile(root / path) else None
     if sieve is not None and sieve.is_ignored:
         sieve = Sieve(sieve.root, alone=True)
     return sieve.why(path) if sieve is not None else None

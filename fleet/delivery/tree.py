@@ -101,7 +101,9 @@ class Tree:
         """What whoever sends it should know, each a line."""
         found = [] if self.sieve is None else list(self.sieve.notices)
         if self.left_out:
-            found.append(f"not sent unasked: {', '.join(self.left_out)}; all but keys: --all")
+            found.append(
+                f"not sent unasked: {', '.join(self.left_out)}; --all sends it, but for keys and password files"
+            )
         if self.sieve is not None and self.sieve.sent:
             found.append(f"private keys that git tracks are sent: {few(sorted(self.sieve.sent))}")
         if self.unsafe_links:

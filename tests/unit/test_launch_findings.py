@@ -10,7 +10,7 @@ import pytest
 from fleet.model import Host, Inventory, Job
 from fleet.ops.check import CheckOptions, view_of
 from fleet.ops.launch.findings import findings as judge
-from fleet.ops.launch.findings import late_findings
+from fleet.ops.launch.findings import late_findings, unsent
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.plan import plan as make_plan
@@ -239,3 +239,15 @@ def test_a_script_that_was_left_out_is_missing_by_a_line_of_a_file(tmp_path: Pat
     (tmp_path / name).write_text("")
     (found,) = [f for f in judge(plan, {h.name: gone for h in HOSTS}) if f.id == "script-missing"]
     assert "--sync" in found.remedy
+
+
+def test_files_that_the_command_names_and_a_sync_leaves_out(tmp_path: Path) -> None:
+    for name in ("train.py", "conf/a.yaml", "b.yaml", ".gitignore"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("conf/\ntrain.py\n" if name == ".gitignore" else "")
+    words = ("train.py", "--config=conf/a.yaml", "b.yaml", "conf", "x" * 300, "/etc/hostname", "../..", "no\0file")
+    plan = make_plan(Inventory(HOSTS), Job("python3", args=words, engine="command"), LaunchOptions(cwd=str(tmp_path)), "r")
+    assert list(unsent(plan, plan.job.args)) == [
+        ("train.py", f"{tmp_path}/.gitignore:2: train.py"),
+        ("conf/a.yaml", f"{tmp_path}/.gitignore:1: conf/"),
+    ]

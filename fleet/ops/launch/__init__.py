@@ -12,7 +12,7 @@ from fleet.each import as_one
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Event, Notice
 from fleet.model import Host, Report
-from fleet.ops.launch.findings import beside, refuse
+from fleet.ops.launch.findings import beside, refuse, unsent
 from fleet.ops.launch.folder import OPTION, RunFolder
 from fleet.ops.launch.options import LaunchOptions, new_run_id, parse_nnodes, parse_nproc, read_env
 from fleet.ops.launch.origin import Origin, first_event
@@ -149,6 +149,8 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
     if errors:
         every = {r.host: errors.get(r.host) for r in report.results}
         raise as_one(errors, runtime.emit, "not-synced", "; nothing was started anywhere", every)
+    for name, why in unsent(plan, plan.job.args):
+        runtime.emit(Notice("warning", f"the command names {name}, which is not sent, by {why}"))
 
 
 def leave_alone(plan: Plan, runtime: Runtime) -> None:

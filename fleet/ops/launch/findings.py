@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,21 @@ def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool 
 
 def _script_hint(plan: Plan) -> str | None:
     """What leaves the script out of syncs of the folder that this is started in."""
-    here, script = Path(plan.options.cwd), plan.job.script
-    names = [os.path.relpath(here / script, here)]
+    names = [plan.job.script]
     if engine(plan.job.engine).kind(plan.job) == "module":
-        names = [script.replace(".", "/") + end for end in (".py", "/__main__.py")]
-    for name, why in ((name, why_not_sent(here, name)) for name in names if not name.startswith("../")):
-        if why is not None:
-            return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
+        names = [plan.job.script.replace(".", "/") + end for end in (".py", "/__main__.py")]
+    for name, why in unsent(plan, names):
+        return f"it is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
     return None
+
+
+def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Those that name files of the folder that this is started in, and why syncs leave them out."""
+    here = Path(plan.options.cwd).absolute()
+    for word in dict.fromkeys(words):
+        name = os.path.relpath(here / word.rpartition("=")[2], here)
+        if not name.startswith("../") and (why := why_not_sent(here, name)) is not None:
+            yield name, str(why)
 
 
 def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Finding]:
