@@ -246,7 +246,8 @@ def test_files_that_the_command_names_and_a_sync_leaves_out(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("conf/\ntrain.py\n" if name == ".gitignore" else "")
     words = ("train.py", "--config=conf/a.yaml", "b.yaml", "conf", "x" * 300, "/etc/hostname", "../..", "no\0file")
-    plan = make_plan(Inventory(HOSTS), Job("python3", args=words, engine="command"), LaunchOptions(cwd=str(tmp_path)), "r")
+    job = Job("python3", args=words, engine="command")
+    plan = make_plan(Inventory(HOSTS), job, LaunchOptions(cwd=str(tmp_path)), "r")
     assert list(unsent(plan, plan.job.args)) == [
         ("train.py", f"{tmp_path}/.gitignore:2: train.py"),
         ("conf/a.yaml", f"{tmp_path}/.gitignore:1: conf/"),
