@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_what_never_holds_still_is_an_error_and_the_earlier_copy_stays(
         began = time.monotonic()
         (result,) = typed(node, "ck/last.pt", []).results
     assert result.error is not None and result.error.kind == "moving" and time.monotonic() - began < 60
-    assert "ck/last.pt changed each time that it was read; what is here of it stays" in result.error.message
+    assert "ck/last.pt was never whole and at rest when it was read; what is here of it stays" in result.error.message
     assert Path("last.pt").read_bytes() == b"whole"
 
 
@@ -115,7 +116,7 @@ def test_what_holds_still_beside_it_comes(node: Path) -> None:
     (node / "out/model").write_bytes(b"\0 at rest")
     with writing(REWRITE, node / "out/ck"):
         (result,) = typed(node, "./out", []).results
-    assert result.error is not None and "out/ck changed" in result.error.message
+    assert result.error is not None and "out/ck was never" in result.error.message
     assert [path.name for path in Path("out").iterdir()] == ["model"]
 
 
@@ -153,6 +154,81 @@ def test_a_file_that_is_kept_open_and_is_at_rest_is_no_checkpoint_that_is_whole(
     with writing(half, node / "ck.pt"):
         (result,) = typed(node, "./ck.pt", []).results
     assert result.error is not None and result.error.kind == "moving" and not Path("ck.pt").exists()
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody who writes is seen here: a file server."""
+    monkeypatch.setattr(give, "LOCAL", ())
+
+
+def told(monkeypatch: pytest.MonkeyPatch, path: Path, moved: Any = None) -> list[str]:
+    """What the node says of one file, in this process. moved: called for each block that is read."""
+    said: list[str] = []
+    monkeypatch.setattr(give, "say", lambda message: said.append(message["event"]))
+    monkeypatch.setattr(give, "frame", lambda kind, data: None)
+    monkeypatch.setattr(give, "moved", moved or (lambda: None))
+    give.Giver(bytes(path.parent)).give(path.name, 0, 0, "")
+    return said
+
+
+def test_where_writers_are_not_seen_a_file_must_have_been_at_rest(
+    node: Path, far: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node / "f").write_bytes(b"\0 of a checkpoint")
+    monkeypatch.setattr(give, "UNSEEN", 0.6)
+    began = time.monotonic()
+    assert told(monkeypatch, node / "f") == ["begin", "given"] and time.monotonic() - began >= 0.4
+    monkeypatch.setattr(give, "FILE_SECONDS", 0.2)
+    os.utime(node / "f")
+    assert told(monkeypatch, node / "f")[-1] == "moving", "it is not guessed"
+
+
+def test_a_zip_file_without_its_end_is_half_a_checkpoint(
+    node: Path, far: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(give, "UNSEEN", 0.1)
+    with zipfile.ZipFile(node / "ck.pt", "w") as archive:
+        archive.writestr("data", os.urandom(300_000))
+    whole = (node / "ck.pt").read_bytes()
+    assert told(monkeypatch, node / "ck.pt") == ["begin", "given"]
+    (node / "ck.pt").write_bytes(whole[:200_000])
+    assert told(monkeypatch, node / "ck.pt")[-1] == "moving"
+    monkeypatch.setattr(give, "IDLE_SECONDS", 0.2)
+    time.sleep(0.3)
+    assert told(monkeypatch, node / "ck.pt") == ["begin", "given"], "nobody will ever end it"
+
+
+@pytest.mark.parametrize("text", [b"line\n", b"\0\1\2\3"])
+def test_what_is_appended_while_it_is_read(node: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    (node / "f").write_bytes(text * 100)
+    os.utime(node / "f", (0, 0))
+
+    def append() -> None:
+        with open(node / "f", "ab") as file:
+            file.write(text)
+
+    assert told(monkeypatch, node / "f", append)[-1] == ("given" if text == b"line\n" else "moving")
+
+
+def test_what_is_rewritten_while_it_is_read_is_read_again(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (node / "f").write_bytes(b"old\n" * 100)
+    left = [b"new\n" * 100]
+
+    def rewrite() -> None:
+        if left:
+            with open(node / "f", "r+b") as file:
+                file.write(left.pop())
+
+    assert told(monkeypatch, node / "f", rewrite) == ["begin", "begin", "given"]
+
+
+def test_what_went_away_or_is_no_file_any_more(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, node / "gone") == ["gone"]
+    os.mkfifo(node / "fifo")
+    assert told(monkeypatch, node / "fifo") == ["gone"]
+    (node / "link").symlink_to("/etc/passwd")
+    assert told(monkeypatch, node / "link") == ["gone"]
 
 
 def test_the_second_before_it_was_opened_tells_nobody_that_it_is_whole(node: Path) -> None:

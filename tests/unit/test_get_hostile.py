@@ -153,7 +153,7 @@ def test_what_takes_more_room_than_there_is_is_not_begun(here: Path) -> None:
 def test_the_line_to_copy_holds_no_command_of_the_nodes(here: Path) -> None:
     quiet = [["$(reboot).pt", 60], ["a/../../b", 3], ["x\x1b[2J", 1]]
     error = typed(Says(FILE, {"event": "moving", "index": 0, "quiet": quiet})).results[0].error
-    assert error is not None and error.kind == "moving" and "changed each time that it was read" in error.message
+    assert error is not None and error.kind == "moving" and "was never whole and at rest" in error.message
     assert str(error.hint).endswith("fleet get '/w/ckpt/$(reboot).pt' --from gpu1")
     assert "x\x1b" not in str(error.hint) and "a/.." not in str(error.hint)
 

@@ -9,6 +9,7 @@ or "gone" or "moving" for what is no file any more, and what does not hold still
 begins again.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -18,6 +19,8 @@ import time
 from contextlib import suppress
 
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.files import filesystem
+from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, chain, give
 from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
 from fleet.node.delivery.tree import Walk, tell
@@ -31,8 +34,11 @@ ZEROS = bytes(CHUNK)
 TRIES = 4
 # seconds: that one file is waited for, and all of them; that one is which may be a log
 FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
-# seconds without a change before it is read: the grain of a clock, where writers are seen, and where they are not
-GRAIN, UNSEEN, SECOND = 0.05, 1.0, 2.1
+# seconds without a change before it is read: the grain of a clock; that of one with whole seconds; and where writers on
+# other machines are not seen, which send every five seconds what was written
+GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
+# file systems of this machine alone
+LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
 QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
 
 
@@ -40,23 +46,37 @@ def version_of(info: "os.stat_result") -> str:
     return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
-def is_written(fd: int) -> "bool | None":
-    """Whether somebody has it open for writing; None where that is not to be known: another user's, NFS. The kernel
-    gives nobody a lease then; ours ends at once."""
+def is_written(fd: int) -> bool:
+    """Whether somebody here has it open for writing: the kernel gives nobody a lease then; ours ends at once."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
         return True
-    except OSError:
-        return None
+    except OSError:  # another user's
+        pass
     return False
+
+
+def is_torn(fd: int, size: int) -> bool:
+    """Whether it is a zip file, which torch writes, without its end."""
+    return os.pread(fd, 4, 0) == b"PK\3\4" and b"PK\5\6" not in os.pread(fd, 1 << 17, max(0, size - (1 << 17)))
 
 
 def is_log(fd: int) -> bool:
     """Whether what grows is of use as far as it is: text, and what tensorboard and wandb write."""
     begin = os.pread(fd, 4096, 0)
     return b"\0" not in begin or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
+
+
+def age(info: "os.stat_result") -> float:
+    return time.time() - max(info.st_mtime, info.st_ctime)
+
+
+def is_idle(info: "os.stat_result") -> bool:
+    """Whether it has been so for long: what is kept open, as a database is; of an empty file nobody knows what it
+    becomes, but a log that says nothing has been so for a while."""
+    return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
 class Walked(Walk):
@@ -72,10 +92,12 @@ class Walked(Walk):
 
 
 class Giver:
-    """root: of the paths. waits: seconds that files may still be waited for."""
+    """root: of the paths. waits: seconds that files may still be waited for. seen: by device, whether all who write
+    there are seen here."""
 
     def __init__(self, root: bytes) -> None:
         self.root, self.waits = root, ALL_SECONDS
+        self.seen: dict[int, bool] = {}
 
     def give(self, path: str, index: int, offset: int, version: str) -> None:
         full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
@@ -83,12 +105,14 @@ class Giver:
         for _ in range(TRIES):
             try:
                 fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            except FileNotFoundError:
-                break
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    break
+                raise
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     break
-                if self.send(fd, index, offset, version, until):
+                if self.send(full, fd, index, offset, version, until):
                     return
             finally:
                 os.close(fd)
@@ -97,9 +121,10 @@ class Giver:
             return
         say({"event": "gone", "index": index})
 
-    def send(self, fd: int, index: int, offset: int, version: str, until: float) -> bool:
+    def send(self, full: bytes, fd: int, index: int, offset: int, version: str, until: float) -> bool:
         """Whether it came whole, as it was at one moment."""
-        self.settle(fd, until)
+        local = self.is_local(full, fd)
+        rested = self.settle(fd, until, local)
         before = os.fstat(fd)
         begins = version_of(before)
         at = offset if offset < 0 or version == begins else 0
@@ -114,13 +139,12 @@ class Giver:
             }
         )
         digest = self.read(fd, before.st_size, before.st_size if at < 0 else at)
-        after, written = os.fstat(fd), is_written(fd)
-        whole = version_of(after) == begins
+        with suppress(OSError):  # NFS asks its server then
+            os.close(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+        after, written = os.fstat(fd), local and is_written(fd) or is_torn(fd, before.st_size)
+        whole = rested and version_of(after) == begins
         if not whole or written:
-            # nobody knows what an empty file becomes, but a log that says nothing has been so for a while; and what is
-            # kept open, such as a database, may be at rest all the same
-            rest = IDLE_SECONDS if before.st_size else SECOND
-            if after.st_size < before.st_size or not (before.st_size and is_log(fd) or self.is_old(after, rest)):
+            if after.st_size < before.st_size or not (after.st_size and is_log(fd) or is_idle(after)):
                 return False
             if not whole and digest != self.read(fd, before.st_size, before.st_size):
                 return False
@@ -146,27 +170,30 @@ class Giver:
             at += len(data)
         return digest.hexdigest()
 
-    def settle(self, fd: int, until: float) -> None:
-        """Wait until nobody writes to it, for a while."""
+    def is_local(self, full: bytes, fd: int) -> bool:
+        device = os.fstat(fd).st_dev
+        if device not in self.seen:
+            mounts = read_file("/proc/self/mounts").decode("utf-8", "surrogateescape")
+            self.seen[device] = filesystem(decode(os.path.realpath(full)), mounts)[0] in LOCAL
+        return self.seen[device]
+
+    def settle(self, fd: int, until: float, local: bool) -> bool:
+        """Wait until nobody writes to it, for a while; whether it came to that."""
         began, seen = time.monotonic(), ""
         while True:
-            info, written = os.fstat(fd), is_written(fd)
+            info, written = os.fstat(fd), local and is_written(fd)
             now = time.monotonic()
             if version_of(info) != seen:
                 seen, since = version_of(info), now
             whole_seconds = not (info.st_mtime_ns % 10**9 or info.st_ctime_ns % 10**9)
-            wanted = SECOND if whole_seconds else UNSEEN if written is None else GRAIN
-            if not written and (now - since >= wanted or self.is_old(info, wanted)):
-                return
-            if now >= until or now - began >= LOG_SECONDS and info.st_size and is_log(fd):
-                break
-            if written and not info.st_size and self.is_old(info, SECOND):
-                break
+            wanted = GRAIN if local and not whole_seconds else SECOND if local else UNSEEN
+            if not written and (now - since >= wanted or age(info) >= wanted):
+                return True
+            log = now - began >= LOG_SECONDS and info.st_size and is_log(fd)
+            if now >= until or log or written and is_idle(info):
+                self.waits -= now - began
+                return False
             time.sleep(GRAIN / 2)
-        self.waits -= time.monotonic() - began
-
-    def is_old(self, info: "os.stat_result", seconds: float) -> bool:
-        return time.time() - max(info.st_mtime, info.st_ctime) >= seconds
 
 
 def quiet_beside(full: bytes) -> "list[tuple[str, int]]":

@@ -206,6 +206,5 @@ class Received:
             since = ", ".join(f"{one} ({seconds(age)} old)" for one, age in plain)
             hint = f"at rest beside it: {since}; to have the newest: {line}"
         kept = "; what is here of it stays" if any(map(os.path.lexists, map(self.place.at, self.moving))) else ""
-        return HostFailed(
-            f"{name}{others} changed each time that it was read{kept}", hint=hint, host=self.host, kind="moving"
-        )
+        said = f"{name}{others} was never whole and at rest when it was read{kept}"
+        return HostFailed(said, hint=hint, host=self.host, kind="moving")
