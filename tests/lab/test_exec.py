@@ -180,7 +180,7 @@ def test_launch_starts_nothing_beside_bad_neighbours(neighbours: tuple[VirtualLa
         assert name in done.stderr
 
 
-def test_a_swapped_key_is_refused_by_every_verb(neighbours: tuple[VirtualLab, Path]) -> None:
+def test_a_swapped_key_is_refused_by_every_verb(neighbours: tuple[VirtualLab, Path], tmp_path: Path) -> None:
     lab, inventory = neighbours
     swapped = lab.names[2]
     for verb in (
@@ -191,7 +191,7 @@ def test_a_swapped_key_is_refused_by_every_verb(neighbours: tuple[VirtualLab, Pa
         ["kill-port", "1", "-y"],
         ["setup-ssh", "--tofu", "--password-file", str(lab.password_file)],
     ):
-        done = lab.fleet("-i", str(inventory), "-w", swapped, *verb)
+        done = lab.fleet("-i", str(inventory), "-w", swapped, *verb, cwd=tmp_path)
         assert done.returncode == 122, (verb, done.stdout, done.stderr)
         assert (done.stdout + done.stderr).count("SHA256:") >= 2, (verb, done.stdout, done.stderr)
 

@@ -92,7 +92,7 @@ def test_a_hung_agent_is_nothing_to_a_key_that_is_let_in(
     [
         ["exec", "--", "true"],
         ["check"],
-        ["sync"],
+        ["sync", "code"],
         ["sync", "--data", "fleet.yaml:/tmp/x"],
         ["launch", "--engine", "command", "x.sh"],
         ["kill-port", "1"],
@@ -102,6 +102,7 @@ def test_a_hung_agent_is_nothing_to_a_key_that_is_let_in(
 def test_a_hung_agent_is_bounded_for_every_verb(verb: list[str], tmp_path: Path, keyless: Head, sshd: Sshd) -> None:
     host = f"{{address: 127.0.0.1, port: {sshd.port}, workdir: /tmp/none}}"
     (tmp_path / "fleet.yaml").write_text(f"hosts: {{n1: {host}}}")
+    (tmp_path / "code").mkdir()
     env = {**os.environ, "HOME": str(keyless.home), "SSH_AUTH_SOCK": str(tmp_path / "agent")}
     with hung_agent(tmp_path / "agent", "accepts"):
         for limit in ("2", "8", "32"):  # a busy machine may not come as far as the agent
