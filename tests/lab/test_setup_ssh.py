@@ -200,7 +200,8 @@ def test_unknown_without_a_terminal_changes_nothing(head: Head) -> None:
     for name in head.lab.names:
         assert fingerprint(head.lab, name) in done.stderr
         assert logged(head.lab, name, "Accepted") == 0
-    assert not head.ssh.exists() and not (head.home / ".fleet").exists()
+    kept = [path.name for path in (head.home / ".fleet").iterdir()]
+    assert not head.ssh.exists() and kept == ["password-files"], "which file no sync is to send"
 
 
 def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) -> None:
