@@ -94,6 +94,7 @@ def test_an_honest_answer_is_written_under_the_name_that_was_asked_for(here: Pat
         tree(row(".."), mode=0o755),
         tree(row("/etc/cron.d/x"), mode=0o755),
         tree(row("a\0b"), mode=0o755),
+        tree(row("x", "d"), row("x/.fleet-sync", "d"), row("x/.fleet-sync/state"), mode=0o755),
         tree(row(""), versions={}),
         tree(row(""), versions={"": "../../x"}),
         tree(row(""), versions={"": VERSION, "b": VERSION}),
@@ -134,6 +135,13 @@ def test_files_come_in_their_turn_or_not_at_all(said: list[Any], here: Path) -> 
     report = typed(Says(FILE, *said))
     assert report.results[0].error is not None and report.results[0].error.kind == "protocol"
     assert found(here) == []
+
+
+def test_what_it_gives_of_a_run_is_a_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"gpu1": get.Asked({"path": "/w/ckpt/last.pt", "run": "train-20261122-100000-ab12"}, "last.pt")}
+    monkeypatch.setattr(get, "_asked", lambda *_: (asked, []))
+    error = typed(Says(FILE, begin(), b"evil", GIVEN)).results[0].error
+    assert error is not None and error.kind == "protocol" and found(here) == []
 
 
 def test_bytes_that_are_not_what_it_read_never_get_in_place(here: Path) -> None:

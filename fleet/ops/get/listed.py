@@ -12,6 +12,7 @@ from fleet.ops.get.names import without_repositories
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.messages.give import GiveSpec, Giving, Listing
+from fleet.protocol.state import STATE_FOLDERS
 from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
@@ -57,18 +58,13 @@ def listed_by(frames: Iterator[Frame], spec: GiveSpec, host: str, everything: bo
     tree = told(said, host, "name a folder further down")
     asked = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in asked.split("/") if part not in ("", ".")]
-    odd = parts != list(tree.root.parts)[-len(parts) :] if parts else False
-    nothing = not tree.entries and tree.mode is None
-    if (
-        odd
-        or not (nothing or is_tree(tree.entries, tree.mode))
-        or spec["run"] is not None
-        and tree.entries
-        and tree.mode is None
-    ):
+    odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
+    # the state of a sync that never was would lie here
+    odd |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)
+    if tree.entries or tree.mode is not None:
+        odd |= not is_tree(tree.entries, tree.mode) or spec["run"] is not None and tree.mode is None
+    if odd or any(entry[0] not in versions for entry in tree.entries if entry[1] == "f"):
         raise ProtocolError(f"its list of files is not one of {spec['path']}", host)
-    if any(entry[0] not in versions for entry in tree.entries if entry[1] == "f"):
-        raise ProtocolError("its list of files has files without a version", host)
     entries, left_out = (tree.entries, []) if everything else without_repositories(tree.entries)
     return Listed(tree, entries, versions, tuple(left_out))
 
