@@ -70,11 +70,11 @@ class Repository:
     @cached_property
     def folders(self) -> set[str]:
         """In which something lies that is listed."""
-        return _above(self.listed)
+        return above(self.listed)
 
     @cached_property
     def tracked_folders(self) -> set[str]:
-        return _above(self.tracked)
+        return above(self.tracked)
 
     @cached_property
     def scope(self) -> Scope:
@@ -324,7 +324,8 @@ def is_fleets(folder: str) -> bool:
     return os.path.isfile(path) and read_bytes(path) == OF_THE_HEAD.encode()
 
 
-def _above(paths: Iterable[str]) -> set[str]:
+def above(paths: Iterable[str]) -> set[str]:
+    """The folders that these lie in."""
     found: set[str] = set()
     for path in paths:
         while (path := path.rpartition("/")[0]) and path not in found:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fleet.delivery.brought import unchanged
-from fleet.delivery.ignore import Sieve, Why
+from fleet.delivery.ignore import Sieve, Why, above
 from fleet.delivery.unasked import may_copy
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
@@ -234,7 +234,11 @@ def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
     brought = frozenset(map(travelling, sieve.brought)) if sieve else frozenset[str]()
-    brought &= {entry[0] for entry in entries} if brought else brought
+    if brought:  # nor are folders that hold nothing else
+        hollow = above(brought)
+        hollow -= above(path for path, *_ in entries if path not in hollow)
+        entries = tuple(entry for entry in entries if entry[0] not in hollow)
+        brought &= {entry[0] for entry in entries}
     return Tree(
         root,
         entries,

@@ -40,7 +40,8 @@ class SyncPlan(Mirror):
         yield files
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
         yield from tree.notices
-        yield "deleted there: what fleet delivered, is as it was delivered, and is gone here, not only left out"
+        gone = "gone or left out" if self.delete_excluded else "gone, not only left out,"
+        yield f"deleted there: what fleet delivered, is as it was delivered, and is {gone} here"
         yield "a host stops where its own files are in the way" + (", which are replaced" if self.force else "")
 
 

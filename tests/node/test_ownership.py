@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery import brought
 from fleet.model import Host, Inventory, Report
 from fleet.node.delivery.journal import read_state
 from fleet.ops import sync
@@ -226,6 +227,23 @@ def test_force_with_a_pattern_replaces_what_it_names(tmp_path: Path) -> None:
         "of src",
         "of wor",
     ]
+
+
+def test_what_get_brought_is_not_sent_back_nor_are_folders_of_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    source, dest = tmp_path / "src", tmp_path / "work"
+    (source / "n1/out").mkdir(parents=True)
+    (source / "n1/out/last.pt").write_text("of the node")
+    (source / "train.py").write_text("1")
+    dest.mkdir()
+    path = b"n1/out/last.pt"
+    got = brought.got(os.fsencode(source) + b"/" + path, "0" * 64, "n1", "/work/out/last.pt")
+    brought.note(source, {os.fsdecode(path): got})
+    assert mirror(source, dest).ok and sorted(path.name for path in dest.iterdir()) == ["train.py"]
+    (source / "n1/out/last.pt").write_text("edited here")
+    assert mirror(source, dest).ok and (dest / "n1/out/last.pt").read_text() == "edited here"
 
 
 def test_what_was_put_aside_goes_after_thirty_days(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_sync_names_the_files_with_their_sizes(capsys: pytest.CaptureFixture[str
         "  and 12 more; -v shows all",
         "gpu[01-02]: into ~/work",
         "other: into /srv",
-        "deleted there: what fleet delivered, is as it was delivered, and is gone here, not only left out",
+        "deleted there: what fleet delivered, is as it was delivered, and is gone, not only left out, here",
         "a host stops where its own files are in the way",
     ]
     everything = text("sync src -v", capsys)
