@@ -56,10 +56,11 @@ def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
     info = info or path.lstat()
     if stat.S_ISLNK(info.st_mode):
         return "is a link"
-    return None if _is_mine(info.st_uid, path, path.parent) else f"belongs to user id {info.st_uid}"
+    return None if is_mine(info.st_uid, path, path.parent) else f"belongs to user id {info.st_uid}"
 
 
-def _is_mine(uid: int, path: Path, folder: Path) -> bool:
+def is_mine(uid: int, path: Path, folder: Path) -> bool:
+    """Whether that user id of what lies at `path` is the user's, or root's; or is trusted around `folder`."""
     return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
 
 
@@ -68,7 +69,7 @@ def own_file(path: Path, hint: str) -> None:
     links = 0
     while os.path.lexists(path):
         info = path.lstat()
-        if not _is_mine(info.st_uid, path, path):
+        if not is_mine(info.st_uid, path, path):
             what = "is a link of" if stat.S_ISLNK(info.st_mode) else "belongs to"
             raise UsageError(f"{path} {what} user id {info.st_uid}", hint=hint)
         if not stat.S_ISLNK(info.st_mode) or links == LINKS:

@@ -200,6 +200,10 @@ def test_the_last_run_that_began_here_is_the_latest_whatever_the_clock_says(here
     a_run(here / "runs", OTHER, 1e9)  # the clock was set back
     RunFolder(here / "runs" / OTHER).be_latest()
     assert names(here / "runs") == [OTHER, ID]
+    (here / "runs/latest").unlink()
+    (here / "runs/latest").symlink_to(OTHER)
+    theirs(here / "runs/latest")
+    assert names(here / "runs") == [ID, OTHER], "a link of another user says nothing"
 
 
 # -- pruning ----------------------------------------------------------------------------------------------------

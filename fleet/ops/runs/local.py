@@ -72,8 +72,9 @@ def names(runs_dir: Path, *, followed_first: bool = False) -> list[str]:
 def last_begun(runs_dir: Path) -> str | None:
     """The run that was the last to begin here, whatever the clock said then: `latest` leads to it."""
     with suppress(OSError):
-        name = os.readlink(runs_dir / LATEST)
-        return name if is_run_id(name) else None
+        link = runs_dir / LATEST
+        if own.is_mine(link.lstat().st_uid, link, runs_dir) and is_run_id(name := os.readlink(link)):
+            return name
     return None
 
 
