@@ -64,7 +64,7 @@ def test_exit_code_3_is_on_record_though_torchrun_says_1(home: Path, run: str) -
 
 def test_signal_9_and_a_traceback(home: Path, run: str) -> None:
     folder = torchrun(home, run, "raise ValueError('on purpose')")
-    other = run + "k"
+    other = run[:-1] + "1"
     killed = torchrun(home, other, "os.kill(os.getpid(), signal.SIGKILL)")
     final(home, run)
     final(home, other)
