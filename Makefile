@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check matrix chaos fuzz bench clean root packages venv-demo venv-test venv-bench
+.PHONY: help demo test coverage check matrix chaos fuzz mutants bench clean root packages venv-demo venv-test venv-bench
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -40,8 +40,11 @@ matrix: packages  ## the fast suites under each Python at hand, with the lowest 
 chaos: root venv-test  ## faults of every kind in a lab, as a table of what was expected and seen (root; ONLY=name)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)")
 
-fuzz: venv-test  ## syncs, gets and hostile nodes, by chance, for S seconds [600]; prints its seeds (SEED=n)
+fuzz: root venv-test  ## syncs, gets, nodes that lie, neighbours by chance, for S seconds [600] from SEED on (root)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(S),600) $(if $(SEED),--seed $(SEED))
+
+mutants: venv-test  ## takes mends back, one at a time, and has the fuzzers look for up to S seconds (ONLY=name)
+	$(BIN)/python -m tests.fuzz.mutants --seconds $(or $(S),600) $(if $(ONLY),--only "$(ONLY)")
 
 bench: venv-bench  ## fleet beside its peers, as tables of ratios (root; RUNS=n, ONLY=exec,runs)
 	$(BIN)/python -m tests.bench $(if $(RUNS),--runs $(RUNS)) $(if $(ONLY),--only $(ONLY))

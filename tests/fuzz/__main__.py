@@ -1,16 +1,47 @@
-"""`make fuzz S=600`: the fuzzers, one after the other."""
+"""`make fuzz S=600`: all fuzzers, one after the other. Ends with 1 where one of them found something."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+import traceback
+from collections.abc import Callable
 
-from tests.fuzz import ignore, sync_model
+from tests.fuzz import hostile, ignore, neighbour, requirements, sync_model
+
+MOST = 5  # faults of one fuzzer, made short
 
 
 def say(text: str) -> None:
     print(text, flush=True)
+
+
+def _ignore(seconds: float, seed: int) -> bool:
+    count, failed = ignore.fuzz(seconds, seed)
+    say(ignore.summary(count, failed, seed))
+    return not failed
+
+
+def _raises(run: Callable[..., None], *args: object) -> bool:
+    """Of those that end with the first fault."""
+    try:
+        run(*args)
+        return True
+    except Exception:
+        say(traceback.format_exc())
+        return False
+
+
+# the part of the time that each has
+FUZZERS: dict[str, tuple[float, Callable[[float, int], bool]]] = {
+    "syncs": (0.45, lambda seconds, seed: not sync_model.hunt(seed, seconds, MOST, say=say)),
+    "nodes that lie": (0.35, lambda seconds, seed: not hostile.hunt(seed, seconds, MOST, say=say)),
+    "ignore rules": (0.08, _ignore),
+    "requirements": (0.04, lambda seconds, seed: _raises(requirements.run, seconds, seed)),
+    "a neighbour": (0.08, lambda seconds, seed: _raises(neighbour.run, seconds, seed, say)),
+}
 
 
 def main() -> int:
@@ -19,10 +50,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="begin with this one [by the clock]")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else int(time.time())
-    say(f"seed {seed}")
-    failed = ignore.fuzz(given.seconds / 10, seed)
-    say(ignore.summary(*failed, seed))
-    return int(bool(failed[1]) | bool(sync_model.hunt(seed, given.seconds * 0.9, 5, say=say)))
+    fine = True
+    for name, (part, fuzzer) in FUZZERS.items():
+        if name == "a neighbour" and os.geteuid() != 0:
+            say("a neighbour: not looked for, another uid takes root")
+            continue
+        say(f"{name}: {part * given.seconds:.0f} s from seed {seed} on")
+        fine &= fuzzer(part * given.seconds, seed)
+    return int(not fine)
 
 
 if __name__ == "__main__":

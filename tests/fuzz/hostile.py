@@ -372,7 +372,7 @@ class Verb:
     follows: bool = False
 
 
-RUN = r"[\w.-]+"
+RUN = r"(job|long|short)-\d{8}-\d{6}-[0-9a-f]{4}"
 _OF_A_RUN = (
     r"\.lock|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|gpu[12]|gpu[12]/(node\.log|rank\d+\.(out|err))"
 )
@@ -448,6 +448,8 @@ class Ground:
             (self.base / "nodes" / node / "gives/sub").mkdir(parents=True)
             for name in ("a", "sub/b"):
                 (self.base / "nodes" / node / "gives" / name).write_bytes(name.encode() * 2000)
+        (self.base / "nodes/gpu1/gives/.git").mkdir()
+        (self.base / "nodes/gpu1/gives/.git/config").write_text("[core]\n")
         (self.base / "nodes/gpu1/gives/only").write_text("only here\n")
         (self.base / "nodes/gpu1/gives/link").symlink_to("a")
         shutil.copytree(self.base, self.stored, symlinks=True)
@@ -588,7 +590,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
         done = command_line(argv, transport)
         after = ground.seen()
     changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
-    odd = sorted(path for path in changed if not re.fullmatch(verb.wrote, path))
+    odd = sorted(path for path in changed if not re.fullmatch(verb.wrote, path) or ".git" in path.split("/"))
     faults = [f"it wrote {odd[:5]}"] if odd else []
     faults += [f"a thread: {each.exc_value!r}" for each in done.faults]
     return {

@@ -24,7 +24,8 @@ MODEL, HOSTILE = "sync_model", "hostile"
 
 
 class Mutant(NamedTuple):
-    """case: of the issue, or a rule of the table. file: below fleet/. by: who is to find it."""
+    """case: of the issue, or a rule of the table. file: below fleet/. by: who is to find it. also: (file, old, new) of
+    a second line of defence."""
 
     name: str
     case: str
@@ -32,17 +33,213 @@ class Mutant(NamedTuple):
     old: str
     new: str
     by: str = MODEL
+    also: tuple[str, str, str] | None = None
 
 
-MUTANTS: list[Mutant] = []
+NODE, GET = "node/delivery/", "ops/get/"
+COMPARE, COMMIT, CODE_SYNC = NODE + "compare.py", NODE + "commit.py", NODE + "code_sync.py"
+MUTANTS = [
+    Mutant(
+        "a source that is the destination",
+        "1",
+        CODE_SYNC,
+        "    while mark is not None:\n",
+        "    while mark is not None and False:\n",
+    ),
+    Mutant("ignored is not gone", "2", COMPARE, "if path in excluded or stat", "if stat"),
+    Mutant(
+        "seen is not delivered",
+        "3",
+        COMPARE,
+        "status = before[STATUS] if before and path not in self.seen else SEEN",
+        "status = DELIVERED",
+    ),
+    Mutant("what get brought is known", "3", GET + "place.py", "brought.note(self.ground.to, notes)", "pass"),
+    Mutant("what get brought stays here", "3", "delivery/tree.py", "brought = unchanged(root)", "brought = set[str]()"),
+    Mutant(
+        "own files are in the way",
+        "4",
+        COMPARE,
+        "(self.doubts if asked else self.own)[path] = entry",
+        'self.put(entry, st, kind == "f")',
+    ),
+    Mutant("own files are not deleted", "table", COMPARE, "elif status == DELIVERED and not", "elif not"),
+    Mutant(
+        "links are compared by where they lead",
+        "4",
+        NODE + "ownership.py",
+        'unchanged(row, st) and (row[KIND] != "l" or self.target(path) == row[LINK])',
+        "unchanged(row, st)",
+    ),
+    Mutant(
+        "destinations in each other",
+        "4",
+        NODE + "ownership.py",
+        "if any(inside in paths for paths in self.others[at]):",
+        "if False:",
+    ),
+    Mutant(
+        "another source's link and folder",
+        "4",
+        CODE_SYNC,
+        "sum(told.loses(path) for path in told.changed)",
+        "sum(told.found[path] is not None for path in told.needed)",
+    ),
+    Mutant(
+        "get asks before it replaces",
+        "5",
+        GET + "place.py",
+        "if info is not None and not self._fits(entry, info) and path not in self.agreed:",
+        "if info is not None and not self._fits(entry, info) and False:",
+    ),
+    Mutant(
+        "what get brought and somebody edited",
+        "5",
+        "delivery/brought.py",
+        "return info.st_size == known.size and digest_of(place) == known.sha256",
+        "return True",
+    ),
+    Mutant(
+        "git decides what it tracks",
+        "7",
+        "delivery/ignore.py",
+        "why = None if known else self._ignored(path, folder, child)",
+        "why = self._ignored(path, folder, child) or repository.ignores(path)",
+    ),
+    Mutant(
+        ".fleetignore acts last",
+        "rule 3",
+        "delivery/ignore.py",
+        "if fleets is not None and not fleets.negated:",
+        "if fleets is not None and not fleets.negated and path not in repository.tracked:",
+    ),
+    Mutant(
+        "times as the node's file system keeps them",
+        "10",
+        COMPARE,
+        "if row is not None and same_source(row, entry):",
+        "if False:",
+    ),
+    Mutant(
+        "a destination in its source",
+        "13",
+        "delivery/mirror.py",
+        'if tree.why(hello["path"], "d") is None:',
+        "if False:",
+    ),
+    Mutant("setgid on folders", "13", COMPARE, "0o777 | entry[MODE] & stat.S_ISGID", "0o777"),
+    Mutant(
+        "what is replaced is put aside", "rule 1", COMMIT, "        for path in paths:\n", "        for path in ():\n"
+    ),
+    Mutant(
+        "what was left is not asked about again",
+        "table",
+        COMPARE,
+        "if path in self.brought or owner.journal.row(entry) is not None:",
+        "if path in self.brought:",
+    ),
+    Mutant(
+        "--keep remembers this version of the source",
+        "table",
+        COMPARE,
+        "            elif path in keep:\n                self.left.add(path)\n",
+        "            elif path in keep:\n",
+    ),
+    Mutant(
+        "a folder with something of its own",
+        "table",
+        COMPARE,
+        "                if self.holding[path]:\n",
+        "                if False:\n",
+    ),
+    Mutant(
+        "a commit is written down first",
+        "rule 9",
+        CODE_SYNC,
+        'journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed])',
+        "pass",
+    ),
+    Mutant(
+        "an edit that keeps size and time",
+        "rule 9",
+        NODE + "journal.py",
+        "            and row[NODE_CTIME] in (0, st.st_ctime_ns)\n",
+        "",
+    ),
+    Mutant(
+        "a get of a node that gets nowhere",
+        "14",
+        GET + "listed.py",
+        "cancel=cancel, watchdog=Watchdog())",
+        "cancel=cancel)",
+        HOSTILE,
+    ),
+    Mutant(
+        "a sync of a node that gets nowhere",
+        "14",
+        "delivery/conversation.py",
+        "cancel=runtime.cancel, watchdog=self.watchdog",
+        "cancel=runtime.cancel",
+        HOSTILE,
+    ),
+    Mutant(
+        "a get is called what was asked for",
+        "15",
+        GET + "__init__.py",
+        'inside = each.name if answered and len(have) == 1 else f"{result.host}/{each.name}"',
+        "inside = listed.tree.root.name",
+        HOSTILE,
+        (GET + "listed.py", "odd = parts != list(tree.root.parts)[-len(parts) :] if parts else False", "odd = False"),
+    ),
+    Mutant(
+        "no repository comes along",
+        "15",
+        GET + "listed.py",
+        "(tree.entries, []) if everything else without_repositories(tree.entries)",
+        "(tree.entries, list[str]())",
+        HOSTILE,
+    ),
+    Mutant(
+        "a hostname is a comment of one line",
+        "16",
+        "inventory/write.py",
+        'return [f"# {printable(remark, REMARK)}"] if remark else []',
+        'return [f"# {remark}"] if remark else []',
+        HOSTILE,
+        (
+            "ops/init/choose.py",
+            "if wrong or (found.env, found.groups, found.sync) != (meant.env, meant.groups, meant.sync):",
+            "if False:",
+        ),
+    ),
+    Mutant(
+        "an address that is none",
+        "14",
+        "protocol/messages/facts.py",
+        '"addresses": list[OwnAddress]',
+        '"addresses": list[str]',
+        HOSTILE,
+    ),
+    Mutant(
+        "a run's id has one form",
+        "19",
+        "protocol/messages/run.py",
+        "RunId = Annotated[str, is_run_id]",
+        "RunId = str",
+        HOSTILE,
+    ),
+]
 
 
-def applied(mutant: Mutant, root: Path = ROOT) -> str:
-    """The file's text without the mend. ValueError where the text is not there, or more than once."""
-    text = (root / "fleet" / mutant.file).read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: {text.count(mutant.old)} places in fleet/{mutant.file}, not one")
-    return text.replace(mutant.old, mutant.new)
+def applied(mutant: Mutant) -> dict[str, str]:
+    """File -> its text without the mend. ValueError where the text is not there, or more than once."""
+    texts: dict[str, str] = {}
+    for name, old, new in [mutant[2:5], *([mutant.also] if mutant.also else [])]:
+        text = texts.get(name) or (ROOT / "fleet" / name).read_text()
+        if text.count(old) != 1:
+            raise ValueError(f"{mutant.name}: {text.count(old)} places in fleet/{name}, not one")
+        texts[name] = text.replace(old, new)
+    return texts
 
 
 @contextmanager
@@ -51,8 +248,8 @@ def copied(mutant: Mutant | None) -> Iterator[Path]:
     try:
         for name in ("fleet", "tests"):
             shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        if mutant is not None:
-            (folder / "fleet" / mutant.file).write_text(applied(mutant))
+        for name, text in applied(mutant).items() if mutant is not None else ():
+            (folder / "fleet" / name).write_text(text)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

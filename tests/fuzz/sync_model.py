@@ -194,6 +194,9 @@ class Chooser:
             [("write", name, path, 8, ""), goes, ("write", where, path, 8, "kept"), ("remove", name, path), goes],
             [goes, ("remove", name, path), ("write", name, f"{path}/{safe}", 8, ""), goes],
             [("copy", name, where, path), goes, ("remove", name, path), goes],
+            [("link", name, path, "1"), goes, ("link", where, path, "2"), ("remove", name, path), goes],
+            [("link", name, path, "1"), goes, ("link", where, path, "2"), ("link", name, path, "3"), goes],
+            [("link", where, path, "1"), ("copy", where, name, path), goes, ("remove", name, path), goes],
             [goes, ("remove", name, path), goes, ("copy", where, name, path), goes, ("remove", name, path), goes],
         ]
         return pick.choice(stories)

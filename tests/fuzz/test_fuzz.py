@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.fuzz import hostile, sync_model
+from tests.fuzz.mutants import MUTANTS, Mutant, applied
 from tests.fuzz.sync_model import Case, make, run, shrink
 from tests.fuzz.transport import Forker
 from tests.fuzz.world import World
@@ -58,6 +61,22 @@ def test_what_goes_wrong_is_found_and_made_short(forker: Forker, monkeypatch: py
     assert found is not None and "'mine' of n1:work" in found[0]
     small, text = shrink(case, forker, found[0])
     assert [step[0] for step in small.steps] == ["write", "sync"] and small.setup == {}, text
+
+
+@pytest.mark.parametrize("hunt, seconds", [(sync_model.hunt, 30.0), (hostile.hunt, 25.0)])
+def test_nothing_is_found(hunt: Callable[..., list[str]], seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some seconds of what `make fuzz` does for long. The seeds are printed: each is a case."""
+    found = hunt(secrets.randbelow(1 << 30), seconds)
+    with capsys.disabled():
+        print("\n" + capsys.readouterr().out.strip().splitlines()[-1])
+    assert not found
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mend_can_be_taken_back(mutant: Mutant) -> None:
+    """`python -m tests.fuzz.mutants` shows that the fuzzers find it then."""
+    for name, text in applied(mutant).items():
+        compile(text, name, "exec")
 
 
 def test_a_seed_is_a_case() -> None:

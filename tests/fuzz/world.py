@@ -512,6 +512,8 @@ class World:
             for state in place.glob(".below.fleet-*"):
                 shutil.rmtree(state)
         self.same(name, before, now, "a sync of a folder to itself")
+        if how != "below" and list(self.base.glob(f".{name}.fleet-*")):
+            raise Fault(f"a sync of a folder to itself has begun to keep a record beside {name}")
 
     def two(self, first: Sequence[Any], second: Sequence[Any]) -> None:
         """Two syncs at once. Each of their ends is one of those that either alone could have."""
