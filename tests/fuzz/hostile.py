@@ -18,6 +18,7 @@ import re
 import select
 import shutil
 import signal
+import stat
 import struct
 import sys
 import tempfile
@@ -377,7 +378,7 @@ _OF_A_RUN = (
     r"\.lock|(run|summary|about)\.json|(events\.jsonl|keeper\.log)|gpu[12]|gpu[12]/(node\.log|rank\d+\.(out|err))"
 )
 RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
-OWN = r"home/\.fleet(/(sources|ids|brought|locks|turns|known)(/.*)?|/[\w-]+)?|home/\.cache(/.*)?"
+OWN = r"home/\.fleet(/(sources|ids|brought|locks|turns|known)(/.*)?|/[\w.-]+)?|home/\.cache(/.*)?"
 STAGE = r"\.fleet-get"
 LAUNCH = ["launch", "-w", "gpu1", "--engine", "command", "--grace", "1"]
 FORGET = ["forget"]  # what the head has of runs
@@ -589,6 +590,10 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
         argv = ["-i", verb.inventory, *["--json"] * json_, *ground.words(verb.argv)]
         done = command_line(argv, transport)
         after = ground.seen()
+    latest = "work/runs/latest"  # fleet's link to a run's folder, where there is one
+    if latest in after and stat.S_ISLNK(after[latest][0]) and re.fullmatch(RUN, after[latest][1]):
+        after.pop(latest)
+        before.pop(latest, None)
     changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
     odd = sorted(path for path in changed if not re.fullmatch(verb.wrote, path) or ".git" in path.split("/"))
     faults = [f"it wrote {odd[:5]}"] if odd else []

@@ -87,7 +87,7 @@ class Chooser:
         self.dests = [self.dest] * 6
         kind = pick.random()
         if kind < 0.15:
-            self.dests += [f"n1:work/{folders[0]}"] * 3  # one destination in another
+            self.dests += [f"n1:work/{folders[0]}"] * 4  # one destination in another
         elif kind < 0.25:
             self.dests += ["n2:work"] * 2
         self.two_sources = pick.random() < 0.2

@@ -97,12 +97,13 @@ class Table:
     there: Files
     records: Mapping[str, Maybe]
     options: Options = field(default_factory=Options)
-    claimed: frozenset[str] = frozenset()  # another destination has it, too, as far as is known
+    claimed: Mapping[str, bool] = field(default_factory=dict)  # another destination has it, too; whether for certain
 
     def known(self, path: str) -> Maybe:
         known = self.records.get(path, frozenset([NONE]))
         if path in self.claimed:  # then it is nobody's to take away
-            known |= {each and replace(each, by="own", version=None) for each in known}
+            theirs = frozenset(each and replace(each, by="own", version=None) for each in known)
+            known = theirs if self.claimed[path] else known | theirs
         return known
 
     def alternatives(self) -> dict[str, list[After]]:

@@ -367,12 +367,12 @@ class World:
                 named[path, kind] = path not in listed and excluded(path, kind)
         other = self.sources.get(where, name) != name
         options = Options(how.get("force", False), how.get("keep", False), how.get("delete_excluded", False), other)
-        claimed = set()
+        claimed: dict[str, bool] = {}
         for other_place, theirs in self.records.items():
             for path in theirs if other_place != where else ():
                 full = os.path.relpath(os.path.join(self.place(other_place), path), self.place(where))
-                claimed.add(full)
-        table = Table(listed, named, before, records, options, frozenset(claimed))
+                claimed[full] = claimed.get(full, False) or NONE not in theirs[path]
+        table = Table(listed, named, before, records, options, claimed)
         return before, table.alternatives(), options
 
     def settle(
