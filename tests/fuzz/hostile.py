@@ -456,6 +456,8 @@ class Ground:
         shutil.copytree(self.base, self.stored, symlinks=True)
 
     def restore(self) -> None:
+        for installed in self.base.parent.glob("env/lib/python3*/site-packages/tiny*"):
+            shutil.rmtree(installed)
         shutil.rmtree(self.base, ignore_errors=True)
         shutil.copytree(self.stored, self.base, symlinks=True)
 

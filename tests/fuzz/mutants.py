@@ -189,7 +189,7 @@ MUTANTS = [
         'inside = each.name if answered and len(have) == 1 else f"{result.host}/{each.name}"',
         "inside = listed.tree.root.name",
         HOSTILE,
-        (GET + "listed.py", "odd = parts != list(tree.root.parts)[-len(parts) :] if parts else False", "odd = False"),
+        (GET + "listed.py", "odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]", "odd = False"),
     ),
     Mutant(
         "no repository comes along",

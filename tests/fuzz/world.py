@@ -10,7 +10,7 @@ import shutil
 import stat
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,10 @@ def see(root: Path, leave_out: Sequence[str] = ()) -> dict[str, Entry]:
 
     below(os.fsencode(root), "")
     return found
+
+
+def above(paths: Iterable[str]) -> set[str]:
+    return {path[:at] for path in paths for at, char in enumerate(path) if char == "/"}
 
 
 def show(path: str) -> str:
@@ -308,7 +312,12 @@ class World:
             for path, entry in found.items()
             if entry.kind != "o" and not excluded(path, entry.kind)
         }
-        return listed, excluded
+        # nor are folders that hold nothing but what get brought
+        notes = self.brought[name]
+        hollow = above(path for path, entry in found.items() if notes.get(path) == entry.version)
+        hollow -= above(path for path in listed if path not in hollow)
+        listed = {path: entry for path, entry in listed.items() if path not in hollow}
+        return listed, lambda path, kind: path in hollow or excluded(path, kind)
 
     def sync(self, name: str, where: str, how: Mapping[str, Any] | None = None, faults: Faults | None = None) -> None:
         """One sync, and what the table says of it; then another one, which has nothing to do."""
@@ -409,6 +418,9 @@ class World:
             ):
                 raise Fault(f"{show(path)} of {where}: --force replaced {was}, and no copy is left")
             if cut and not ok:
+                # it was on its way: this version of the source may count as one that the node has been told of
+                begun = [each.record for each in alternatives.get(path, []) if each.record and not each.stop]
+                maybe |= {Record("own", None, each.source) for each in begun if each.by == "delivered"}
                 if was == entry or was is not None and was.is_like(entry):
                     maybe |= old.get(path, frozenset([NONE]))
                     fits = fits or [After(entry, NONE)]
