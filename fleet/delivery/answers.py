@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Sequence
 from typing import TypeVar
 
-from fleet.delivery import own_files
 from fleet.delivery.conversation import Conversation
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.tree import MAX_ENTRIES, Tree, with_payload
 from fleet.errors import ProtocolError
 from fleet.events import Emit, Notice
+from fleet.node.delivery.ownership import is_meant
 from fleet.protocol.messages.code import Doubts, Gone, Kind, Lacks, Need, Other, Own, OwnFile
 from fleet.rules.units import few
 from fleet.transport.program import Program
@@ -65,7 +65,7 @@ class Answers:
                 if not message["more"]:
                     paths = [path for path, *_ in own]
                     force = self.force
-                    meant = paths if force is True else [p for p in paths if force and own_files.is_meant(p, force)]
+                    meant = paths if force is True else [p for p in paths if force and is_meant(p, force)]
                     rest = sorted(set(paths).difference(meant))
                     if rest and not self._keep:
                         return {**message, "files": own}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from fleet.errors import PreflightError, Reason
 from fleet.inventory.nodeset import fold
@@ -15,13 +14,6 @@ from fleet.rules.units import counted, few, seconds, size_text
 KIND = "own-files"
 NAMED = 5
 KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
-
-
-def is_meant(path: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns, as a shell writes them, names the path, its last name, or a folder that it is in."""
-    parts = path.split("/")
-    names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts[-1:]
-    return any(fnmatchcase(name, pattern.strip("/")) for pattern in patterns for name in names)
 
 
 def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:

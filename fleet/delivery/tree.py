@@ -85,11 +85,13 @@ class Tree:
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
         """Of (path, kind) that are not among the entries those that are not gone: a rule leaves them out, whether or
-        not they are there, or they are there."""
+        not they are there, or they are there: not behind a link that is sent."""
         if self.sieve is None:
             return set()
+        links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
         sent = {entry[0] for entry in self.entries}
-        return {p for p, kind in paths if p not in sent and (os.path.lexists(self.local(p)) or self.why(p, kind))}
+        here = {p for p, _ in paths if not p.startswith(links) and os.path.lexists(self.local(p))}
+        return {p for p, kind in paths if p not in sent and (p in here or self.why(p, kind))}
 
     @property
     def left_out(self) -> tuple[str, ...]:

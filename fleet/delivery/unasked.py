@@ -18,8 +18,8 @@ SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
 MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
 ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
 KEY = re.compile(
-    rb"^(?:-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----"
-    rb"|PuTTY-User-Key-File-\d)",
+    rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\\[rn]|[ \t]*[\r\n])"  # also in JSON, and indented as in YAML
+    rb"|^---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----|^PuTTY-User-Key-File-\d",
     re.MULTILINE,
 )
 KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none

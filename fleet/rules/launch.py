@@ -233,7 +233,7 @@ RULES = (
         "code.digest",
         "digest",
         "the code that was synced",
-        "an earlier sync reached some of them only: run 'fleet sync' again, to all",
+        "run 'fleet sync' again, to all; what it left as the node has it: 'fleet sync --force=PATTERN'",
         run=True,
     ),
     Rule(

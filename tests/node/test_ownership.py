@@ -183,6 +183,30 @@ def test_a_source_whose_times_alone_are_others_does_not_fight_for_a_nodes_file(t
     assert (data["sent"], data["left"]) == (0, ["results.csv"])
 
 
+@pytest.mark.parametrize("times", [False, True])
+def test_a_pattern_that_names_a_nodes_own_file_brings_the_sources_back_though_that_has_not_changed(
+    tmp_path: Path, times: bool
+) -> None:
+    """train.py, edited on a node: a launch refuses it, and nothing else would replace it."""
+    source, dest = tmp_path / "src", tmp_path / "work"
+    (source / "data").mkdir(parents=True)
+    for name in ("train.py", "results.csv", "data/x"):
+        (source / name).write_text("the source's")
+    assert mirror(source, dest).ok
+    for name in ("train.py", "results.csv"):
+        (dest / name).write_text("the node's own")
+    shutil.rmtree(dest / "data")
+    (dest / "data").symlink_to(tmp_path)
+    if times:  # as a fresh checkout has them
+        os.utime(source / "train.py", (1, 1))
+    assert mirror(source, dest, force=True).results[0].data["left"] == ["data", "data/x", "results.csv", "train.py"]
+    data = mirror(source, dest, force=("train.py", "data")).results[0].data
+    assert (data["sent"], data["replaced"], data["left"]) == (2, 2, ["results.csv"])
+    assert (dest / "train.py").read_text() == (dest / "data/x").read_text() == "the source's"
+    assert not (dest / "data").is_symlink() and (Path(data["aside"][0]) / "train.py").read_text() == "the node's own"
+    assert mirror(source, dest).results[0].data["left"] == ["results.csv"]
+
+
 def test_the_source_itself_is_never_written_to(tmp_path: Path) -> None:
     """By its own name, and through a link."""
     source = tmp_path / "src"
@@ -298,3 +322,15 @@ def test_a_state_of_this_version_is_read_back(tmp_path: Path) -> None:
     assert mirror(source, dest).ok
     state = read_state(os.fsencode(tmp_path / ".work.fleet-sync"))
     assert state and re.fullmatch("[0-9a-f]{32}", state["source"]["id"]) and state["rest"]
+
+
+def test_a_folder_that_was_moved_away_and_linked_to_is_gone_from_the_source(tmp_path: Path) -> None:
+    """mv data /big; ln -s /big/data: what it held is still found through the link."""
+    source, dest, big = tmp_path / "src", tmp_path / "work", tmp_path / "big"
+    (source / "data").mkdir(parents=True)
+    (source / "data/x").write_text("1")
+    assert mirror(source, dest).ok
+    (source / "data").rename(big)
+    (source / "data").symlink_to(big)
+    assert mirror(source, dest).results[0].data["deleted"] == 1
+    assert os.readlink(dest / "data") == str(big)

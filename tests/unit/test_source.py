@@ -252,6 +252,17 @@ def test_secrets_and_what_a_machine_makes_stay_here(source: Path) -> None:
     assert tree.excluded(left) == {"venv/lib/x.py", "b/__pycache__/c.pyc", ".ssh/id", "id"}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"private_key": "' + KEY.replace("\n", "\\n") + '"}', "key: |\n  " + KEY.replace("\n", "\n  "), "\ufeff" + KEY],
+    ids=["json", "yaml", "bom"],
+)
+def test_a_private_key_is_known_wherever_it_stands_in_a_file(source: Path, text: str) -> None:
+    """A service account's JSON, a secret's manifest, an editor's first bytes."""
+    fill(source, {"k": text, "notes.txt": "grep -r -- '-----BEGIN OPENSSH PRIVATE KEY-----' of all that lies here\n"})
+    assert files(scan(source)) == {"notes.txt"}
+
+
 def test_what_git_tracks_goes_and_a_key_is_named(source: Path) -> None:
     fill(source, {"test.pem": KEY, ".ssh/config": "", "venv/pyvenv.cfg": "", "venv/new": "", "id_rsa": KEY})
     git(source, "init", "-q")

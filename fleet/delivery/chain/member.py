@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.delivery.manifest import Manifest
-from fleet.delivery.own_files import is_meant
 from fleet.errors import FleetError, HostFailed, ProtocolError
 from fleet.model import Host
+from fleet.node.delivery.ownership import is_meant
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.chain import Done, Lacking, Need, OwnFile, Ranges
 from fleet.transport.base import Cancel, Session, Silence

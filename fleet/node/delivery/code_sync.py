@@ -3,7 +3,8 @@
 Conversation (J frames out, control lines in):
     spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"}, "mark": the name
     of a folder that lies in the source meanwhile, or null, "replaces": [source] or true: the other sources of which
-    what they delivered may be replaced and deleted}
+    what they delivered may be replaced and deleted, "force": [pattern] of the node's own that is to be replaced even
+    where the source has not changed}
     -> {"event": "inside", "path"}: DEST is that folder of the source; it is answered by {"op": "go"}, or not at all
     -> {"event": "hello", "dest", "known": manifest digest | null, "rsync": path | null}
        or {"event": "same"}: DEST is the source
@@ -231,7 +232,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Do
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    told = Comparison(Ownership(dest, journal), entries, message.get("brought") or ())
+    told = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"])
     other = settle(head, target, told, spec)
     if other is not None:
         return other

@@ -7,7 +7,7 @@ import stat
 from fleet.node.base.beneath import check_folder
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside
-from fleet.node.base.types import TYPE_CHECKING, Any, Iterable
+from fleet.node.base.types import TYPE_CHECKING, Any, Iterable, Sequence
 from fleet.node.base.wire import decode, encode, moved
 from fleet.node.delivery.journal import (
     DELIVERED,
@@ -22,7 +22,7 @@ from fleet.node.delivery.journal import (
     STATUS,
     same_source,
 )
-from fleet.node.delivery.ownership import OWN, Ownership, kind_of, look
+from fleet.node.delivery.ownership import OWN, Ownership, is_meant, kind_of, look
 
 if TYPE_CHECKING:
     Found = dict[str, os.stat_result | None]  # path -> what was there
@@ -40,13 +40,16 @@ def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
 
 class Comparison:
     """changed: entries that are not there as in the source, and will be; needed: those whose bytes are to come. seen:
-    what was there, equal to the source. left: the node's own where the source has not changed. own: the node's own
+    what was there, equal to the source. left: the node's own where the source has not changed, and no
+    pattern of force names it. own: the node's own
     that is in the way; doubts: that, unless it is what the source has now, or the source has what it had. delete: of
     what the source has no more, with what was there; kept: what the node changed of that; also: rows of what the
     source leaves out."""
 
-    def __init__(self, owner: "Ownership", entries: "list[Any]", brought: "Iterable[str]" = ()) -> None:
-        self.owner, self.entries, self.brought = owner, entries, set(brought)
+    def __init__(
+        self, owner: "Ownership", entries: "list[Any]", brought: "Iterable[str]" = (), force: "Sequence[str]" = ()
+    ) -> None:
+        self.owner, self.entries, self.brought, self.force = owner, entries, set(brought), force
         self.changed: dict[str, list[Any]] = {}
         self.needed: dict[str, list[Any]] = {}
         self.doubts: dict[str, list[Any]] = {}
@@ -141,7 +144,7 @@ class Comparison:
             self.put(entry, st, kind == "f")
             return
         self.found[path] = st
-        if path in self.brought or owner.journal.row(entry) is not None:
+        if path in self.brought or owner.journal.row(entry) is not None and not is_meant(path, self.force):
             self.left.add(path)
         else:
             asked = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
@@ -164,7 +167,11 @@ class Comparison:
                 st = self.found.pop(path)
                 assert st
                 self.equal(entry, st)
-            elif digest and any(row[DIGEST] == digest for row in self.owner.journal.known.get(path, ())):
+            elif (
+                digest
+                and any(row[DIGEST] == digest for row in self.owner.journal.known.get(path, ()))
+                and not is_meant(path, self.force)
+            ):
                 self.left.add(path)
             else:
                 self.own[path] = entry

@@ -11,10 +11,11 @@ docs/sync.md has the table.
 
 import os
 import stat
+from fnmatch import fnmatchcase
 
 from fleet.node.base.beneath import Beneath
 from fleet.node.base.files import file_digest, lstat
-from fleet.node.base.types import Any, Iterator
+from fleet.node.base.types import Any, Iterator, Sequence
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import (
     DIGEST,
@@ -33,6 +34,13 @@ from fleet.protocol.state import CODE_STATE, DATA_STATE
 
 OWN = ""
 KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
+
+
+def is_meant(path: str, patterns: "Sequence[str]") -> bool:
+    """Whether one of the patterns, as a shell writes them, names the path, its last name, or a folder that it is in."""
+    parts = path.split("/")
+    names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts[-1:]
+    return any(fnmatchcase(name, pattern.strip("/")) for pattern in patterns for name in names)
 
 
 def kind_of(st: "os.stat_result") -> str:

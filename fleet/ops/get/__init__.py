@@ -162,7 +162,9 @@ def _bring(
     for what in ("growing", "gone"):
         for paths, names in grouped((tuple(getattr(came[host], what)), host) for host in came).items():
             if paths:
-                runtime.emit(Notice("warning", f"{fold(names)}: {_SAID[what]}: {few(paths)}"))
+                runtime.emit(
+                    Notice("warning", f"{fold(names)}: {_SAID[what]}: {few([path or plan.what for path in paths])}")
+                )
     _ask(plan, {host: places[host] for host in came}, runtime)
     for host, received in came.items():
         brought[host] = _put(host, received, places[host])
