@@ -64,8 +64,7 @@ class Answers:
                 _take_more(own, message["files"], len(tree.entries), name)
                 if not message["more"]:
                     paths = [path for path, *_ in own]
-                    force = self.force
-                    meant = paths if force is True else [p for p in paths if force and is_meant(p, force)]
+                    meant = [path for path in paths if is_meant(path, self.force)]
                     rest = sorted(set(paths).difference(meant))
                     if rest and not self._keep:
                         return {**message, "files": own}

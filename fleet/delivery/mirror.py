@@ -182,7 +182,7 @@ class _Mirroring:
             "patience": PATIENCE_SECONDS,
             "source": self._source,
             "mark": self._mark,
-            "force": [] if isinstance(self._plan.force, bool) else list(self._plan.force),
+            "force": own_files.as_message(self._plan.force),
             "replaces": True if self._replaces is True else self._replaces or [],
         }
 

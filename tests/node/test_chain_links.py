@@ -43,6 +43,7 @@ class Node:
             "wait": 0,
             "every": 0.1,
             "via": "chain",
+            "force": False,
             "patience": patience,
             "listen": "127.0.0.1",
             "tls": self.tls,

@@ -188,6 +188,7 @@ def test_where_another_sync_has_the_first_host_nothing_is_begun(
         "patience": 30,
         "source": {"host": "desk", "path": "/b", "id": ""},
         "replaces": [],
+        "force": False,
         "mark": None,
     }
     with Running("delivery.code_sync", spec, tmp_path) as other:
@@ -205,7 +206,7 @@ def test_a_lock_whose_holder_hears_nothing_of_its_head_is_waited_for(
     monkeypatch.setattr("fleet.delivery.lock_order.LOCK_WAIT_SECONDS", 0.3)
     tree, target = project(tmp_path, "A", {"a.py": "1"}), tmp_path / "n1"
     spec = {"dest": str(target), "sync": "x", "host": "n1", "head": "desk (pid 7)", "wait": 0, "patience": 8}
-    spec |= {"source": {"host": "desk", "path": "/b", "id": ""}, "replaces": [], "mark": None}
+    spec |= {"source": {"host": "desk", "path": "/b", "id": ""}, "replaces": [], "mark": None, "force": False}
     with Running("delivery.code_sync", spec, tmp_path) as it:
         next(it.frames())
         (lock,) = tmp_path.glob("**/lock")

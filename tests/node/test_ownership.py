@@ -199,12 +199,14 @@ def test_a_pattern_that_names_a_nodes_own_file_brings_the_sources_back_though_th
     (dest / "data").symlink_to(tmp_path)
     if times:  # as a fresh checkout has them
         os.utime(source / "train.py", (1, 1))
-    assert mirror(source, dest, force=True).results[0].data["left"] == ["data", "data/x", "results.csv", "train.py"]
+    assert mirror(source, dest).results[0].data["left"] == ["data", "data/x", "results.csv", "train.py"]
     data = mirror(source, dest, force=("train.py", "data")).results[0].data
     assert (data["sent"], data["replaced"], data["left"]) == (2, 2, ["results.csv"])
     assert (dest / "train.py").read_text() == (dest / "data/x").read_text() == "the source's"
     assert not (dest / "data").is_symlink() and (Path(data["aside"][0]) / "train.py").read_text() == "the node's own"
     assert mirror(source, dest).results[0].data["left"] == ["results.csv"]
+    assert mirror(source, dest, force=True).results[0].data["left"] == []
+    assert (dest / "results.csv").read_text() == "the source's"
 
 
 def test_the_source_itself_is_never_written_to(tmp_path: Path) -> None:
@@ -234,6 +236,35 @@ def test_a_destination_in_the_source_or_around_it(tmp_path: Path) -> None:
     assert mirror(source, source / "out").ok and not (source / "out/out").exists()
     refused = mirror(source, tmp_path / "work").results[0].error
     assert refused and "holds the source itself" in refused.message and (source / "a.py").read_text() == "1"
+
+
+def test_nested_destinations_that_were_agreed_to_are_asked_about_once(tmp_path: Path) -> None:
+    inner, outer, dest = tmp_path / "inner", tmp_path / "outer", tmp_path / "node/nest"
+    (outer / "src").mkdir(parents=True)
+    inner.mkdir()
+    dest.mkdir(parents=True)
+    for folder in (inner, outer / "src"):
+        (folder / "a.py").write_text("1")
+    assert mirror(inner, dest / "src").ok and mirror(outer, dest).ok
+    for text in ("22", "333"):
+        (outer / "src/a.py").write_text(text)
+        if text == "22":
+            assert mirror(outer, dest).exit_code == 123
+            assert mirror(outer, dest, force=True).ok
+        assert mirror(outer, dest).ok and (dest / "src/a.py").read_text() == text
+
+
+def test_what_was_kept_and_becomes_the_sources_by_hand_is_the_sources(tmp_path: Path) -> None:
+    source, dest = tmp_path / "src", tmp_path / "work"
+    for folder, text in ((source, "long"), (dest, "short")):
+        folder.mkdir()
+        (folder / "a.py").write_text(text)
+    assert mirror(source, dest, keep=True).results[0].data["left"] == ["a.py"]
+    (dest / "a.py").write_text("long")
+    data = mirror(source, dest).results[0].data
+    assert (data["left"], data["changed"]) == ([], 0)
+    (source / "a.py").write_text("newer")
+    assert mirror(source, dest).results[0].data["sent"] == 1
 
 
 def test_force_with_a_pattern_replaces_what_it_names(tmp_path: Path) -> None:

@@ -266,6 +266,7 @@ def mirror_spec(dest: Path, **changes: Any) -> dict[str, Any]:
         "patience": 30.0,
         "source": {"host": "here", "path": "/src", "id": ""},
         "replaces": [],
+        "force": False,
         "mark": None,
         **changes,
     }

@@ -166,7 +166,7 @@ class Member:
         """Decide about what is its own and in the way: `replaces` and `keeps` say what; what is in neither must be
         asked for."""
         own = [(target, path) for target, path, *_ in self.own]
-        self.replaces = own if force is True else [each for each in own if force and is_meant(each[1], force)]
+        self.replaces = [each for each in own if is_meant(each[1], force)]
         self.keeps = [each for each in own if each not in self.replaces] if keep else []
         kept = set(self.keeps)
         files = (

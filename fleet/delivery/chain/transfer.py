@@ -210,6 +210,7 @@ class _Transfer:
                     "every": self._every,
                     "tls": self._tls,
                     "via": self._plan.via,
+                    "force": own_files.as_message(self._plan.force),
                     "host": host.name,
                     "token": member.token,
                     "listen": host.data_address or host.address,

@@ -5,7 +5,7 @@ import os
 import time
 
 from fleet.node.base.files import to_disk
-from fleet.node.base.types import Any
+from fleet.node.base.types import Any, Sequence
 from fleet.node.delivery.commit import forget_replaced
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.disk_space import check_space
@@ -15,14 +15,16 @@ from fleet.node.delivery.store import Store
 from fleet.node.delivery.sync_state import forget_delivery, note_delivery
 
 
-def take_stock(store: "Store", allocated: "dict[str, int]", sweep: bool) -> "dict[int, str]":
+def take_stock(
+    store: "Store", allocated: "dict[str, int]", sweep: bool, force: "bool | Sequence[str]"
+) -> "dict[int, str]":
     """Decide for every file whether it is here, may be here (-> {file: sha256}), or is to come; make room. allocated:
     bytes that a file with holes takes. sweep: also what rsync has left here."""
     unsure: dict[int, str] = {}
     needs: list[tuple[bytes, int, int]] = []
     for target in store.targets:
         assert target.tree
-        target.told = Comparison(Ownership(target.tree, target.journal), target.entries)
+        target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
     for index, f in enumerate(store.files):
         told = f.target.told
         if f.name in told.left:

@@ -40,14 +40,17 @@ def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
 
 class Comparison:
     """changed: entries that are not there as in the source, and will be; needed: those whose bytes are to come. seen:
-    what was there, equal to the source. left: the node's own where the source has not changed, and no
-    pattern of force names it. own: the node's own
-    that is in the way; doubts: that, unless it is what the source has now, or the source has what it had. delete: of
-    what the source has no more, with what was there; kept: what the node changed of that; also: rows of what the
-    source leaves out."""
+    what was there, equal to the source. left: the node's own where the source has not changed, and force does not name
+    it. own: the node's own that is in the way; doubts: that, unless it is what the source has now, or the source has
+    what it had. delete: of what the source has no more, with what was there; kept: what the node changed of that; also:
+    rows of what the source leaves out."""
 
     def __init__(
-        self, owner: "Ownership", entries: "list[Any]", brought: "Iterable[str]" = (), force: "Sequence[str]" = ()
+        self,
+        owner: "Ownership",
+        entries: "list[Any]",
+        brought: "Iterable[str]",
+        force: "bool | Sequence[str]",
     ) -> None:
         self.owner, self.entries, self.brought, self.force = owner, entries, set(brought), force
         self.changed: dict[str, list[Any]] = {}
@@ -140,15 +143,19 @@ class Comparison:
         if row is not None and same_source(row, entry):
             self.equal(entry, st)
             return
-        if status != OWN and not owner.claimed(path):
+        if status != OWN and not owner.claimed(path, st):
             self.put(entry, st, kind == "f")
             return
         self.found[path] = st
-        if path in self.brought or owner.journal.row(entry) is not None and not is_meant(path, self.force):
+        before = owner.journal.row(entry)
+        asked = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
+        if path in self.brought or before is not None and not (asked and not before[DIGEST] or self.is_forced(path)):
             self.left.add(path)
         else:
-            asked = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
             (self.doubts if asked else self.own)[path] = entry
+
+    def is_forced(self, path: str) -> bool:
+        return is_meant(path, self.force)
 
     def equal(self, entry: "list[Any]", st: "os.stat_result") -> None:
         """Its content is the source's."""
@@ -167,11 +174,11 @@ class Comparison:
                 st = self.found.pop(path)
                 assert st
                 self.equal(entry, st)
-            elif (
-                digest
-                and any(row[DIGEST] == digest for row in self.owner.journal.known.get(path, ()))
-                and not is_meant(path, self.force)
-            ):
+            elif self.is_forced(path):
+                self.own[path] = entry
+            elif self.owner.journal.row(entry) is not None or digest in {
+                row[DIGEST] for row in self.owner.journal.known.get(path, ()) if row[DIGEST]
+            }:
                 self.left.add(path)
             else:
                 self.own[path] = entry
@@ -196,7 +203,7 @@ class Comparison:
             status = self.owner.status(path, st)[0]
             if path in excluded or stat.S_ISDIR(st.st_mode) and self.holds(path, deleted):
                 self.also.append(row)
-            elif status == DELIVERED and not self.owner.claimed(path):
+            elif status == DELIVERED and not self.owner.claimed(path, st):
                 self.delete.append((path, st))
                 deleted.add(path)
             elif status == OWN:

@@ -21,13 +21,9 @@ from fleet.node.delivery.journal import (
     DIGEST,
     KIND,
     LINK,
-    NOTHING,
-    PATH,
     SIZE,
     STATUS,
     Journal,
-    read_state,
-    rows_of,
     unchanged,
 )
 from fleet.protocol.state import CODE_STATE, DATA_STATE
@@ -36,8 +32,11 @@ OWN = ""
 KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
 
 
-def is_meant(path: str, patterns: "Sequence[str]") -> bool:
-    """Whether one of the patterns, as a shell writes them, names the path, its last name, or a folder that it is in."""
+def is_meant(path: str, patterns: "bool | Sequence[str]") -> bool:
+    """Whether one of the patterns, as a shell writes them, names the path, its last name, or a folder that it is in;
+    True: all are meant."""
+    if isinstance(patterns, bool):
+        return patterns
     parts = path.split("/")
     names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts[-1:]
     return any(fnmatchcase(name, pattern.strip("/")) for pattern in patterns for name in names)
@@ -73,7 +72,7 @@ class Ownership:
     def __init__(self, dest: "Beneath", journal: "Journal") -> None:
         self.dest, self.journal = dest, journal
         self.digests: dict[str, str] = {}
-        self.others: dict[bytes, list[set[str]]] = {}
+        self.others: dict[bytes, list[dict[str, list[Any]]]] = {}
 
     def digest(self, path: str) -> str:
         """sha256 of a file here; "" where it cannot be read."""
@@ -86,27 +85,32 @@ class Ownership:
 
     def status(self, path: str, st: "os.stat_result") -> "tuple[str, list[Any] | None]":
         """(DELIVERED, SEEN or OWN; the row that says so)."""
-        rows = self.journal.known.get(path, [])[::-1]
-        for row in rows:
+        row = self.match(self.journal.known.get(path, []), path, st)
+        return (OWN, None) if row is None else (row[STATUS], row)
+
+    def match(self, rows: "list[list[Any]]", path: str, st: "os.stat_result") -> "list[Any] | None":
+        """The newest row that says of what is there that it was put there, or seen."""
+        row: list[Any]
+        for row in reversed(rows):
             if unchanged(row, st) and (row[KIND] != "l" or self.target(path) == row[LINK]):
-                return row[STATUS], row
-        for row in rows:
+                return row
+        for row in reversed(rows):
             is_file = row[KIND] == "f" and stat.S_ISREG(st.st_mode)
             if is_file and row[DIGEST] and row[SIZE] == st.st_size and row[DIGEST] == self.digest(path):
-                return row[STATUS], row
-        return OWN, None
+                return row
+        return None
 
     def target(self, path: str) -> str:
         return decode(os.readlink(self.dest.at(encode(path))))
 
-    def claimed(self, path: str) -> bool:
-        """Whether another delivery, to a folder around it or to one below the destination, put it there, too."""
+    def claimed(self, path: str, st: "os.stat_result") -> bool:
+        """Whether another delivery, to a folder around it or to one below the destination, put there what is there."""
         full = at = os.path.join(self.dest.name, encode(path))
         while at != b"/":
             if at not in self.others:
-                self.others[at] = [paths for meta, paths in deliveries_to(at) if meta != self.mine]
+                self.others[at] = [known for meta, known in deliveries_to(at) if meta != self.mine]
             inside = decode(os.path.relpath(full, at) if at != full else os.path.basename(at))
-            if any(inside in paths for paths in self.others[at]):
+            if any(self.match(known.get(inside, []), path, st) for known in self.others[at]):
                 return True
             at = os.path.dirname(at)
         return False
@@ -117,11 +121,11 @@ class Ownership:
         return st.st_dev, st.st_ino
 
 
-def deliveries_to(target: bytes) -> "Iterator[tuple[tuple[int, int], set[str]]]":
-    """(device and inode of the state folder, paths delivered) of each delivery to this folder or file."""
+def deliveries_to(target: bytes) -> "Iterator[tuple[tuple[int, int], dict[str, list[Any]]]]":
+    """(device and inode of the state folder, the journal's rows by path) of each delivery to this folder or file."""
     around, name = os.path.split(target)
     for suffix in map(encode, (CODE_STATE, DATA_STATE)):
         for meta in (os.path.join(target, suffix), os.path.join(around, b"." + name + suffix)):
             st, of = lstat(meta), lstat(target)
             if st and of and stat.S_ISDIR(st.st_mode) and st.st_uid in (os.geteuid(), of.st_uid):
-                yield (st.st_dev, st.st_ino), {row[PATH] for row in rows_of(read_state(meta) or NOTHING)}
+                yield (st.st_dev, st.st_ino), Journal(meta).known

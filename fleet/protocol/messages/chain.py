@@ -96,11 +96,12 @@ MemberMessage = Hello | Shared | Lacks | Need | At | Link | Corrupt | Done | Ref
 # -- what the head asks for ---------------------------------------------------------------------------------------
 class MemberSpec(Delivery):
     """every: seconds between reports. tls: the certificate of this transfer, and its key. token: the secret of this
-    member. listen: the address for its listener. targets: path, "f" or "d"."""
+    member. listen: the address for its listener. force: as in code.Spec. targets: path, "f" or "d"."""
 
     every: float
     tls: dict[str, str]
     via: str
+    force: bool | list[str]
     token: str
     listen: str
     targets: list[tuple[str, str]]

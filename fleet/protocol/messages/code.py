@@ -66,10 +66,10 @@ Message = Hello | Inside | Same | Shared | Doubts | Gone | Own | Lacks | Need | 
 class Spec(Delivery):
     """mark: the name of a folder that lies in the source meanwhile. replaces: the other sources of which what they
     delivered may be replaced and deleted; True: any. force: patterns of the node's own that gives way to the source's,
-    changed or not."""
+    changed or not; True: all."""
 
     dest: str
     source: Source
     mark: str | None
     replaces: list[Source] | Literal[True]
-    force: list[str]
+    force: bool | list[str]

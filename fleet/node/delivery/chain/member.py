@@ -118,7 +118,7 @@ def run(spec: "chain.MemberSpec") -> None:
         op = message.get("op")
         if op == "manifest":
             store = Store(targets, unpack(head.payload(message)))
-            unsure = take_stock(store, message.get("allocated") or {}, spec["via"] == "chain")
+            unsure = take_stock(store, message.get("allocated") or {}, spec["via"] == "chain", spec["force"])
             address, port = None, None
             if spec["via"] == "chain":
                 receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
