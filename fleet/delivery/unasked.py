@@ -101,6 +101,6 @@ def _password_files() -> list[str]:
 
 def may_copy(credentials: frozenset[str], real: str, info: os.stat_result) -> bool:
     """Whether what a link leads to may go in its place."""
-    if SECRETS.intersection(real.split("/")) or real in credentials:
+    if {".git", *SECRETS}.intersection(real.split("/")) or real in credentials:
         return False
     return not stat.S_ISREG(info.st_mode) or not is_private_key(real, info.st_size)

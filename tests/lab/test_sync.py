@@ -93,9 +93,11 @@ def test_a_file_system_that_takes_nothing(breakable: VirtualLab, source: Path) -
 
 def test_an_empty_source_says_what_it_does(breakable: VirtualLab, source: Path) -> None:
     breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/emptied", check=True)
-    (source / ".gitignore").write_text("*\n")
-    done = breakable.fleet("-i", "lab", "sync", str(source), "--to", "~/emptied", check=True)
-    assert "holds nothing to carry" in done.stderr and "4 deleted" in done.stdout
+    (source / ".fleetignore").write_text("*\n")
+    words = ("-i", "lab", "sync", str(source), "--to", "~/emptied")
+    done = breakable.fleet(*words, check=True)
+    assert "holds nothing to carry" in done.stderr and "nothing to change" in done.stdout
+    assert "4 deleted" in breakable.fleet(*words, "--delete-excluded", check=True).stdout
     assert breakable.sh(breakable.names[0], "ls -A /root/emptied") == ""
 
 

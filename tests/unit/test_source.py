@@ -316,7 +316,10 @@ def test_a_home_folder_is_refused(home: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def linked(source: Path, tmp_path: Path) -> Path:
     """A source with every kind of link, and what they lead to beside it."""
-    fill(tmp_path / "out", {"big.bin": "0123456789", "data/a.txt": "a", "data/.ssh/id": KEY, "data/k.pem": KEY})
+    fill(
+        tmp_path / "out",
+        {"big.bin": "0123456789", "data/a.txt": "a", "data/.ssh/id": KEY, "data/k.pem": KEY, ".git/config": ""},
+    )
     (tmp_path / "out/data/up").symlink_to("..")
     (tmp_path / "out/data/more").symlink_to("../big.bin")
     (tmp_path / "out/data/a2").symlink_to("a.txt")
@@ -332,6 +335,7 @@ def linked(source: Path, tmp_path: Path) -> Path:
         "ignored": "x.log",
         "key": "../out/data/k.pem",
         "me": "..",
+        "config": "../out/.git/config",
     }.items():
         (source / name).symlink_to(target)
     return source
@@ -339,9 +343,9 @@ def linked(source: Path, tmp_path: Path) -> Path:
 
 def test_links_to_what_is_not_sent_are_named(linked: Path) -> None:
     tree = scan(linked)
-    assert {path for path, _ in tree.unsafe_links} == {"file", "dir", "ignored", "key", "me"}
+    assert {path for path, _ in tree.unsafe_links} == {"file", "dir", "ignored", "key", "me", "config"}
     (notice,) = tree.notices
-    assert "--copy-unsafe-links" in notice and "and 2 more" in notice
+    assert "--copy-unsafe-links" in notice and "and 3 more" in notice
 
 
 def test_copy_unsafe_links_sends_what_they_lead_to(linked: Path) -> None:
@@ -349,9 +353,9 @@ def test_copy_unsafe_links_sends_what_they_lead_to(linked: Path) -> None:
     kinds = {entry[0]: entry[1] for entry in tree.entries}
     assert kinds["file"] == "f" and kinds["dir"] == "d" and kinds["dir/a.txt"] == "f" and kinds["dir/more"] == "f"
     assert kinds["dir/a2"] == kinds["good"] == kinds["folder"] == kinds["in/up"] == kinds["gone"] == "l"
-    assert kinds["key"] == kinds["me"] == kinds["dir/up"] == "l"  # never a key, nothing without end
+    assert kinds["key"] == kinds["me"] == kinds["dir/up"] == kinds["config"] == "l"  # never a key, nothing without end
     assert not {"dir/.ssh", "dir/k.pem"} & kinds.keys()
-    assert {path for path, _ in tree.unsafe_links} == {"ignored", "key", "me"}
+    assert {path for path, _ in tree.unsafe_links} == {"ignored", "key", "me", "config"}
     assert tree.file_digest("file") == tree.file_digest("dir/more")
 
 
