@@ -189,7 +189,7 @@ class Giver:
             wanted = GRAIN if local and not whole_seconds else SECOND if local else UNSEEN
             if not written and (now - since >= wanted or age(info) >= wanted):
                 return True
-            log = now - began >= LOG_SECONDS and info.st_size and is_log(fd)
+            log = max(now - began, age(info)) >= LOG_SECONDS and info.st_size and is_log(fd)
             if now >= until or log or written and is_idle(info):
                 self.waits -= now - began
                 return False
