@@ -64,8 +64,9 @@ def is_mine(uid: int, path: Path, folder: Path) -> bool:
     return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
 
 
-def own_file(path: Path, hint: str) -> None:
-    """UsageError where what is to be replaced is another user's, or a link of another user's leads there; OSError."""
+def own_file(path: Path, hint: str) -> Path:
+    """Where it is, links followed. UsageError where what is to be replaced is another user's, or a link of another
+    user's leads there; OSError."""
     links = 0
     while os.path.lexists(path):
         info = path.lstat()
@@ -75,6 +76,7 @@ def own_file(path: Path, hint: str) -> None:
         if not stat.S_ISLNK(info.st_mode) or links == LINKS:
             break
         links, path = links + 1, path.parent / os.readlink(path)
+    return path
 
 
 def home(place: Path, *names: str) -> Path:

@@ -27,6 +27,7 @@ from fleet.model import Host, Inventory, Report
 from fleet.ops import broadcast, get, sync
 from fleet.ops.build import _own_folder
 from fleet.ops.cache import fresh, memo, recall, remember, turn
+from fleet.ops.init import InitPlan, try_to_write, write
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.runs.local import local_runs, prune
 from fleet.runtime import Runtime
@@ -93,7 +94,15 @@ class Case:
         (self.outside / "folder/kept").write_text("CANARY, too\n")
         for place in (self.source, base / "nodehome/out"):
             self.fill(place)
-        verbs = {"sync": NODE, "data": NODE, "get": HEAD, "runs": [STICKY], "builds": [STICKY], "cache": [STICKY]}
+        verbs = {
+            "sync": NODE,
+            "data": NODE,
+            "get": HEAD,
+            "runs": [STICKY],
+            "builds": [STICKY],
+            "cache": [STICKY],
+            "inventory": [STICKY],
+        }
         self.kind = self.rng.choice([kind for kind in verbs if kind in (only.split(",") if only else verbs)])
         self.owner, self.mode = self.rng.choice(verbs[self.kind])
         self.shared.mkdir()
@@ -103,7 +112,7 @@ class Case:
         self.before = self.tree(self.outside)
         boot = f"{HOOK}\ninstall({another.address!r}, {str(self.shared)!r})\ndel install\n{BOOT}"
         self.runtime = Runtime(ForkedTransport(forker, {"n1": base / "nodehome"}, {"n1": {"boot": boot}}))
-        self.inventory = Inventory((Host("n1", "127.0.0.1"),))
+        self.hosts = Inventory((Host("n1", "127.0.0.1"),))
         self.outcomes: list[str] = []
 
     def fill(self, place: Path) -> None:
@@ -202,15 +211,16 @@ class Case:
     def sync(self) -> None:
         dest = self.dest()
         for _ in range(self.rng.choice([1, 2, 3])):
-            plan = sync.plan(self.inventory, self.source, str(dest))
+            plan = sync.plan(self.hosts, self.source, str(dest), force=self.rng.random() < 0.5)
             if self.attempt(partial(sync.run, plan, self.runtime)):
                 self.same(dest, self.source)
+                (dest / "a.py").write_text("a run's own\n")
             self.fill(self.source)
 
     def get(self) -> None:
         to = self.rng.choice([self.shared, self.dest()])
         for _ in range(self.rng.choice([1, 2, 3])):
-            plan = get.plan(self.inventory, str(self.base / "nodehome/out"), to)
+            plan = get.plan(self.hosts, str(self.base / "nodehome/out"), to)
             if self.attempt(partial(get.run, plan, self.runtime)):
                 self.same(to / "out", self.base / "nodehome/out")
             self.fill(self.base / "nodehome/out")
@@ -218,7 +228,7 @@ class Case:
     def data(self) -> None:
         dest = self.dest()
         for _ in range(self.rng.choice([1, 2])):
-            plan = broadcast.plan(self.inventory, [f"{self.source}:{dest}"])
+            plan = broadcast.plan(self.hosts, [f"{self.source}:{dest}"])
             if self.attempt(partial(broadcast.run, plan, self.runtime)):
                 self.same(dest, self.source)
             self.fill(self.source)
@@ -251,6 +261,22 @@ class Case:
                 raise Fault(f"{folder} is not fleet's")
 
         self.attempt(one)
+
+    def inventory(self) -> None:
+        """What `fleet init` writes, new or again."""
+        path = self.shared / self.rng.choice(["fleet.yaml", "project/fleet.yaml"])
+        old = None
+
+        def one() -> None:
+            plan = InitPlan(self.hosts, path, old, frozenset(), (), "/", "python3", 1.0, False)
+            try_to_write(plan)
+            write(plan, f"hosts: [n1]  # {self.rng.random()}\n")
+
+        for _ in range(self.rng.choice([1, 2, 3])):
+            if self.attempt(one):
+                old = path.read_text()
+                if path.lstat().st_uid or not old.startswith("hosts: [n1]"):
+                    raise Fault(f"{path} is the neighbour's")
 
     def cache(self) -> None:
         cache = self.shared / "fleet"

@@ -184,9 +184,9 @@ def try_to_write(plan: InitPlan) -> None:
 
 def write(plan: InitPlan, text: str) -> None:
     """Put it in place, all of it or nothing. HostFailed: the file is another one by now."""
-    own.own_file(plan.path, "name another inventory: fleet -i FILE init")
-    now = files.read(plan.path)
+    target = own.own_file(plan.path, "name another inventory: fleet -i FILE init")
+    now = files.read(target)
     bom = BOM_UTF8 if now and now.startswith(BOM_UTF8) else b""  # which reading it leaves out
     if now != (None if plan.old is None else bom + plan.old.encode()):
         raise HostFailed(f"{plan.path} was changed meanwhile", hint="run fleet init again")
-    files.write(plan.path, bom + text.encode(), mode=0o644)
+    files.write(target, bom + text.encode(), mode=0o644, follow=False)

@@ -13,7 +13,9 @@ import tempfile
 from pathlib import Path
 
 from fleet.errors import ConnectError, HostFailed
+from fleet.node.base.files import open_regular
 from fleet.ops.setup_ssh.edits import PublicKey, parse_public_key
+from fleet.own import foreign
 from fleet.transport.ssh.keys import AGENT_HINT, Agent
 
 WORK = ".fleet-new."  # what the names of files begin with that are being written
@@ -22,20 +24,22 @@ WORK = ".fleet-new."  # what the names of files begin with that are being writte
 def read(path: Path) -> bytes | None:
     """The file's bytes, None when there is no such file."""
     try:
-        return path.read_bytes()
+        with open_regular(str(path)) as file:
+            return file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise HostFailed(f"{path}: {error.strerror}") from error
 
 
-def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool = False) -> bool:
+def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool = False, follow: bool = True) -> bool:
     """Make `path` hold `data` (None: not exist). True when something was changed.
 
-    A symlink keeps being one: its target is replaced. The file keeps its mode and owner; `fix_mode` repairs
-    one that group or others could read. Written beside it, synced, renamed: never half there.
+    A symlink keeps being one: its target is replaced; not `follow`: there is none but what somebody else puts there
+    meanwhile. The file keeps its mode and owner, where that is the user; `fix_mode` repairs one that group or others
+    could read. Written beside it, synced, renamed: never half there.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path)) if follow else path
     try:
         if data is None:
             path.unlink(missing_ok=True)
@@ -43,7 +47,9 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, fix_mode: bool =
         if read(target) == data:
             return fix_mode and repair_mode(target, mode)
         make_private_dir(target.parent)
-        before = target.stat() if target.exists() else None
+        before = target.lstat() if os.path.lexists(target) else None
+        if before and foreign(target, before):
+            before = None
         fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=WORK)
         try:
             with os.fdopen(fd, "wb") as out:

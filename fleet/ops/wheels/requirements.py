@@ -107,8 +107,9 @@ class Requirements:
                 raise ValueError(f"more than {BYTES >> 20} MiB, with what it includes")
             return data.decode("utf-8-sig")
         except (OSError, ValueError) as error:
-            why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else reason(error)
-            hint = CORRECT if where else "give a folder of wheels, or a requirements file"
+            why, hint = reason(error), CORRECT if where else "give a folder of wheels, or a requirements file"
+            if isinstance(error, UnicodeDecodeError):
+                why, hint = "not UTF-8 text", "save it as UTF-8; where it was UTF-16: iconv -f UTF-16 -t UTF-8 FILE"
             raise UsageError(f"cannot read {path}: {why}", where=where, hint=hint) from error
 
     def _take_options(self, line: str, folder: Path) -> Iterator[tuple[Path, bool]]:
