@@ -172,7 +172,7 @@ class Table:
         left = After(node._replace(mode=ANY), Record("own", None, source.version))
         if node.kind == "d":
             self._giving.add(path)
-            if record is not None and record.source == source.version:
+            if record is not None and record.source == source.version and not options.forces(path):
                 yield left  # the source is what it was
                 return
             owns = [self._owns(name) for name in self.there if name.startswith(path + "/")]
@@ -197,10 +197,10 @@ class Table:
         else:
             if source.kind == "d":
                 self._blocked.add(path)
-            if record is not None and record.source == source.version:
-                yield left
-            elif options.forces(path):
+            if options.forces(path):
                 yield replace(put, goes=True)
+            elif record is not None and record.source == source.version:
+                yield left
             elif options.keep:
                 yield left
             else:
