@@ -291,9 +291,9 @@ class Rules(NamedTuple):
         if self.shut is not None:
             return self.shut
         if not self.own:
-            if path in repository.listed or folder and path in repository.folders:
+            if path in repository.listed or folder and path in repository.folders and not self.sieve.has_fleet:
                 return None
-            if folder:
+            if folder:  # what is tracked may lie in one that is ignored
                 return repository.ignores(path)
             if child is None or child.is_symlink() or child.is_file(follow_symlinks=False):
                 return NOT_LISTED

@@ -261,14 +261,22 @@ def case(seed: int, work: Path) -> None:
     same("by git's list", sent(root, sieve), gits) if not sieve.is_ignored else None
     with own():
         sieve = Sieve(str(root))
-        if not sieve.is_ignored:
-            same("by patterns.py", sent(root, sieve), gits)
+        ours = None if sieve.is_ignored else sent(root, sieve)
+        if ours is not None and not shared(sieve):
+            same("by patterns.py", ours, gits)
     if not sieve.is_ignored and not any(git(r.top, "ls-files", "-z") for r in sieve.repositories.values()):
         with hidden():
             same("with git hidden", sent(root, Sieve(str(root))), gits)
     if root == top:
         reasons(draw, top, sieve)
     composition(draw, root, sieve.is_ignored)
+
+
+def shared(sieve: Sieve) -> bool:
+    """Whether a repository tracks files in a folder that is another one's: git lists those of both, and what is hidden
+    from git has no such files."""
+    both = [(name[:-1], other) for name in sieve.repositories for at, other in sieve.repositories.items() if at != name]
+    return any(name in other.tracked_folders for name, other in both)
 
 
 def reasons(draw: Draw, top: Path, sieve: Sieve) -> None:
@@ -317,6 +325,8 @@ def composition(draw: Draw, root: Path, ignored: bool) -> None:
         sieve = Sieve(str(root), alone=ignored)
         ours = sent(root, sieve) - {".fleetignore"}
     except UsageError:  # malformed
+        return
+    if shared(sieve):
         return
     same("with .fleetignore", ours, plainly(root, sieve) - {".fleetignore"})
     patterns = [p for p in text.removeprefix("\ufeff").split("\n") if p and p[0] != "#"]

@@ -199,9 +199,7 @@ class Table:
                 self._blocked.add(path)
             if options.forces(path):
                 yield replace(put, goes=True)
-            elif record is not None and record.source == source.version:
-                yield left
-            elif options.keep:
+            elif record is not None and record.source == source.version or options.keep:
                 yield left
             else:
                 yield replace(left, stop="in the way")

@@ -506,7 +506,7 @@ class World:
     def itself(self, name: str, how: str) -> None:
         """The head is one of the hosts, and the destination is the source, or lies in it."""
         place = self.place(name)
-        dest = {"link": self.base / "link", "below": place / "below"}.get(how, place)
+        dest = {"link": self.base / f"link-{name}", "below": place / "below"}.get(how, place)
         if how == "link" and not dest.is_symlink():
             dest.symlink_to(place)
         before = self.files(name)

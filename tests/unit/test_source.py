@@ -371,3 +371,11 @@ def test_a_snapshot_of_hugging_face(tmp_path: Path) -> None:
     assert hosts.plan.sync_data(f"{snapshot}:/m", copy_unsafe_links=True).plan.copy_unsafe_links  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="not --from a host"):
         hosts.plan.sync_data("x:/m", from_host="a", copy_unsafe_links=True)
+
+
+def test_fleetignore_brings_back_what_lies_beside_tracked_files_in_an_ignored_folder(source: Path) -> None:
+    fill(source, {".gitignore": "out/\n", ".fleetignore": "!keep/\n", "out/keep/new": "1", "out/keep/known": "2"})
+    fill(source, {"out/other": "3"})
+    for words in (["init", "-q"], ["add", "-f", "out/keep/known"]):
+        subprocess.run(["git", *words], cwd=source, check=True)
+    assert {path for path in scan(source).by_path if "out" in path} == {"out/keep/new", "out/keep/known"}
