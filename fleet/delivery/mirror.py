@@ -60,9 +60,9 @@ RSYNC = ("--no-times", "--ignore-times", "--sparse")
 class Mirror:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). whole: also what
     ignore files leave out. force: also replace what is the node's own and what came from another source; patterns: what
-    is the node's own and they name. keep: leave what is the node's own. hint: how to say these. delete_excluded: delete
-    what was delivered and is left out now. everything, copy_unsafe_links: as tree.scan has them. source_id: what the
-    source is known by, None: what is kept in it."""
+    is the node's own and they name. keep: leave what is the node's own. hint: how to say these; hint_of_others: of
+    what another source delivered. delete_excluded: delete what was delivered and is left out now. everything,
+    copy_unsafe_links: as tree.scan has them. source_id: what the source is known by, None: what is kept in it."""
 
     hosts: tuple[Host, ...]
     source: Path
@@ -75,6 +75,7 @@ class Mirror:
     copy_unsafe_links: bool = False
     source_id: str | None = None
     hint: str = "--force replaces it"
+    hint_of_others: str | None = None
 
     def read(self) -> Tree:
         """What the source consists of. UsageError."""
@@ -212,7 +213,7 @@ class _Mirroring:
         program.send_bytes(message)
         need = self._answers.until(talk, program, name)
         if need["event"] == "other":
-            return refusal(need, name, self._plan.hint)
+            return refusal(need, name, self._plan.hint_of_others or self._plan.hint)
         if need["event"] == "own":
             error = own_files.error(name, need["files"], self._plan.hint)
             return Result(

@@ -29,7 +29,7 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
         details |= {f"size{number}": size_text(size), f"age{number}": ago}
         what = f"{{size{number}}}" if kind == "f" else KINDS[kind] + (f" with {holds}" if holds else "")
         shown.append(f"{path} ({what}, written {{age{number}}} ago)")
-    text = f"{counted(len(files), 'file')} there changed on the node, or came by no sync, and differ from the source: "
+    text = f"{counted(len(files), 'file')} in the way, not delivered from here or changed since: "
     message = Reason(f"{text}{few([*shown, *[''] * (len(files) - len(shown))], NAMED)}; nothing was changed", **details)
     return PreflightError(message, host=host, kind=KIND, hint=hint)
 
@@ -43,4 +43,8 @@ def question(refused: Sequence[Result]) -> str:
 
 def consent(command: str) -> str:
     """How to say what is to become of what is in the way."""
-    return f"to replace it: {command} --force; to leave what is the node's: {command} --keep"
+    return f"{by_force(command)}; to leave what is the node's: {command} --keep"
+
+
+def by_force(command: str) -> str:
+    return f"to replace it: {command} --force"

@@ -16,7 +16,7 @@ from typing import Any
 
 from fleet import own
 from fleet.delivery.mirror import Mirror, run
-from fleet.delivery.own_files import consent
+from fleet.delivery.own_files import by_force, consent
 from fleet.errors import UsageError
 from fleet.inventory.section import Section, read_section
 from fleet.model import Inventory
@@ -54,12 +54,13 @@ def plan(
     here = str(Path.cwd())
     src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
     words = [src] * (source != Path(".")) + (["--to", to] if to else [])
+    command = shlex.join(["fleet", "sync", *words])
     return SyncPlan(
         inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
         force=force,
-        **{"hint": consent(shlex.join(["fleet", "sync", *words])), **options},
+        **{"hint": consent(command), "hint_of_others": by_force(command), **options},
     )
 
 

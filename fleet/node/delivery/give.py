@@ -64,9 +64,11 @@ def is_torn(fd: int, size: int) -> bool:
 
 
 def is_log(fd: int) -> bool:
-    """Whether what grows is of use as far as it is: text, and what tensorboard and wandb write."""
+    """Whether what grows is of use as far as it is: lines of text, and what tensorboard and wandb write."""
     begin = os.pread(fd, 4096, 0)
-    return b"\0" not in begin or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
+    return (
+        b"\0" not in begin and bool({10, 13} & set(begin)) or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
+    )
 
 
 def age(info: "os.stat_result") -> float:
