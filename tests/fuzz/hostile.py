@@ -36,6 +36,7 @@ from fleet.ops.init import ask
 from fleet.ops.launch import course, janitor, loop
 from fleet.ops.launch import follow as following
 from fleet.protocol.frames import PREAMBLE
+from fleet.transport import program
 from fleet.transport.base import Cancel, Silence
 from fleet.transport.frames import HEADER
 from fleet.transport.local import LocalSession, LocalTransport, ProcessChannel
@@ -79,6 +80,13 @@ INSTEAD = {"flood-out", "flood-noise", "silence", "beats"}  # of a message, for 
 def brisk(silence: Silence, plain: Callable[[Silence], float] = Silence.seconds) -> float:
     """Time without a word passes ten times as fast."""
     return plain(silence) * 10
+
+
+def limited(
+    *args: Any, timeout: float | None = None, plain: Callable[..., Any] = program.last_word, **more: Any
+) -> Any:
+    """An answer's deadline is a third of what it is."""
+    return plain(*args, timeout=timeout and timeout / 3, **more)
 
 
 @dataclass
@@ -577,6 +585,7 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
                 return {"faults": [f"{argv} does not go: {done.err}"]}
         patches: list[tuple[Any, str, Any]] = [
             (Silence, "seconds", brisk),
+            (program, "last_word", limited),
             (following, "RETRY_SECONDS", 0.1),
             (janitor, "RETRY_SECONDS", 0.1),
             (course, "pause_before", lambda attempt: 0.0),

@@ -75,7 +75,7 @@ MUTANTS = [
         "destinations in each other",
         "4",
         NODE + "ownership.py",
-        "if any(inside in paths for paths in self.others[at]):",
+        "if any(self.match(known.get(inside, []), path, st) for known in self.others[at]):",
         "if False:",
     ),
     Mutant(
@@ -135,8 +135,9 @@ MUTANTS = [
         "what was left is not asked about again",
         "table",
         COMPARE,
-        "if path in self.brought or owner.journal.row(entry) is not None:",
+        "if path in self.brought or before is not None and not (asked and not before[DIGEST] or self.is_forced(path)):",
         "if path in self.brought:",
+        also=(COMPARE, "elif self.owner.journal.row(entry) is not None or digest in {", "elif digest in {"),
     ),
     Mutant(
         "--keep remembers this version of the source",

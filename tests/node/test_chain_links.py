@@ -13,6 +13,7 @@ import socket
 import ssl
 import struct
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ import pytest
 from fleet.delivery.chain.certificate import make_certificate
 from fleet.node.delivery.chain import link
 from fleet.node.delivery.chain.link import Link, tls_context
+from fleet.node.delivery.store import Store
 from tests.node.nodes import Running
 
 DATA = os.urandom(12_000_000)  # more than sockets hold, more than a block of the journal
@@ -185,6 +187,31 @@ def test_what_the_source_cannot_give_never_gets_its_name(node: Node) -> None:
     node.link.sendall(WRONG)
     node.running.send({"op": "fail", "files": [[0, "changed"]]})
     assert node.wait("done")["problems"] == [["f", "changed"]] and not node.final.exists()
+
+
+def test_a_file_is_not_given_up_in_the_middle_of_a_write(tmp_path: Path) -> None:
+    """Once it is, its stage is taken away, and what it is written to is closed."""
+    writing, go_on, order = threading.Event(), threading.Event(), list[str]()
+
+    def write(*_: Any) -> bool:
+        writing.set()
+        go_on.wait(60)
+        order.append("written")
+        return False
+
+    target = SimpleNamespace(name="", entries=[], stage=SimpleNamespace(write=write, drop=lambda entry: None))
+    store = Store([target], [[0, "f", "f", 0o644, 100, 0, ""]])  # type: ignore[list-item]
+    store.begin()
+    receiver = threading.Thread(target=store.put, args=(0, memoryview(bytes(50))))
+    loser = threading.Thread(target=lambda: (store.fail(0, "changed"), order.append("given up")))
+    receiver.start()
+    writing.wait(60)
+    loser.start()
+    loser.join(0.2)
+    go_on.set()
+    for thread in (receiver, loser):
+        thread.join(60)
+    assert order == ["written", "given up"] and store.settled()
 
 
 def test_what_two_senders_brought_is_neither_ones_fault_and_asked_for_again(node: Node) -> None:

@@ -67,6 +67,7 @@ class Store(Stream):
 
     def __init__(self, targets: "list[Target]", entries: "list[Any]") -> None:
         self.ready = threading.Condition()
+        self.writing = threading.Lock()  # a file is not given up in the middle of a write; taken before `ready`
         self.targets = targets
         self.files: list[File] = []
         for number, path, *rest in entries:
@@ -126,16 +127,17 @@ class Store(Stream):
             index, offset = self.at(position)
             f = self.files[index]
             piece = view[: f.size - offset]
-            if f.state == "wanted" and offset == f.have:
-                whole = f.target.stage.write(f.entry, offset, piece)
-                f.epoch = self.epoch if offset == 0 or f.epoch == self.epoch else 0
-                with self.ready:
-                    f.have += len(piece)
-                    self.received += len(piece)
-                    f.received = whole
-                    self.ready.notify_all()
-                if whole:
-                    self.to_place.put(index)
+            with self.writing:
+                if f.state == "wanted" and offset == f.have:
+                    whole = f.target.stage.write(f.entry, offset, piece)
+                    f.epoch = self.epoch if offset == 0 or f.epoch == self.epoch else 0
+                    with self.ready:
+                        f.have += len(piece)
+                        self.received += len(piece)
+                        f.received = whole
+                        self.ready.notify_all()
+                    if whole:
+                        self.to_place.put(index)
             view = view[len(piece) :]
             position += len(piece)
 
@@ -186,7 +188,7 @@ class Store(Stream):
     def fail(self, index: int, reason: str) -> None:
         """Give a file up; it never gets its name."""
         f = self.files[index]
-        with self.ready:
+        with self.writing, self.ready:
             if f.state != "wanted":
                 return
             f.state = "failed"
