@@ -11,6 +11,7 @@ from typing import Any
 from fleet.errors import Reason
 from fleet.rules.rule import MISSING, Rule, Said, View, lookup
 from fleet.rules.steps import OF_A_RUN, stuck
+from fleet.rules.units import counted
 
 MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
 PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
@@ -135,7 +136,7 @@ def crowded(view: View) -> Said | None:
     usable = len(indexes if want.devices is None else indexes.intersection(want.devices))
     if want.part is None or not usable or (want.part.ranks or 0) <= usable:
         return None
-    return Said(f"{want.part.ranks} ranks share {usable} GPUs")
+    return Said(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}")
 
 
 def way(master: bool, view: View) -> Said | None:

@@ -160,6 +160,21 @@ def test_gpus_as_nvidia_smi_tells(home: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_gpus_as_an_h200_tells(home: Path, tmp_path: Path) -> None:
+    """nvidia-smi/h200: what a real one answered, driver 580.159.04, with a rank on it; its ids are made up."""
+    told = Path(__file__).parent / "nvidia-smi/h200"
+    script(
+        tmp_path,
+        "nvidia-smi",
+        f'case "$*" in *compute-apps*) cat {told}/compute-apps.csv;; *) cat {told}/gpu.csv; esac',
+    )
+    facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    uuid = "GPU-00000000-0000-0000-0000-000000000001"
+    gpu = {"index": 0, "name": "NVIDIA H200", "memory": 143771 << 20, "uuid": uuid, "driver": "580.159.04"}
+    assert facts["gpus"] == [{**gpu, "ecc_errors": 0}] and facts["gpu_error"] is None
+    assert [(each["gpu"], each["memory"]) for each in facts["gpu_processes"]] == [(uuid, 1296 << 20)]
+
+
 def test_an_nvidia_smi_that_fails_says_why(home: Path, tmp_path: Path) -> None:
     script(tmp_path, "nvidia-smi", "echo Failed to initialize NVML: Driver/library version mismatch; exit 18")
     facts = probe(home, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})

@@ -150,7 +150,7 @@ def test_gpus_in_use_missing_or_shared() -> None:
     # slots that the inventory promises are an error, ranks that the command line asks for are the user's own
     assert findings(n0=good(gpus=gpus[:1])) == [("error", ("n0",), "n0: GPUs: 1 usable, 2 needed")]
     asked = make_plan(Inventory(HOSTS), Job("t.py", nproc_per_node=2), LaunchOptions(), "r")
-    assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "n0: 2 ranks share 1 GPUs")]
+    assert findings(asked, n0=good(gpus=gpus[:1])) == [("warning", ("n0",), "n0: 2 ranks share 1 GPU")]
 
 
 ODD: list[dict[str, Any]] = [
