@@ -182,3 +182,13 @@ def test_two_projects_and_one_workdir(ready_lab: VirtualLab, source: Path, tmp_p
     )
     assert back.returncode == 0, back.stderr
     assert "eval.py" not in ready_lab.sh(ready_lab.names[0], "ls /root/shared")
+
+
+def test_a_destination_that_is_mounted(breakable: VirtualLab, source: Path) -> None:
+    """A bind mount has the device number of what is around it, and nothing can be renamed into it from there."""
+    first = breakable.names[0]
+    breakable.sh(first, "mkdir /root/disk /root/mounted && mount --bind /root/disk /root/mounted")
+    for said in ("files sent", "nothing to change"):
+        done = breakable.fleet("-i", "lab", "-w", first, "sync", str(source), "--to", "~/mounted")
+        assert done.returncode == 0 and said in done.stdout, done.stderr
+    assert breakable.sh(first, "ls -A /root/disk") == ".fleet-sync\npkg\ntool\ntrain.py"

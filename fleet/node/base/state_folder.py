@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from fleet.node.base.beneath import HOLD, Beneath, is_ours, shown
 from fleet.node.base.errors import Refused
+from fleet.node.base.processes import read_file
 from fleet.protocol.state import HOME
 
 MOST_BYTES = 255  # of a name, on nearly every file system
@@ -19,6 +20,12 @@ def state_name(name: bytes, suffix: bytes) -> bytes:
     return b"." + name[:180] + b"-" + hashlib.sha256(name).hexdigest()[:16].encode() + suffix
 
 
+def mount_of(fd: int) -> "tuple[int, list[bytes]]":
+    """What nothing can be renamed across: its file system, and where that is mounted, as a bind mount is once more."""
+    lines = read_file("/proc/self/fdinfo/%d" % fd).splitlines()
+    return os.fstat(fd).st_dev, [line for line in lines if line.startswith(b"mnt_id:")]
+
+
 def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:
     """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: state_name() in
     it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
@@ -27,7 +34,7 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     beside, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
         os.path.isdir(target.at(suffix))
-        or os.fstat(target.top).st_dev != os.fstat(around.top).st_dev
+        or mount_of(target.top) != mount_of(around.top)
         or not os.access(around.path, os.W_OK | os.X_OK)
     ):
         beside, meta = target, target.at(suffix)
