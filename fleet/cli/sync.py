@@ -26,7 +26,8 @@ def _line(result: Result) -> str:
     if "shared_with" in data:
         return f"the same folder as on {data['shared_with']}: written once"
     if not data["changed"] and not data["deleted"]:
-        return f"nothing to change, {data['entries']} entries in {data['to']}"
+        entries = "1 entry" if data["entries"] == 1 else f"{data['entries']} entries"
+        return f"nothing to change, {entries} in {data['to']}"
     deleted = f", {data['deleted']} deleted" if data["deleted"] else ""
     if data["changed"] and not data["sent"]:
         return f"{data['changed']} folders, links or modes set{deleted}, in {data['to']}"
