@@ -185,9 +185,9 @@ class Sieve:
             return None if self.everything else name
         if full in self.credentials:
             return "password or identity file"
-        if path in self.brought:
-            return "file that get brought"
         if not folder:
+            if path in self.brought:
+                return "file that get brought"
             is_file = info is not None and stat.S_ISREG(info.st_mode)
             return "private key" if is_file and info and is_private_key(full, info.st_size) else None
         if self.everything or back is not None and back.text.rstrip("/").rpartition("/")[2].lstrip("!") == name:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.delivery import brought
+from fleet.delivery.tree import scan
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +92,10 @@ def test_what_is_kept_has_an_end(tmp_path: Path, home: Path, monkeypatch: pytest
         put(tmp_path / f"p{n}", "a", "b", "c")
     kept = [brought.unchanged(tmp_path / f"p{n}") for n in range(5)]
     assert kept == [set(), set(), {"b", "c"}, {"b", "c"}, {"b", "c"}]
+
+
+def test_what_was_below_a_file_that_get_brought_is_gone(tmp_path: Path) -> None:
+    """A folder of the source made room for it: what lay in that is not left out, it is deleted on the nodes."""
+    put(tmp_path / "p", "data")
+    tree = scan(tmp_path / "p")
+    assert tree.entries == () and tree.excluded([("data", "d"), ("data", "f"), ("data/x", "f")]) == {"data"}
