@@ -38,8 +38,9 @@ from fleet.ops.launch import follow as following
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport import program
 from fleet.transport.base import Cancel, Silence
-from fleet.transport.frames import HEADER
+from fleet.transport.frames import HEADER, Frame
 from fleet.transport.local import LocalSession, LocalTransport, ProcessChannel
+from fleet.transport.program import Program
 from fleet.transport.ssh.transport import SshTransport
 from tests.in_process import command_line
 from tests.liar import PAYLOADS, RAW, TEXTS, places
@@ -70,7 +71,7 @@ EVIL = [
     "{HEAD}",
 ]
 NUMBERS = [-1, 0, 1, 2, 255, 256, 65536, 1 << 31, 1 << 40, (1 << 62) - 1, 1 << 63, 10**400, 1.5, float("nan"), 1e308]
-CHANGES = ["value"] * 8 + ["evil"] * 8 + ["number"] * 4 + ["gone", "more", "twice", "again", "drop", "swap"]
+CHANGES = ["value"] * 8 + ["evil"] * 16 + ["number"] * 4 + ["gone", "more", "twice", "again", "drop", "swap"]
 CHANGES += ["flood", "flood-out", "flood-noise", "flood-beats", "flood-lists", "silence", "beats", "end", "cut", "raw"]
 CHANGES += ["text", "kind", "noise", "status", "errors"]
 ENDLESS = {"flood", "flood-out", "flood-noise", "flood-beats", "flood-lists", "silence", "beats"}
@@ -82,11 +83,12 @@ def brisk(silence: Silence, plain: Callable[[Silence], float] = Silence.seconds)
     return plain(silence) * 10
 
 
-def limited(
-    *args: Any, timeout: float | None = None, plain: Callable[..., Any] = program.last_word, **more: Any
-) -> Any:
-    """An answer's deadline is a third of what it is."""
-    return plain(*args, timeout=timeout and timeout / 3, **more)
+def hurried(
+    self: Program, *, deadline: float | None = None, plain: Callable[..., Iterator[Frame]] = Program.frames, **more: Any
+) -> Iterator[Frame]:
+    """A deadline comes in a third of its time."""
+    now = time.monotonic()
+    return plain(self, deadline=deadline and now + (deadline - now) / 3, **more)
 
 
 @dataclass
@@ -403,7 +405,7 @@ VERBS = {
     "get": Verb(
         ["get", "{node}/gives", "--to", "got"],
         rf"{OWN}|work/got(/gpu[12])?(/gives(/.*)?)?|work/got/{STAGE}(/.*)?",
-        weight=8,
+        weight=12,
     ),
     "get-flat": Verb(
         ["get", "{node}/gives/only"], rf"{OWN}|work/only|work/gpu[12](/only)?|work/{STAGE}(/.*)?", weight=8
@@ -585,7 +587,8 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool) -> dict[
                 return {"faults": [f"{argv} does not go: {done.err}"]}
         patches: list[tuple[Any, str, Any]] = [
             (Silence, "seconds", brisk),
-            (program, "last_word", limited),
+            (Program, "frames", hurried),
+            (program, "ENDING_SECONDS", 5.0),
             (following, "RETRY_SECONDS", 0.1),
             (janitor, "RETRY_SECONDS", 0.1),
             (course, "pause_before", lambda attempt: 0.0),
