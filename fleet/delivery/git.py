@@ -25,28 +25,25 @@ ENVIRONMENT = {
 
 
 class NoAnswer(Exception):
-    """Why git gave none. late: it had to be ended."""
-
-    def __init__(self, why: str, late: bool = False) -> None:
-        super().__init__(why)
-        self.late = late
+    """Why git gave none."""
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | ENVIRONMENT
+class TooLate(NoAnswer):
+    """It had to be ended."""
 
 
 def ask(folder: str, *words: str, seconds: float, most: int, begun: float | None = None) -> bytes:
     """What it prints, at most so many bytes, within so many seconds since `begun`. NoAnswer."""
     left = seconds if begun is None else max(0.0, begun + seconds - time.monotonic())
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | ENVIRONMENT
     try:
-        status, out, complaint = finish([*GIT, "-C", folder, *words], b"", left, env=environment(), most=most)
+        status, out, complaint = finish([*GIT, "-C", folder, *words], b"", left, env=env, most=most)
     except OSError as error:
         raise NoAnswer(f"git: {error.strerror}") from None
     if len(out) > most:
         raise NoAnswer(f"git {words[0]} prints more than {most >> 20} MiB")
     if status is None:
-        raise NoAnswer(f"git {words[0]} took more than {seconds:g} s", late=True)
+        raise TooLate(f"git {words[0]} took more than {seconds:g} s")
     if status:
         first = complaint.decode("utf-8", "replace").strip().partition("\n")[0]
         raise NoAnswer(first.removeprefix("fatal: ") or f"git {words[0]} failed: {status}")

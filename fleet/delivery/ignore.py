@@ -8,13 +8,12 @@ the ignore files. A line of .fleetignore comes after all of git's, and counts fo
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from fleet.delivery.git import NoAnswer, ask
+from fleet.delivery.git import NoAnswer, TooLate, ask
 from fleet.delivery.patterns import Pattern, Scope, read_bytes
 from fleet.delivery.unasked import (
     MADE_HERE,
@@ -28,49 +27,37 @@ from fleet.delivery.unasked import (
 )
 from fleet.model import Host
 from fleet.protocol.state import OF_THE_HEAD, STATE_FOLDERS
+from fleet.rules.units import few
 
 SECONDS, MORE_SECONDS = 5.0, 60.0
 GIT_BYTES = 256 << 20
 Why = Pattern | str  # for which something is left out
 NOT_LISTED = "git does not list it"
+BROUGHT = "get brought it"
 
 
 class Repository:
-    """A git work tree, or a folder that lies in none. top: where it begins. at: its path below the source, "" or
-    "a/b/". inside: the source's path in it, the same way. tracked, listed: paths below the source that git knows, and
-    all that it lists. own: git does not decide."""
+    """A git work tree, or a folder that lies in none. top: where it begins. tracked: paths below the source that git
+    knows. others: those that it lists besides, and the folders that they lie in, as "a/". own: git does not decide.
+    trouble: why it gives no list."""
 
-    def __init__(self, top: str, at: str, inside: str, folder: str | None, alone: bool = False) -> None:
-        """folder: which git is to list. alone: what git ignores is not asked, as all of the source is ignored."""
-        self.top, self.at, self.inside, self.own = top, at, inside, True
+    def __init__(self, top: str, at: str, folder: str | None) -> None:
+        """at: where the folder that git is to list lies below the source, "" or "a/b/"."""
+        self.top, self.at, self.own, self.trouble = top, at, True, ""
         self.tracked: set[str] = set()
-        self.listed: set[str] = set()
-        self.trouble = ""
-        self._alone, self._asked = alone, folder
+        self.others: set[str] = set()
+        self._asked = folder
         if folder is None:
             return
-        words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
         try:
-            try:
-                out = ask(folder, *words, seconds=SECONDS, most=GIT_BYTES)
-            except NoAnswer as why:
-                if not why.late:
-                    raise
-                for around, _, files in os.walk(folder):  # it waits for pipes of that name
-                    if ".gitignore" in files:
-                        read_bytes(f"{around}/.gitignore")
-                out = ask(folder, *words, seconds=MORE_SECONDS, most=GIT_BYTES)
+            names = os.fsdecode(_listed(folder)).split("\0")
         except NoAnswer as why:
             self.trouble = str(why)
             return
-        self.own, names = alone, os.fsdecode(out).split("\0")
-        self.tracked = {at + name[2:] for name in names if name and name[0] != "?"}
-        self.listed = self.tracked | {at + name[2:].removesuffix("/") for name in names if name[:1] == "?"}
-
-    @cached_property
-    def folders(self) -> set[str]:
-        """In which something lies that is listed."""
-        return above(self.listed)
+        self.own = False
+        self.tracked = {at + name[2:] for name in names if name[:1] not in ("", "?")}
+        self.others = {at + name[2:] for name in names if name[:1] == "?"}
+        self.others |= {f"{folder}/" for folder in above(self.others)}
 
     @cached_property
     def tracked_folders(self) -> set[str]:
@@ -79,37 +66,27 @@ class Repository:
     @cached_property
     def scope(self) -> Scope:
         """Its ignore files."""
-        if self._alone:
-            return Scope(self.top, ".gitignore")
         common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
         if self._asked is not None and not self.trouble:
             words = ("config", "-z", "--type=path", "--get", "core.excludesFile")
             try:
-                said = ask(self._asked, *words, seconds=SECONDS, most=1 << 16)
-                common = [Path(self.top, os.fsdecode(said.partition(b"\0")[0]))]
+                told = ask(self._asked, *words, seconds=SECONDS, most=1 << 16)
+                common = [Path(self.top, os.fsdecode(told.partition(b"\0")[0]))]
             except NoAnswer:  # as it says that there is none
                 pass
         if (folder := git_folder(self.top)) is not None:
             common.append(folder / "info/exclude")
-        return Scope(self.top, ".gitignore", common)
+        return Scope(os.path.join(self.top, ""), ".gitignore", common)
 
-    def path(self, path: str) -> str:
-        """A path below the source as one below top."""
-        return self.inside + path[len(self.at) :]
-
-    def ignores(self, path: str) -> Pattern | None:
-        """The pattern by which a folder is ignored, itself or one that it is in."""
-        names = self.path(path).rstrip("/").split("/")
-        for count in range(1, len(names) + 1):
-            found = self.scope.last("/".join(names[:count]), True)
-            if found and not found.negated:
-                return found
-        return None
+    def ignores(self, path: str, folder: bool) -> Pattern | None:
+        """The pattern for which git ignores it, were it not in a folder that is ignored."""
+        found = self.scope.last(path, folder)
+        return None if found is None or found.negated else found
 
 
 class Sieve:
     """What is known of a whole source. everything: also what each machine makes for itself. left: what is left out
-    unasked -> where. sent: tracked private keys."""
+    unasked -> where. sent: tracked private keys. outer: the source and the folders around it in an outer repository."""
 
     def __init__(
         self,
@@ -120,185 +97,176 @@ class Sieve:
         brought: Iterable[str] = (),
         alone: bool = False,
     ) -> None:
-        """hosts: of the inventory. places: where the source goes on them. brought: what `get` put there. alone: see
-        Repository."""
-        self.root, self.everything, self.uses, self.places = root, everything, used(hosts), (root, *places)
-        self.brought = frozenset(brought)
-        self.credentials = credentials(hosts)
+        """hosts: of the inventory. places: where the source goes on them. brought: what `get` put there. alone: the
+        outer repository ignores all of it, and has no say."""
+        self.root, self.prefix = root, os.path.join(root, "")
+        self.everything, self.brought = everything, frozenset(brought)
+        self.uses, self.places, self.credentials = used(hosts), (root, *places), credentials(hosts)
         self.left: dict[str, list[str]] = {}
         self.sent: list[str] = []
-        self.notices: list[str] = []
-        top = next((str(p) for p in (Path(root), *Path(root).parents) if git_folder(str(p)) is not None), None)
-        self.outer = "" if top in (None, root) else f"{os.path.relpath(root, top)}/"
-        self.fleet = Scope(top or root, ".fleetignore")
-        above = Path(root).parents[: self.outer.count("/")]
-        self.has_fleet = any(os.path.lexists(folder / ".fleetignore") for folder in above)
-        first = Repository(
-            root if alone else top or root, "", "" if alone else self.outer, root if top else None, alone
-        )
+        around = [root, *map(str, Path(root).parents)]
+        top = next((folder for folder in around if git_folder(folder) is not None), None)
+        self.outer = around[: around.index(top)] if top else []
+        self.fleet = Scope(os.path.join(top or root, ""), ".fleetignore")
+        first = Repository(top or root, "", root if top else None)
+        if alone or any(first.ignores(folder, True) for folder in self.outer):
+            first.own, first.scope = True, Scope(self.prefix, ".gitignore")
         self.repositories = {"": first}
-        self._heed(first)
-        self.is_ignored = bool(not alone and self.outer and first.ignores(""))
-
-    def _heed(self, repository: Repository) -> None:
-        if repository.trouble:
-            where = repository.at or self.root
-            self.notices.append(
-                f"git does not list {where} ({repository.trouble}): fleet reads its ignore files itself, and takes no "
-                "file for one that git tracks"
-            )
 
     @property
     def rules(self) -> Rules:
         """Of the source itself."""
-        first = self.repositories[""]
-        return Rules(self, first, first.own)
+        return Rules(self, self.repositories[""])
 
-    def nested(self, prefix: str, around: Repository) -> Repository:
-        """The work tree that begins at that folder of the source. around: the one that it lies in, which may list files
-        in it all the same."""
-        if prefix not in self.repositories:
-            folder = os.path.join(self.root, prefix)
-            troubled = self.repositories[""].trouble  # is so there, too, and was said
-            self.repositories[prefix] = one = Repository(folder, prefix, "", None if troubled else folder)
-            self._heed(one)
-            if prefix[:-1] in around.folders:
-                one.tracked |= {path for path in around.tracked if path.startswith(prefix)}
-                one.listed |= {path for path in around.listed if path.startswith(prefix)}
-        return self.repositories[prefix]
+    def nested(self, at: str, around: Repository) -> Repository:
+        """The work tree that begins at that folder of the source. around: the one that it lies in, which may track
+        files in it all the same."""
+        folder = self.prefix + at[:-1]
+        one = Repository(folder, at, None if self.repositories[""].trouble else folder)
+        if at[:-1] in around.tracked_folders:
+            one.tracked |= {path for path in around.tracked if path.startswith(at)}
+            one.others |= {path for path in around.others if path.startswith(at)}
+        self.repositories[at] = one
+        return one
 
-    def reaches(self, path: str) -> bool:
-        """Whether a line of .fleetignore may bring back something in that folder, which git ignores."""
-        if not self.has_fleet:
-            return False
-        below = os.fsencode(self.outer + path) + b"/"
-        for base, pattern in self.fleet.negated(self.outer + path):
-            literal = base + pattern.literal
-            if pattern.name or below.startswith(literal) or literal.startswith(below):
-                return True
-        return False
+    def notices(self) -> list[str]:
+        """What whoever sends it should know, each a line."""
+        found = [
+            f"git does not list {one.at or self.root} ({one.trouble}): fleet reads its ignore files itself, and "
+            "takes no file for one that git tracks"
+            for one in self.repositories.values()
+            if one.trouble
+        ]
+        if self.left:
+            named = ", ".join(_counted(kind, sorted(paths)) for kind, paths in sorted(self.left.items()))
+            found.append(f"not sent unasked: {named}; --all sends it, but for keys and password files")
+        if self.sent:
+            found.append(f"private keys that git tracks are sent: {few(sorted(self.sent))}")
+        return found
 
-    def unasked(self, path: str, folder: bool, info: os.stat_result | None, back: Pattern | None) -> str | None:
+    def unasked(self, path: str, folder: bool, is_key: bool, back: Pattern | None) -> str | None:
         """What it is called that is left out for its kind. back: the line of .fleetignore that brings it back."""
-        name, full = path.rpartition("/")[2], os.path.join(self.root, path)
+        name, full = path.rpartition("/")[2], self.prefix + path
         if name in SECRETS:
             return None if self.everything else name
         if full in self.credentials:
             return "password or identity file"
-        if not folder:
-            if path in self.brought:
-                return "file that get brought"
-            is_file = info is not None and stat.S_ISREG(info.st_mode)
-            return "private key" if is_file and info and is_private_key(full, info.st_size) else None
-        if self.everything or back is not None and back.text.rstrip("/").rpartition("/")[2].lstrip("!") == name:
+        if is_key:
+            return "private key"
+        if not folder or self.everything:
             return None
-        if name in MADE_HERE or is_environment(full) and not is_used(path, self.uses, self.places):
-            return name
-        return None
+        if back is not None and back.text.rstrip("/").rpartition("/")[2].lstrip("!") == name:
+            return None
+        is_made_here = name in MADE_HERE or is_environment(full) and not is_used(path, self.uses, self.places)
+        return name if is_made_here else None
 
     def why(self, path: str, folder: bool = False) -> Why | None:
         """Why it is not sent, whether or not it is there; None where no rule says so."""
-        self.has_fleet = True  # anywhere; they are read as paths are asked for
-        rules = Rules(self, self.repositories[""], True)
-        names = path.split("/")
+        rules, names = self.rules, path.split("/")
         for count in range(1, len(names) + 1):
             at = "/".join(names[:count])
-            found = rules.judge(at, folder or count < len(names), None, count=False)
+            found = rules.judge(at, folder or count < len(names))
             if not isinstance(found, Rules):
                 return found
-            if (nested := self.repositories.get(f"{at}/")) is not None and found.shut is None:
-                found = Rules(self, nested, True)
-            rules = found
+            nested = self.repositories.get(f"{at}/")
+            rules = found if nested is None or found.shut is not None else Rules(self, nested)
         return None
 
 
 def why_not_sent(root: Path, path: str) -> Why | None:
     """Why a file below the folder `root` is not sent with it; None where it is, or is not there."""
-    sieve = Sieve(os.path.realpath(root)) if os.path.isfile(root / path) else None
-    if sieve is not None and sieve.is_ignored:
-        sieve = Sieve(sieve.root, alone=True)
-    return sieve.why(path) if sieve is not None else None
+    return Sieve(os.path.realpath(root)).why(path) if os.path.isfile(root / path) else None
 
 
 class Rules(NamedTuple):
-    """What is sent of a folder's children. own: by patterns.py, not by what git lists. shut: why nothing is sent but
-    what is tracked, or brought back by .fleetignore."""
+    """What is sent of a folder's children. back: .fleetignore brought it back, what git lists says nothing. shut: why
+    nothing is sent but what is tracked, or brought back by .fleetignore."""
 
     sieve: Sieve
     repository: Repository
-    own: bool
+    back: bool = False
     shut: Why | None = None
 
-    def enter(self, prefix: str, names: Iterable[str]) -> Rules:
+    def enter(self, prefix: str, names: Sequence[str]) -> Rules:
         """The rules in the folder that is called `prefix` ("" or "a/b/") below the source and holds these names."""
-        sieve, repository = self.sieve, self.repository
-        names = set(names)
-        inside = prefix[:-1]
-        if ".fleetignore" in names:
-            sieve.has_fleet = True
-        else:
-            sieve.fleet.without((sieve.outer + inside).rstrip("/"))
-        if (
-            ".git" in names
-            and prefix != repository.at
-            and self.shut is None
-            and git_folder(os.path.join(sieve.root, inside)) is not None
-        ):
-            repository = sieve.nested(prefix, repository)
-            return Rules(sieve, repository, repository.own)
-        return self
+        sieve, rules = self.sieve, self
+        folder = sieve.prefix + prefix
+        if ".git" in names and prefix != self.repository.at and self.shut is None and git_folder(folder) is not None:
+            rules = Rules(sieve, sieve.nested(prefix, self.repository))
+        sieve.fleet.of(folder, ".fleetignore" in names)
+        rules.repository.scope.of(folder, ".gitignore" in names)
+        return rules
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
         """The rules inside one of its children (of a file: any); None where it is left out."""
-        if not folder and path in self.repository.tracked and not self.sieve.has_fleet and not is_named_as_key(path):
+        if not folder and path in self.repository.tracked and self.sieve.fleet.empty and not is_named_as_key(path):
             return self  # most are
         found = self.judge(path, folder, child)
         return found if isinstance(found, Rules) else None
 
-    def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None, count: bool = True) -> Rules | Why:
-        """As take(), with the reason. count: it counts among what is left out."""
+    def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None = None) -> Rules | Why:
+        """As take(), with the reason. child: None where it may not be there, and is not counted."""
         sieve, repository = self.sieve, self.repository
-        name = path.rpartition("/")[2]
-        if name == ".git" or folder and (name.endswith(STATE_FOLDERS) or is_fleets(os.path.join(sieve.root, path))):
+        name, full = path.rpartition("/")[2], sieve.prefix + path
+        if name == ".git" or folder and (name.endswith(STATE_FOLDERS) or is_fleets(full)):
             return f"fleet never sends {name}"
-        fleets = sieve.fleet.last(sieve.outer + path, folder) if sieve.has_fleet else None
+        fleets = sieve.fleet.last(full, folder)
         if fleets is not None and not fleets.negated:
             return fleets
         known = path in repository.tracked
         above = folder and path in repository.tracked_folders
         why = None if known else self._ignored(path, folder, child)
-        inner = self._replace(shut=None) if known and folder and self.shut else self
-        if why is not None:
-            if fleets is not None:
-                inner = self._replace(own=True, shut=None)
-            elif above or folder and sieve.reaches(path):
-                inner = self._replace(own=True, shut=why)
-            else:
-                return why
-        if not known and not above:
-            info = None if child is None else child.stat(follow_symlinks=False)
-            if kind := sieve.unasked(path, folder, info, fleets):
-                if count and inner.shut is None and path not in sieve.brought:
-                    sieve.left.setdefault(kind, []).append(path)
-                return f"fleet does not send a {kind} unasked"
-        elif child is not None and is_named_as_key(path) and child.is_file(follow_symlinks=False):
-            sieve.sent += [path] if is_private_key(child.path, child.stat().st_size) else []
+        if why is None:
+            inner = self._replace(shut=None) if self.shut else self
+        elif fleets is not None:
+            inner = self._replace(back=True, shut=None)
+        elif above or folder and sieve.fleet.reaches(full):
+            inner = self._replace(shut=why)
+        else:
+            return why
+        is_key = not folder and child is not None and (not known or is_named_as_key(path)) and _is_key(child)
+        if known:
+            sieve.sent += [path] if is_key else []
+        elif path in sieve.brought:
+            return BROUGHT
+        elif not above and (kind := sieve.unasked(path, folder, is_key, fleets)):
+            if child is not None and inner.shut is None:
+                sieve.left.setdefault(kind, []).append(path)
+            return f"fleet does not send a {kind} unasked"
         return inner
 
     def _ignored(self, path: str, folder: bool, child: os.DirEntry[str] | None) -> Why | None:
         """Why git does not list it."""
         repository = self.repository
-        if self.shut is not None:
+        if self.shut is not None or path + "/" * folder in repository.others:
             return self.shut
-        if not self.own:
-            if path in repository.listed or folder and path in repository.folders and not self.sieve.has_fleet:
-                return None
-            if folder:  # what is tracked may lie in one that is ignored
-                return repository.ignores(path)
-            if child is None or child.is_symlink() or child.is_file(follow_symlinks=False):
-                return NOT_LISTED
-        found = repository.scope.last(repository.path(path), folder)
-        return found if found is not None and not found.negated else None
+        by_list = not (folder or child is None or self.back or repository.own)
+        if by_list and child and (child.is_symlink() or child.is_file(follow_symlinks=False)):
+            return NOT_LISTED
+        return repository.ignores(self.sieve.prefix + path, folder)
+
+
+def _is_key(child: os.DirEntry[str]) -> bool:
+    return child.is_file(follow_symlinks=False) and is_private_key(child.path, child.stat().st_size)
+
+
+def _counted(kind: str, paths: Sequence[str]) -> str:
+    """As a notice has it: "2 private keys (a.pem, b.pem)", ".venv", "__pycache__ (12)"."""
+    if " " in kind:
+        return f"{len(paths)} {kind}s ({few(paths)})" if len(paths) > 1 else f"{kind} {paths[0]}"
+    return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
+
+
+def _listed(folder: str) -> bytes:
+    """What git says of it."""
+    words = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
+    try:
+        return ask(folder, *words, seconds=SECONDS, most=GIT_BYTES)
+    except TooLate:
+        for around, _, files in os.walk(folder):  # it waits for pipes of that name
+            if ".gitignore" in files:
+                read_bytes(f"{around}/.gitignore")
+        return ask(folder, *words, seconds=MORE_SECONDS, most=GIT_BYTES)
 
 
 def git_folder(top: str) -> Path | None:

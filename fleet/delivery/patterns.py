@@ -6,38 +6,46 @@ is not looked at.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import stat
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fleet.errors import UsageError
+from fleet.node.base.files import open_regular
 
 BOM = b"\xef\xbb\xbf"
-_NEVER = re.compile(rb"(?!)")
-_SPACE = " \t\n\r"
+_LETTERS, _DIGITS, _PUNCTUATION = (text.encode() for text in (string.ascii_letters, string.digits, string.punctuation))
 CLASSES = {
-    "alnum": string.ascii_letters + string.digits,
-    "alpha": string.ascii_letters,
-    "blank": " \t",
-    "cntrl": "".join(map(chr, [*range(32), 127])),
-    "digit": string.digits,
-    "graph": string.ascii_letters + string.digits + string.punctuation,
-    "lower": string.ascii_lowercase,
-    "print": string.ascii_letters + string.digits + string.punctuation + " ",
-    "punct": string.punctuation,
-    "space": _SPACE,
-    "upper": string.ascii_uppercase,
-    "xdigit": string.hexdigits,
+    None: b"",
+    b"alnum": _LETTERS + _DIGITS,
+    b"alpha": _LETTERS,
+    b"blank": b" \t",
+    b"cntrl": bytes([*range(32), 127]),
+    b"digit": _DIGITS,
+    b"graph": _LETTERS + _DIGITS + _PUNCTUATION,
+    b"lower": string.ascii_lowercase.encode(),
+    b"print": _LETTERS + _DIGITS + _PUNCTUATION + b" ",
+    b"punct": _PUNCTUATION,
+    b"space": b" \t\n\r",
+    b"upper": string.ascii_uppercase.encode(),
+    b"xdigit": string.hexdigits.encode(),
 }
+# of a glob; of what stands in brackets in one
+TOKEN = re.compile(
+    rb"(?P<folders>(?<![^/])\*\*+/)|(?P<deep>(?<![^/])\*\*+(?=\Z|\\/))|(?P<some>\*+)|(?P<one>\?)|(?P<set>\[)|\\?(?P<char>.)",
+    re.DOTALL,
+)
+WILD = {"folders": rb"(?:.*/)?", "deep": rb".*", "some": rb"[^/]*", "one": rb"[^/]"}
+MEMBER = re.compile(rb"\[:(?P<kind>[^]]*):\]|(?P<low>\\?.)(?:-(?P<high>\\.|[^]\\]))?", re.DOTALL)
 
 
 class Pattern(NamedTuple):
-    """name: it is about the last name of a path only. folder: about folders only. literal: what it begins with before
-    any wildcard. where: file:line."""
+    """regex: of a name, else of an absolute path. name: it is about the last name of a path only. folder: about folders
+    only. literal: what such a path begins with before any wildcard. where: file:line."""
 
     regex: re.Pattern[bytes]
     negated: bool
@@ -55,8 +63,9 @@ class Malformed(ValueError):
     """A pattern that can match nothing."""
 
 
-def parse(line: bytes, where: str) -> Pattern | None:
-    """One line of an ignore file; None where it holds none. Malformed."""
+def parse(line: bytes, where: str, base: bytes) -> Pattern | None:
+    """One line of an ignore file about what is below the folder `base`, which ends with "/"; None where it holds none.
+    Malformed."""
     line = _without_spaces(line.partition(b"\0")[0])
     if not line or line[:1] == b"#":
         return None
@@ -70,88 +79,47 @@ def parse(line: bytes, where: str) -> Pattern | None:
         return None
     special = re.search(rb"[*?\[\\]", glob)
     cut = special.start() if special else len(glob)
+    literal = glob[:cut] if name else base + glob[:cut]
     # as git does: what follows the literal beginning is a pattern of its own, so that "a/b**" reaches any depth
-    regex = re.escape(glob[:cut]) + (_translate(glob[cut:]) if special else b"")
-    return Pattern(re.compile(regex, re.DOTALL), negated, name, folder, glob[:cut], where, os.fsdecode(line))
+    regex = re.compile(re.escape(literal) + _translate(glob[cut:]), re.DOTALL)
+    return Pattern(regex, negated, name, folder, literal, where, os.fsdecode(line))
 
 
 def _without_spaces(line: bytes) -> bytes:
     """Without spaces at its end that no backslash keeps."""
-    at = end = 0
-    while at < len(line):
-        if line[at] == ord("\\"):
-            at += 1
-            if at == len(line):
-                return line
-            end = at + 1
-        elif line[at] != ord(" "):
-            end = at + 1
-        at += 1
-    return line[:end]
+    bare = line.rstrip(b" ")
+    keeps = (len(bare) - len(bare.rstrip(b"\\"))) % 2
+    return line[: len(bare) + keeps]
 
 
 def _translate(glob: bytes) -> bytes:
-    parts, at = [], 0
-    while at < len(glob):
-        begin, one = at, glob[at : at + 1]
-        at += 1
-        if one == b"*":
-            while glob[at : at + 1] == b"*":
-                at += 1
-            rest = glob[at : at + 2]
-            deep = (
-                at - begin > 1
-                and glob[begin - 1 : begin] in (b"", b"/")
-                and (rest[:1] in (b"", b"/") or rest == b"\\/")
-            )
-            if deep and rest[:1] == b"/":
-                parts.append(rb"(?:.*/)?")
-                at += 1
-            else:
-                parts.append(rb".*" if deep else rb"[^/]*")
-        elif one == b"?":
-            parts.append(rb"[^/]")
-        elif one == b"[":
+    regex, at = b"", 0
+    while token := TOKEN.match(glob, at):
+        at, kind = token.end(), token.lastgroup or ""
+        if kind == "set":
             at, members = _members(glob, at)
-            parts.append(b"[" + b"".join(rb"\x%02x" % code for code in members) + b"]" if members else b"(?!)")
+            regex += b"[" + b"".join(rb"\x%02x" % code for code in members) + b"]" if members else b"(?!)"
+        elif token[0] == b"\\":
+            raise Malformed("a backslash with nothing behind it")
         else:
-            if one == b"\\":
-                one = glob[at : at + 1]
-                at += 1
-                if not one:
-                    raise Malformed("a backslash with nothing behind it")
-            parts.append(re.escape(one))
-    return b"".join(parts)
+            regex += WILD.get(kind) or re.escape(token["char"])
+    return regex
 
 
 def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
     """(where what is behind the closing bracket begins, the bytes that match)"""
     negated = glob[at : at + 1] in (b"!", b"^")
-    at += negated
+    first = at = at + negated
     found: set[int] = set()
-    before, first = 0, at
-    try:
-        while at == first or glob[at] != ord("]"):
-            code = glob[at]
-            if code == ord("\\"):
-                at += 1
-                code = glob[at]
-                found.add(code)
-            elif code == ord("-") and before and glob[at + 1] != ord("]"):
-                at += 2 if glob[at + 1] == ord("\\") else 1
-                found.update(range(before, glob[at] + 1))
-                code = 0
-            elif (
-                glob[at : at + 2] == b"[:" and glob[(end := glob.index(b"]", at + 2)) - 1] == ord(":") and end > at + 2
-            ):
-                found.update(CLASSES[glob[at + 2 : end - 1].decode("ascii")].encode())
-                at, code = end, 0
-            else:
-                found.add(code)
-            before = code
-            at += 1
-    except (LookupError, ValueError):
-        raise Malformed("a bracket that does not end") from None
+    while at == first or glob[at : at + 1] != b"]":
+        member = MEMBER.match(glob, at)
+        if member is None or member["kind"] not in CLASSES:
+            raise Malformed("a bracket that does not end")
+        at = member.end()
+        found.update(CLASSES[member["kind"]])
+        if member["low"]:
+            low, high = member["low"][-1], (member["high"] or member["low"])[-1]
+            found.update((low, *range(low, high + 1)))
     return at + 1, sorted((set(range(1, 256)) - found if negated else found) - {ord("/")})
 
 
@@ -159,29 +127,28 @@ def read_bytes(path: str, follow: bool = False) -> bytes | None:
     """An ignore file's; None where there is none, and of a folder or, unless `follow`, a link, as git has it. It waits
     for nothing: a pipe is a UsageError."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
-    except OSError as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) or os.path.islink(path):
-            return None
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        with os.fdopen(fd, "rb") as file:
+        with open_regular(path, 0 if follow else os.O_NOFOLLOW) as file:
             return file.read()
-    os.close(fd)
-    if stat.S_ISDIR(mode):
-        return None
-    raise UsageError(f"{path} is no file that holds patterns, but a pipe or a device", hint="remove it")
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        if gone or os.path.isdir(path) or not follow and os.path.islink(path):
+            return None
+        if error.errno == errno.EINVAL:
+            raise UsageError(
+                f"{path} is no file that holds patterns, but a pipe or a device", hint="remove it"
+            ) from None
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def read_patterns(path: str, ours: bool = False, follow: bool = False) -> list[Pattern]:
-    """ours: a .fleetignore, in which what can match nothing is a UsageError; to git it is nothing."""
+def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False) -> list[Pattern]:
+    """The last one first. base: see parse. ours: a .fleetignore, in which what can match nothing is a UsageError; to
+    git it is nothing."""
     data = read_bytes(path, follow or ours)
     found = []
     for number, line in enumerate((data or b"").removeprefix(BOM).split(b"\n"), 1):
         where = f"{path}:{number}"
         try:
-            pattern = parse(line.removesuffix(b"\r"), where)
+            pattern = parse(line.removesuffix(b"\r"), where, os.fsencode(base))
         except Malformed as error:
             if ours:
                 raise UsageError(
@@ -192,50 +159,47 @@ def read_patterns(path: str, ours: bool = False, follow: bool = False) -> list[P
             continue
         if pattern:
             found.append(pattern)
-    return found
+    return found[::-1]
 
 
 class Scope:
-    """The ignore files of that name below `top`, read when they are asked for, and those that hold for all of it.
-    Paths are relative to top."""
+    """The ignore files of that name in the folder `top` and below it, read when they are asked for, and those that hold
+    for all of it. Paths are absolute, those of folders end with "/". empty: no pattern was read so far."""
 
-    def __init__(self, top: str, name: str, common: Iterable[str | Path] = ()) -> None:
-        self._top, self._name, self._ours = top, name, name == ".fleetignore"
-        self._common = [pattern for path in common for pattern in read_patterns(os.fspath(path), follow=True)]
+    def __init__(self, top: str, name: str, common: Sequence[str | Path] = ()) -> None:
+        self._top, self._name = top, name
+        self._common = [p for path in reversed(common) for p in read_patterns(os.fspath(path), top, follow=True)]
         self._of: dict[str, list[Pattern]] = {}
+        self.empty = not self._common
+
+    def of(self, folder: str, there: bool = True) -> list[Pattern]:
+        """Those that have a say about what is in a folder, the last one first. there: it may hold such a file."""
+        if folder not in self._of:
+            around = self._common if folder == self._top else self.of(_above(folder[:-1]))
+            own = read_patterns(folder + self._name, folder, self._name == ".fleetignore") if there else []
+            self._of[folder] = own + around if own else around
+            self.empty = self.empty and not own
+        return self._of[folder]
 
     def last(self, path: str, folder: bool) -> Pattern | None:
         """The pattern that has the last say about this very path, whatever is said about the folders it is in."""
-        inside, _, name = path.rpartition("/")
-        raw, raw_name = os.fsencode(path), os.fsencode(name)
-        while True:
-            patterns = self._of.get(inside)
-            if patterns is None:
-                patterns = self._of[inside] = read_patterns(os.path.join(self._top, inside, self._name), self._ours)
-            relative = raw[len(os.fsencode(inside)) + 1 :] if inside else raw
-            if found := _last(patterns, relative, raw_name, folder):
-                return found
-            if not inside:
-                return _last(self._common, raw, raw_name, folder)
-            inside = inside.rpartition("/")[0]
+        patterns = self.of(_above(path))
+        if patterns:
+            raw, name = os.fsencode(path), os.fsencode(path.rpartition("/")[2])
+            for pattern in patterns:
+                if (folder or not pattern.folder) and pattern.regex.fullmatch(name if pattern.name else raw):
+                    return pattern
+        return None
 
-    def negated(self, path: str) -> Iterator[tuple[bytes, Pattern]]:
-        """Of the folder `path` and those above it: (where the file is, "" or "a/b/", its negated patterns)."""
-        inside = path
-        while True:
-            base = os.fsencode(inside) + b"/" if inside else b""
-            yield from ((base, pattern) for pattern in self._of.get(inside, ()) if pattern.negated)
-            if not inside:
-                return
-            inside = inside.rpartition("/")[0]
-
-    def without(self, inside: str) -> None:
-        """There is no such file in that folder."""
-        self._of.setdefault(inside, [])
+    def reaches(self, path: str) -> bool:
+        """Whether a pattern may bring back something in that folder, which is ignored."""
+        below = os.fsencode(path) + b"/"
+        return any(
+            one.negated and (one.name or below.startswith(one.literal) or one.literal.startswith(below))
+            for one in self.of(_above(path))
+        )
 
 
-def _last(patterns: list[Pattern], path: bytes, name: bytes, folder: bool) -> Pattern | None:
-    for pattern in reversed(patterns):
-        if (folder or not pattern.folder) and pattern.regex.fullmatch(name if pattern.name else path):
-            return pattern
-    return None
+def _above(path: str) -> str:
+    """The folder that it lies in."""
+    return path[: path.rindex("/") + 1]

@@ -94,23 +94,10 @@ class Tree:
         return {p for p, kind in paths if p not in sent and (p in here or self.why(p, kind))}
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """What is not sent unasked: ("2 private keys (a.pem, b.pem)", ".venv", "__pycache__ (12)")."""
-        return () if self.sieve is None else tuple(_counted(*item) for item in sorted(self.sieve.left.items()))
-
-    @property
     def notices(self) -> tuple[str, ...]:
         """What whoever sends it should know, each a line."""
-        found = [] if self.sieve is None else list(self.sieve.notices)
-        if self.left_out:
-            found.append(
-                f"not sent unasked: {', '.join(self.left_out)}; --all sends it, but for keys and password files"
-            )
-        if self.sieve is not None and self.sieve.sent:
-            found.append(f"private keys that git tracks are sent: {few(sorted(self.sieve.sent))}")
-        if self.unsafe_links:
-            found.append(links_notice(self.unsafe_links))
-        return tuple(found)
+        links = [links_notice(self.unsafe_links)] if self.unsafe_links else []
+        return (*(self.sieve.notices() if self.sieve else ()), *links)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """A part of one of its files. HostFailed when it cannot be read any more, or is not what was found."""
@@ -207,10 +194,10 @@ def scan(
             return read(root)
         refuse_home(root, everything)
         brought = unchanged(root)
-        sieve = Sieve(str(root), hosts, places, everything, brought)
-        tree = None if sieve.is_ignored else read(root, sieve, copy_unsafe_links)
-        if tree is None or not tree.by_path and sieve.outer:  # an outer repository ignores all of it
-            tree = read(root, Sieve(str(root), hosts, places, everything, brought, alone=True), copy_unsafe_links)
+        sieve = partial(Sieve, str(root), hosts, places, everything, brought)
+        tree = read(root, sieve(), copy_unsafe_links)
+        if not tree.by_path and tree.sieve and tree.sieve.outer:  # an outer repository ignores all that is in it
+            tree = read(root, sieve(alone=True), copy_unsafe_links)
         return tree
 
 
@@ -277,13 +264,6 @@ def links_notice(links: Sequence[tuple[str, str]]) -> str:
 
 def grown_notice(paths: Iterable[str]) -> str:
     return f"sent as far as it was when it was found, as it grows: {few(sorted(paths))}"
-
-
-def _counted(kind: str, paths: Sequence[str]) -> str:
-    """One of left_out."""
-    if " " in kind:
-        return f"{len(paths)} {kind}s ({few(sorted(paths))})" if len(paths) > 1 else f"{kind} {paths[0]}"
-    return f"{kind} ({len(paths)})" if len(paths) > 1 else paths[0]
 
 
 def told(said: Callable[[], Any], host: str, hint: str) -> Tree:

@@ -36,14 +36,12 @@ def is_private_key(path: str, size: int) -> bool:
         return False
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return KEY.search(os.read(fd, KEY_BYTES.stop)) is not None
+        finally:
+            os.close(fd)
     except OSError:
         return False
-    try:
-        return KEY.search(os.read(fd, KEY_BYTES.stop)) is not None
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
 
 
 def is_named_as_key(path: str) -> bool:

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from fleet.delivery import ignore
 from fleet.delivery.ignore import Repository, Sieve
-from fleet.delivery.patterns import Pattern, Scope
 from fleet.delivery.tree import read
 from fleet.errors import UsageError
 
@@ -221,7 +220,7 @@ class Own(Repository):
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **more)  # type: ignore[arg-type]
-        self.own = True
+        self.own, self.others = True, set()
 
 
 @contextmanager
@@ -258,18 +257,19 @@ def case(seed: int, work: Path) -> None:
     root = draw.choice([top, top, *folders])
     root = top if (root / ".git").exists() else root
     gits, sieve = listed(root), Sieve(str(root))
-    same("by git's list", sent(root, sieve), gits) if not sieve.is_ignored else None
+    ignored = sieve.repositories[""].own
+    same("by git's list", sent(root, sieve), gits) if not ignored else None
     with own():
         sieve = Sieve(str(root))
-        ours = None if sieve.is_ignored else sent(root, sieve)
-        if ours is not None and not shared(sieve):
+        ours = sent(root, sieve)
+        if not ignored and not shared(sieve):
             same("by patterns.py", ours, gits)
-    if not sieve.is_ignored and not any(git(r.top, "ls-files", "-z") for r in sieve.repositories.values()):
+    if not ignored and not any(git(r.top, "ls-files", "-z") for r in sieve.repositories.values()):
         with hidden():
             same("with git hidden", sent(root, Sieve(str(root))), gits)
     if root == top:
         reasons(draw, top, sieve)
-    composition(draw, root, sieve.is_ignored)
+    composition(draw, root, ignored)
 
 
 def shared(sieve: Sieve) -> bool:
@@ -322,7 +322,7 @@ def composition(draw: Draw, root: Path, ignored: bool) -> None:
     text = draw.patterns(fleet=True)
     (root / ".fleetignore").write_text(text)
     try:
-        sieve = Sieve(str(root), alone=ignored)
+        sieve = Sieve(str(root))
         ours = sent(root, sieve) - {".fleetignore"}
     except UsageError:  # malformed
         return
@@ -331,7 +331,7 @@ def composition(draw: Draw, root: Path, ignored: bool) -> None:
     same("with .fleetignore", ours, plainly(root, sieve) - {".fleetignore"})
     patterns = [p for p in text.removeprefix("\ufeff").split("\n") if p and p[0] != "#"]
     tracked = any(repository.tracked for repository in sieve.repositories.values())
-    plain = len(sieve.repositories) == 1 and sieve.outer == "" and not ignored and not tracked
+    plain = len(sieve.repositories) == 1 and not sieve.outer and not ignored and not tracked
     if plain and not any(pattern[0] == "!" or pattern[-1] in " \t" for pattern in patterns):
         words = [f"--exclude={pattern}" for pattern in patterns]
         same("with --exclude", ours, listed(root, *words) - {".fleetignore"})
@@ -342,9 +342,6 @@ def plainly(root: Path, sieve: Sieve) -> set[str]:
     ignores with its folder, .fleetignore may bring back by name."""
     found = set()
 
-    def last(scope: Scope, path: str, folder: bool) -> Pattern | None:
-        return scope.last(path, folder)
-
     def walk(inside: str, repository: Repository, shut: bool) -> None:
         for name in sorted(os.listdir(root / inside)):
             path = os.path.join(inside, name)
@@ -352,12 +349,11 @@ def plainly(root: Path, sieve: Sieve) -> set[str]:
             folder = full.is_dir() and not full.is_symlink()
             if name == ".git":
                 continue
-            mine = last(sieve.fleet, sieve.outer + path, folder)
+            mine = sieve.fleet.last(str(full), folder)
             if mine is not None and not mine.negated:
                 continue
             tracked = path in repository.tracked
-            theirs = repository.scope.last(repository.path(path), folder)
-            out = not tracked and (shut or theirs is not None and not theirs.negated)
+            out = not tracked and (shut or repository.ignores(str(full), folder) is not None)
             if mine is not None:
                 out = False
             if folder:

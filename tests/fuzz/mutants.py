@@ -104,7 +104,7 @@ MUTANTS = [
         "7",
         "delivery/ignore.py",
         "why = None if known else self._ignored(path, folder, child)",
-        "why = self._ignored(path, folder, child) or repository.ignores(path)",
+        "why = self._ignored(path, folder, child) or repository.ignores(full, folder)",
     ),
     Mutant(
         ".fleetignore acts last",
