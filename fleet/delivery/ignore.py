@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -16,17 +17,16 @@ from typing import NamedTuple
 from fleet.delivery.git import NoAnswer, TooLate, ask
 from fleet.delivery.patterns import Pattern, Scope, read_bytes
 from fleet.delivery.unasked import (
+    KEY_NAMES,
     MADE_HERE,
     SECRETS,
     credentials,
     is_environment,
-    is_named_as_key,
     is_private_key,
     is_used,
-    used,
 )
 from fleet.model import Host
-from fleet.protocol.state import OF_THE_HEAD, STATE_FOLDERS
+from fleet.protocol.state import OF_THE_HEAD
 from fleet.rules.units import few
 
 SECONDS, MORE_SECONDS = 5.0, 60.0
@@ -37,24 +37,19 @@ BROUGHT = "get brought it"
 
 
 class Repository:
-    """A git work tree, or a folder that lies in none. top: where it begins. tracked: paths below the source that git
-    knows. others: those that it lists besides, and the folders that they lie in, as "a/". own: git does not decide.
-    trouble: why it gives no list."""
+    """A git work tree, or a folder that lies in none. top: where it begins. at: its path below the source, "" or
+    "a/b/". tracked: paths below the source that git knows. others: those that it lists besides, and the folders that
+    they lie in, as "a/". own: git does not decide. trouble: why it gives no list."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
-        """at: where the folder that git is to list lies below the source, "" or "a/b/"."""
-        self.top, self.at, self.own, self.trouble = top, at, True, ""
-        self.tracked: set[str] = set()
-        self.others: set[str] = set()
-        self._asked = folder
-        if folder is None:
-            return
+        """folder: which git is to list."""
+        self.top, self.at, self.trouble = top, at, ""
+        names: list[str] = []
         try:
-            names = os.fsdecode(_listed(folder)).split("\0")
+            names = os.fsdecode(_listed(folder)).split("\0") if folder is not None else []
         except NoAnswer as why:
             self.trouble = str(why)
-            return
-        self.own = False
+        self.own = folder is None or self.trouble != ""
         self.tracked = {at + name[2:] for name in names if name[:1] not in ("", "?")}
         self.others = {at + name[2:] for name in names if name[:1] == "?"}
         self.others |= {f"{folder}/" for folder in above(self.others)}
@@ -67,13 +62,11 @@ class Repository:
     def scope(self) -> Scope:
         """Its ignore files."""
         common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
-        if self._asked is not None and not self.trouble:
+        if not self.own:
             words = ("config", "-z", "--type=path", "--get", "core.excludesFile")
-            try:
-                told = ask(self._asked, *words, seconds=SECONDS, most=1 << 16)
-                common = [Path(self.top, os.fsdecode(told.partition(b"\0")[0]))]
-            except NoAnswer:  # as it says that there is none
-                pass
+            with suppress(NoAnswer):  # as it says that there is none
+                answer = ask(self.top, *words, seconds=SECONDS, most=1 << 16)
+                common = [Path(self.top, os.fsdecode(answer.partition(b"\0")[0]))]
         if (folder := git_folder(self.top)) is not None:
             common.append(folder / "info/exclude")
         return Scope(os.path.join(self.top, ""), ".gitignore", common)
@@ -101,7 +94,7 @@ class Sieve:
         outer repository ignores all of it, and has no say."""
         self.root, self.prefix = root, os.path.join(root, "")
         self.everything, self.brought = everything, frozenset(brought)
-        self.uses, self.places, self.credentials = used(hosts), (root, *places), credentials(hosts)
+        self.hosts, self.places, self.credentials = hosts, (root, *places), credentials(hosts)
         self.left: dict[str, list[str]] = {}
         self.sent: list[str] = []
         around = [root, *map(str, Path(root).parents)]
@@ -112,22 +105,7 @@ class Sieve:
         if alone or any(first.ignores(folder, True) for folder in self.outer):
             first.own, first.scope = True, Scope(self.prefix, ".gitignore")
         self.repositories = {"": first}
-
-    @property
-    def rules(self) -> Rules:
-        """Of the source itself."""
-        return Rules(self, self.repositories[""])
-
-    def nested(self, at: str, around: Repository) -> Repository:
-        """The work tree that begins at that folder of the source. around: the one that it lies in, which may track
-        files in it all the same."""
-        folder = self.prefix + at[:-1]
-        one = Repository(folder, at, None if self.repositories[""].trouble else folder)
-        if at[:-1] in around.tracked_folders:
-            one.tracked |= {path for path in around.tracked if path.startswith(at)}
-            one.others |= {path for path in around.others if path.startswith(at)}
-        self.repositories[at] = one
-        return one
+        self.rules = Rules(self, first)
 
     def notices(self) -> list[str]:
         """What whoever sends it should know, each a line."""
@@ -157,7 +135,7 @@ class Sieve:
             return None
         if back is not None and back.text.rstrip("/").rpartition("/")[2].lstrip("!") == name:
             return None
-        is_made_here = name in MADE_HERE or is_environment(full) and not is_used(path, self.uses, self.places)
+        is_made_here = name in MADE_HERE or is_environment(full) and not is_used(path, self.hosts, self.places)
         return name if is_made_here else None
 
     def why(self, path: str, folder: bool = False) -> Why | None:
@@ -189,17 +167,22 @@ class Rules(NamedTuple):
 
     def enter(self, prefix: str, names: Sequence[str]) -> Rules:
         """The rules in the folder that is called `prefix` ("" or "a/b/") below the source and holds these names."""
-        sieve, rules = self.sieve, self
+        sieve, repository = self.sieve, self.repository
         folder = sieve.prefix + prefix
-        if ".git" in names and prefix != self.repository.at and self.shut is None and git_folder(folder) is not None:
-            rules = Rules(sieve, sieve.nested(prefix, self.repository))
+        if ".git" in names and prefix != repository.at and self.shut is None and git_folder(folder) is not None:
+            # where git does not list the source's own, it does not list this one either
+            repository = Repository(folder[:-1], prefix, None if sieve.repositories[""].trouble else folder)
+            if prefix[:-1] in self.repository.tracked_folders:  # which lists what is in this one all the same
+                repository.tracked |= {path for path in self.repository.tracked if path.startswith(prefix)}
+                repository.others |= {path for path in self.repository.others if path.startswith(prefix)}
+            sieve.repositories[prefix] = repository
         sieve.fleet.of(folder, ".fleetignore" in names)
-        rules.repository.scope.of(folder, ".gitignore" in names)
-        return rules
+        repository.scope.of(folder, ".gitignore" in names)
+        return self if repository is self.repository else Rules(sieve, repository)
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
         """The rules inside one of its children (of a file: any); None where it is left out."""
-        if not folder and path in self.repository.tracked and self.sieve.fleet.empty and not is_named_as_key(path):
+        if not folder and path in self.repository.tracked and self.sieve.fleet.empty and not path.endswith(KEY_NAMES):
             return self  # most are
         found = self.judge(path, folder, child)
         return found if isinstance(found, Rules) else None
@@ -208,7 +191,7 @@ class Rules(NamedTuple):
         """As take(), with the reason. child: None where it may not be there, and is not counted."""
         sieve, repository = self.sieve, self.repository
         name, full = path.rpartition("/")[2], sieve.prefix + path
-        if name == ".git" or folder and (name.endswith(STATE_FOLDERS) or is_fleets(full)):
+        if name == ".git" or folder and is_fleets(full):
             return f"fleet never sends {name}"
         fleets = sieve.fleet.last(full, folder)
         if fleets is not None and not fleets.negated:
@@ -224,7 +207,12 @@ class Rules(NamedTuple):
             inner = self._replace(shut=why)
         else:
             return why
-        is_key = not folder and child is not None and (not known or is_named_as_key(path)) and _is_key(child)
+        is_key = (
+            child is not None
+            and (not known or path.endswith(KEY_NAMES))
+            and child.is_file(follow_symlinks=False)
+            and is_private_key(child.path, child.stat().st_size)
+        )
         if known:
             sieve.sent += [path] if is_key else []
         elif path in sieve.brought:
@@ -244,10 +232,6 @@ class Rules(NamedTuple):
         if by_list and child and (child.is_symlink() or child.is_file(follow_symlinks=False)):
             return NOT_LISTED
         return repository.ignores(self.sieve.prefix + path, folder)
-
-
-def _is_key(child: os.DirEntry[str]) -> bool:
-    return child.is_file(follow_symlinks=False) and is_private_key(child.path, child.stat().st_size)
 
 
 def _counted(kind: str, paths: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,11 +19,10 @@ from fleet.delivery.ahead import Ahead
 from fleet.delivery.answers import Answers
 from fleet.delivery.conversation import Conversation, Delivery
 from fleet.delivery.lock_order import LockOrder, claim
-from fleet.delivery.other_sources import KIND as OTHER
-from fleet.delivery.other_sources import question, refusal
 from fleet.delivery.own_files import KIND as OWN
+from fleet.delivery.own_files import OTHER, question, refusal
 from fleet.delivery.parcels import Parcels
-from fleet.delivery.source_id import known, marked, unknown
+from fleet.delivery.source_id import identified, marked
 from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
 from fleet.each import over, with_shared
 from fleet.errors import HostFailed, ProtocolError
@@ -101,7 +101,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
         for text in tree.notices:
             runtime.emit(Notice("warning", text))
         with nullcontext() if plan.whole else marked(tree.root) as mark:
-            source = unknown(tree.root) if plan.whole else known(tree.root, plan.source_id)
+            source = identified(tree.root, "" if plan.whole else plan.source_id or None)
             report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
             for _ in range(ROUNDS - 1):
                 if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
@@ -128,7 +128,8 @@ class _Mirroring:
     def report(self) -> Report:
         plan, tree = self._plan, self._tree
         results = self._over(plan.hosts)
-        for kind, asked in ((OTHER, lambda refused: question(refused, self._source)), (OWN, own_files.question)):
+        last = f"Put {self._source['host']}:{self._source['path']} there all the same?"
+        for kind, asked in ((OTHER, partial(question, last=last)), (OWN, question)):
             refused = [r for r in results if r.error is not None and r.error.kind == kind]
             if not refused or not self._runtime.ask(asked(refused)):
                 continue

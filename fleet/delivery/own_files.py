@@ -1,4 +1,4 @@
-"""What lies in the way of a sync and is the node's own: what is to become of it, and how that is shown."""
+"""What lies in the way of a sync, the node's own or another source's: what is to become of it, and how it is shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from fleet.errors import PreflightError, Reason
 from fleet.inventory.nodeset import fold
 from fleet.model import Result
-from fleet.protocol.messages.code import OwnFile
+from fleet.protocol.messages.code import Other, OwnFile
 from fleet.rules.causes import by_cause
 from fleet.rules.units import counted, few, seconds, size_text
 
-KIND = "own-files"
+KIND, OTHER = "own-files", "other-source"
 NAMED = 5
 KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
 
@@ -34,11 +34,23 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
     return PreflightError(message, host=host, kind=KIND, hint=hint)
 
 
-def question(refused: Sequence[Result]) -> str:
-    """What would be replaced where, for the user to decide."""
+def refusal(other: Other, host: str, hint: str) -> Result:
+    """The refusal to lose what another folder delivered to this host."""
+    source, lost = other["source"], {"deleted": other["deleted"], "replaced": other["replaced"]}
+    message = Reason(
+        "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
+        to=other["dest"],
+        source=f"{source['host']}:{source['path']}",
+        **lost,
+    )
+    error = PreflightError(message, host=host, kind=OTHER, hint=hint)
+    return Result(host, False, error=error, data={"to": other["dest"], "source": source, **lost})
+
+
+def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:
+    """What would be lost where, for the user to decide."""
     causes = by_cause([(r.host, r.error.message, None) for r in refused if r.error is not None])
-    lines = [f"{fold(cause.whose)}: {cause.message}" for cause in causes]
-    return "\n".join([*lines, "Replace them? They are kept on the node for 30 days"])
+    return "\n".join([*(f"{fold(cause.whose)}: {cause.message}" for cause in causes), last])
 
 
 def consent(command: str) -> str:

@@ -59,13 +59,9 @@ class Pattern(NamedTuple):
         return f"{self.where}: {self.text}"
 
 
-class Malformed(ValueError):
-    """A pattern that can match nothing."""
-
-
 def parse(line: bytes, where: str, base: bytes) -> Pattern | None:
     """One line of an ignore file about what is below the folder `base`, which ends with "/"; None where it holds none.
-    Malformed."""
+    ValueError where it can match nothing."""
     line = _without_spaces(line.partition(b"\0")[0])
     if not line or line[:1] == b"#":
         return None
@@ -100,7 +96,7 @@ def _translate(glob: bytes) -> bytes:
             at, members = _members(glob, at)
             regex += b"[" + b"".join(rb"\x%02x" % code for code in members) + b"]" if members else b"(?!)"
         elif token[0] == b"\\":
-            raise Malformed("a backslash with nothing behind it")
+            raise ValueError("a backslash with nothing behind it")
         else:
             regex += WILD.get(kind) or re.escape(token["char"])
     return regex
@@ -114,7 +110,7 @@ def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
     while at == first or glob[at : at + 1] != b"]":
         member = MEMBER.match(glob, at)
         if member is None or member["kind"] not in CLASSES:
-            raise Malformed("a bracket that does not end")
+            raise ValueError("a bracket that does not end")
         at = member.end()
         found.update(CLASSES[member["kind"]])
         if member["low"]:
@@ -149,7 +145,7 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
         where = f"{path}:{number}"
         try:
             pattern = parse(line.removesuffix(b"\r"), where, os.fsencode(base))
-        except Malformed as error:
+        except ValueError as error:
             if ours:
                 raise UsageError(
                     f"not a pattern: {os.fsdecode(line)!r}: {error}",

@@ -23,34 +23,29 @@ from fleet.protocol.state import SOURCE_IDS, SOURCE_MARK
 MOST = 1000  # the ones that were used last
 
 
-def unknown(root: Path) -> Source:
-    """One that has no id."""
-    return {"host": socket.gethostname(), "path": str(root), "id": ""}
-
-
-def known(root: Path, name: str | None = None) -> Source:
-    """name: the user's own id for it."""
-    try:
-        return {**unknown(root), "id": name or _id(root)}
-    except OSError:  # a home that cannot be written
-        return unknown(root)
+def identified(root: Path, name: str | None = None) -> Source:
+    """name: the user's own id for it, or "" where it needs none."""
+    if name is None:
+        try:
+            name = _id(root)
+        except OSError:  # a home that cannot be written
+            name = ""
+    return {"host": socket.gethostname(), "path": str(root), "id": name}
 
 
 @contextlib.contextmanager
 def marked(root: Path) -> Iterator[str | None]:
     """The name of the empty folder that lies in it meanwhile; None where nothing can be written there."""
-    mark = f".{secrets.token_hex(16)}{SOURCE_MARK}"
+    mark, made = f".{secrets.token_hex(16)}{SOURCE_MARK}", None
     with contextlib.suppress(OSError):
         for left in root.glob(f".*{SOURCE_MARK}"):  # by a kill; or by a sync that has been heard by its hosts long ago
             if left.stat().st_mtime < root.stat().st_ctime - 86400:
                 left.rmdir()
-    try:
+    with contextlib.suppress(OSError):  # read only, or another user's
         (root / mark).mkdir(0o755)
-    except OSError:  # read only, or another user's
-        yield None
-        return
+        made = mark
     try:
-        yield mark
+        yield made
     finally:
         with contextlib.suppress(OSError):
             (root / mark).rmdir()

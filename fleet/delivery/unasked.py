@@ -23,6 +23,7 @@ KEY = re.compile(
     re.MULTILINE,
 )
 KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
+# of what git tracks the only ones that are looked into
 KEY_NAMES = (".pem", ".key", ".ppk", ".p8", "_ecdsa", "_ecdsa_sk", "_ed25519", "_ed25519_sk", "_rsa", "_dsa")
 PASSWORD_FILES, MOST_NOTED = "password-files", 100  # in ~/.fleet
 # of which a key is a part at most
@@ -44,23 +45,14 @@ def is_private_key(path: str, size: int) -> bool:
         return False
 
 
-def is_named_as_key(path: str) -> bool:
-    """What git tracks is looked into for its name alone."""
-    return path.endswith(KEY_NAMES)
-
-
 def is_environment(folder: str) -> bool:
     return any(os.path.lexists(f"{folder}/{name}") for name in ENVIRONMENT)
 
 
-def used(hosts: Sequence[Host]) -> str:
-    """What the inventory starts on the hosts, as one text."""
-    return "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
-
-
-def is_used(path: str, texts: str, places: Sequence[str]) -> bool:
-    """Whether one of these starts what lies in the folder `path` of the source. places: where the source lies, here and
-    on the hosts."""
+def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
+    """Whether the inventory starts what lies in the folder `path` of the source. places: where the source lies, here
+    and on the hosts."""
+    texts = "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
     for found in re.finditer(rf"([^\s'\"=;:]*){re.escape(path)}/", texts):
         before = found[1].rstrip("/").removesuffix("/.")
         if found[1] in ("", "./") or found[1][-1] == "/" and any(is_same(before, place) for place in places):

@@ -25,8 +25,13 @@ from fleet.node.base.files import open_regular
 from fleet.ops.wheels.wheel import DAMAGE, check_kind, reason
 
 INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-PLACES = {"-i": "--index-url", "--index-url": "--index-url", "--extra-index-url": "--extra-index-url"}
-PLACES |= {"-f": "--find-links", "--find-links": "--find-links"}
+PLACES = {
+    "-i": "--index-url",
+    "--index-url": "--index-url",
+    "--extra-index-url": "--extra-index-url",
+    "-f": "--find-links",
+    "--find-links": "--find-links",
+}
 WORDS = {"--trusted-host": r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?", "--only-binary": r":all:|[\w.,-]+"}
 # options with a value and without one that decide where wheels come from and which are taken
 VALUED = (*INCLUDES, *PLACES, *WORDS)
@@ -210,7 +215,7 @@ def _plain(line: str) -> str:
         if not os.environ.get(name):
             raise _Refused(f"names the variable {name}, which is not set", f"export {name}=...")
         plain = plain.replace(f"${{{name}}}", os.environ[name])
-    if not plain.isprintable() and not plain.replace("\t", "").isprintable():
+    if not plain.replace("\t", "").isprintable():
         raise _Refused("holds what is not printable", CORRECT)
     return plain
 
