@@ -32,8 +32,6 @@ from fleet.rules.units import few
 SECONDS, MORE_SECONDS = 5.0, 60.0
 GIT_BYTES = 256 << 20
 Why = Pattern | str  # for which something is left out
-NOT_LISTED = "git does not list it"
-BROUGHT = "get brought it"
 
 
 class Repository:
@@ -216,7 +214,7 @@ class Rules(NamedTuple):
         if known:
             sieve.sent += [path] if is_key else []
         elif path in sieve.brought:
-            return BROUGHT
+            return "fleet does not send what get brought"
         elif not above and (kind := sieve.unasked(path, folder, is_key, fleets)):
             if child is not None and inner.shut is None:
                 sieve.left.setdefault(kind, []).append(path)
@@ -230,7 +228,7 @@ class Rules(NamedTuple):
             return self.shut
         by_list = not (folder or child is None or self.back or repository.own)
         if by_list and child and (child.is_symlink() or child.is_file(follow_symlinks=False)):
-            return NOT_LISTED
+            return "git does not list it"
         return repository.ignores(self.sieve.prefix + path, folder)
 
 

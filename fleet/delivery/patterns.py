@@ -63,15 +63,13 @@ def parse(line: bytes, where: str, base: bytes) -> Pattern | None:
     """One line of an ignore file about what is below the folder `base`, which ends with "/"; None where it holds none.
     ValueError where it can match nothing."""
     line = _without_spaces(line.partition(b"\0")[0])
-    if not line or line[:1] == b"#":
-        return None
     negated = line[:1] == b"!"
     glob = line[negated:]
     folder = glob.endswith(b"/")
     glob = glob[: len(glob) - folder]
     name = b"/" not in glob
     glob = glob[glob.startswith(b"/") :]
-    if not glob:
+    if not glob or line[:1] == b"#":
         return None
     special = re.search(rb"[*?\[\\]", glob)
     cut = special.start() if special else len(glob)
@@ -144,7 +142,8 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
     for number, line in enumerate((data or b"").removeprefix(BOM).split(b"\n"), 1):
         where = f"{path}:{number}"
         try:
-            pattern = parse(line.removesuffix(b"\r"), where, os.fsencode(base))
+            if pattern := parse(line.removesuffix(b"\r"), where, os.fsencode(base)):
+                found.append(pattern)
         except ValueError as error:
             if ours:
                 raise UsageError(
@@ -152,9 +151,6 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
                     where=where,
                     hint="correct it; a literal [ or \\ needs a \\ before it",
                 ) from error
-            continue
-        if pattern:
-            found.append(pattern)
     return found[::-1]
 
 

@@ -111,26 +111,26 @@ class Tree:
         """What is read of a file that does not change meanwhile; of one that only grows, what it was when it was
         found."""
         size, mtime = self.by_path[path][3:5]
-        fd = None
+        no_link = 0 if path in self.followed else os.O_NOFOLLOW
         try:
-            fd = os.open(self.local(path), os.O_RDONLY | os.O_CLOEXEC | (0 if path in self.followed else os.O_NOFOLLOW))
-            for _ in range(READINGS):
-                before, found, after = os.fstat(fd), read(fd), os.fstat(fd)
-                if (size, mtime) == (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
-                    if before.st_ctime_ns == after.st_ctime_ns:
+            fd = os.open(self.local(path), os.O_RDONLY | os.O_CLOEXEC | no_link)
+            try:
+                for _ in range(READINGS):
+                    before, found, after = os.fstat(fd), read(fd), os.fstat(fd)
+                    if (size, mtime) == (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                        if before.st_ctime_ns == after.st_ctime_ns:
+                            return found
+                    elif after.st_size > size and self._only_grows(path, fd, size) and read(fd) == found:
+                        self.grown.add(path)
                         return found
-                elif after.st_size > size and self._only_grows(path, fd, size) and read(fd) == found:
-                    self.grown.add(path)
-                    return found
-                else:
-                    break
+                    else:
+                        break
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             raise HostFailed(f"{path} vanished while it was sent", kind=CHANGED, hint=AGAIN) from None
         except OSError as error:
             raise HostFailed(f"{path} changed while it was read: {error.strerror}", kind=CHANGED, hint=AGAIN) from error
-        finally:
-            if fd is not None:
-                os.close(fd)
         raise HostFailed(f"{path} changed while it was read", kind=CHANGED, hint=AGAIN)
 
     def _only_grows(self, path: str, fd: int, size: int) -> bool:
@@ -250,8 +250,7 @@ def unsafe_links(root: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str
     for path, _kind, _mode, _size, _mtime, target in links:
         name, to = (os.fsdecode(text.encode("utf-8", "surrogateescape")) for text in (path, target))
         full = os.path.join(root, name)
-        place = os.path.normpath(os.path.join(os.path.dirname(full), to))
-        places = (place, os.path.realpath(full))
+        places = (os.path.normpath(os.path.join(os.path.dirname(full), to)), os.path.realpath(full))
         inside = [travelling(one[len(root.rstrip("/")) + 1 :]) for one in places if is_below(one, root)]
         if not sent.intersection(inside) and os.path.exists(full):
             yield path, target

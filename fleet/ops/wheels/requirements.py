@@ -153,9 +153,9 @@ class Requirements:
             raise _Refused(
                 f"has an option that fleet does not hand to pip: {other[1]}", f"leave that option out, or {BUILD}"
             )
+        match = WHEEL.fullmatch(text)
         try:
-            if match := WHEEL.fullmatch(text):
-                text = self._wheel(match, folder)
+            text = self._wheel(match, folder) if match else text
             asked = Requirement(text)
         except (InvalidRequirement, RecursionError) as error:
             if re.search(PLACE, text):
