@@ -35,13 +35,13 @@ Why = Pattern | str  # for which something is left out
 
 
 class Repository:
-    """A git work tree, or a folder that lies in none. top: where it begins. at: its path below the source, "" or
-    "a/b/". tracked: paths below the source that git knows. others: those that it lists besides, and the folders that
-    they lie in, as "a/". own: git does not decide. trouble: why it gives no list."""
+    """A git work tree, or a folder that lies in none. top: where it begins. tracked: paths below the source that git
+    knows. others: those that it lists besides, and the folders that they lie in, as "a/". own: git does not decide.
+    trouble: why it gives no list."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
-        """folder: which git is to list."""
-        self.top, self.at, self.trouble = top, at, ""
+        """folder: which git is to list. at: its path below the source, "" or "a/b/"."""
+        self.top, self.trouble = top, ""
         names: list[str] = []
         try:
             names = os.fsdecode(_listed(folder)).split("\0") if folder is not None else []
@@ -100,7 +100,7 @@ class Sieve:
         self.outer = around[: around.index(top)] if top else []
         self.fleet = Scope(os.path.join(top or root, ""), ".fleetignore")
         first = Repository(top or root, "", root if top else None)
-        if alone or any(first.ignores(folder, True) for folder in self.outer):
+        if alone or any(first.ignores(folder, True) for folder in reversed(self.outer)):
             first.own, first.scope = True, Scope(self.prefix, ".gitignore")
         self.repositories = {"": first}
         self.rules = Rules(self, first)
@@ -108,9 +108,9 @@ class Sieve:
     def notices(self) -> list[str]:
         """What whoever sends it should know, each a line."""
         found = [
-            f"git does not list {one.at or self.root} ({one.trouble}): fleet reads its ignore files itself, and "
+            f"git does not list {at or self.root} ({one.trouble}): fleet reads its ignore files itself, and "
             "takes no file for one that git tracks"
-            for one in self.repositories.values()
+            for at, one in self.repositories.items()
             if one.trouble
         ]
         if self.left:
@@ -167,7 +167,12 @@ class Rules(NamedTuple):
         """The rules in the folder that is called `prefix` ("" or "a/b/") below the source and holds these names."""
         sieve, repository = self.sieve, self.repository
         folder = sieve.prefix + prefix
-        if ".git" in names and prefix != repository.at and self.shut is None and git_folder(folder) is not None:
+        if (
+            ".git" in names
+            and prefix not in sieve.repositories
+            and self.shut is None
+            and git_folder(folder) is not None
+        ):
             # where git does not list the source's own, it does not list this one either
             repository = Repository(folder[:-1], prefix, None if sieve.repositories[""].trouble else folder)
             if prefix[:-1] in self.repository.tracked_folders:  # which lists what is in this one all the same
@@ -214,7 +219,7 @@ class Rules(NamedTuple):
         if known:
             sieve.sent += [path] if is_key else []
         elif path in sieve.brought:
-            return "fleet does not send what get brought"
+            return "fleet does not send a file that get brought unasked"
         elif not above and (kind := sieve.unasked(path, folder, is_key, fleets)):
             if child is not None and inner.shut is None:
                 sieve.left.setdefault(kind, []).append(path)

@@ -125,9 +125,10 @@ def read_bytes(path: str, follow: bool = False) -> bytes | None:
             return file.read()
     except OSError as error:
         gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-        if gone or os.path.isdir(path) or not follow and os.path.islink(path):
+        is_other = error.errno == errno.EINVAL
+        if gone or os.path.isdir(path) or os.path.islink(path) and not is_other:
             return None
-        if error.errno == errno.EINVAL:
+        if is_other:
             raise UsageError(
                 f"{path} is no file that holds patterns, but a pipe or a device", hint="remove it"
             ) from None
