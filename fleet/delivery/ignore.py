@@ -218,7 +218,7 @@ class Rules(NamedTuple):
         )
         if known:
             sieve.sent += [path] if is_key else []
-        elif path in sieve.brought:
+        elif not folder and path in sieve.brought:
             return "fleet does not send a file that get brought unasked"
         elif not above and (kind := sieve.unasked(path, folder, is_key, fleets)):
             if child is not None and inner.shut is None:
