@@ -165,6 +165,8 @@ class Table:
                 yield After(node, record, folder=True)
         else:
             yield After(node, NONE)
+            if state == "own":  # of which version of the source it was left is remembered for some deliveries
+                yield After(node, record)
 
     def _differs(self, path: str, source: Entry, node: Entry, record: Record | None) -> Iterable[After]:
         options, state = self.options, self._state(node, record)

@@ -365,3 +365,17 @@ def test_a_folder_that_was_moved_away_and_linked_to_is_gone_from_the_source(tmp_
     (source / "data").symlink_to(big)
     assert mirror(source, dest).results[0].data["deleted"] == 1
     assert os.readlink(dest / "data") == str(big)
+
+
+def test_force_replaces_an_edit_that_keeps_size_and_time(tmp_path: Path) -> None:
+    """Without it such a one is not looked at, as by rsync; with it the node is to be as the source is."""
+    source, dest = tmp_path / "src", tmp_path / "dst"
+    source.mkdir()
+    make(source / "train.py", "file", "lr = 1")
+    mirror(source, dest)
+    times = (dest / "train.py").stat()
+    (dest / "train.py").write_text("lr = 9")
+    os.utime(dest / "train.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+    forced = mirror(source, dest, force=True)
+    assert forced.ok and (dest / "train.py").read_text() == "lr = 1" and forced.results[0].data["replaced"] == 1
+    assert mirror(source, dest, force=True).results[0].data["changed"] == 0

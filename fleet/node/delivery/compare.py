@@ -21,6 +21,7 @@ from fleet.node.delivery.journal import (
     SIZE,
     STATUS,
     same_source,
+    unchanged,
 )
 from fleet.node.delivery.ownership import OWN, Ownership, is_meant, kind_of, look
 
@@ -89,7 +90,7 @@ class Comparison:
                     st = status(encode(name) or b".", dir_fd=folder, follow_symlinks=False)
             except OSError:
                 pass
-            if st is not None and (known is None or path in known):
+            if st is not None and not self.force and (known is None or path in known):
                 # of tens of thousands of files nearly all are as they were
                 if kind == "f" and st.st_mtime_ns == mtime_ns and st.st_size == size and st.st_mode == regular | mode:
                     continue
@@ -136,6 +137,7 @@ class Comparison:
             or kind == there == "f"
             and rows
             and [st.st_size, st.st_mtime_ns] == entry[SIZE : MTIME + 1]
+            and (not self.is_forced(path) or unchanged(rows[-1], st))  # an edit may keep size and time
         ):
             self.equal(entry, st)
             return
