@@ -16,6 +16,11 @@ from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
 
 
+def private(path: str, flags: int) -> int:
+    """An opener: of a file that is the user's own business, and not of what a link leads to."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 @contextmanager
 def _refusing(hint: str) -> Iterator[None]:
     try:

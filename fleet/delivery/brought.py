@@ -11,9 +11,9 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fleet import own
 from fleet.node.base.files import file_digest, replace_file
@@ -55,66 +55,58 @@ def digest_of(place: bytes) -> str | None:
 def is_still(place: bytes, known: Got) -> bool:
     """Whether what is there is what was put there. Its bytes are read where its times or inode are other ones."""
     try:
-        info = os.lstat(place)
+        now = got(place, *known[4:])
     except OSError:
         return False
-    if (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino) == known[:4]:
-        return True
-    return info.st_size == known.size and digest_of(place) == known.sha256
+    return now == known or now.size == known.size and digest_of(place) == known.sha256
 
 
 def note(folder: Path, files: Mapping[str, Got]) -> None:
     """Files were put in place below `folder`, by their paths in it. OSError, UsageError where that cannot be kept."""
-    real = os.path.realpath(folder)
-    store = own.home(Path.home(), BROUGHT)
-    with open(store / ".lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:
+    real, path = os.path.realpath(folder), store_of(folder)
+    own.home(Path.home(), BROUGHT)
+    with open(path.with_name(".lock"), "ab", opener=own.private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        path = _path(real)
-        known = {name: it for name, it in _read(path).items() if os.path.lexists(os.path.join(real, name))}
+        known = {name: it for name, it in known_in(folder).items() if os.path.lexists(os.path.join(real, name))}
         kept = [*{name: it for name, it in known.items() if name not in files}.items(), *files.items()]
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
-        replace_file(os.fsencode(path), "\n".join(lines).encode(), 0o600)
-        others = sorted(store.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
+        replace_file(bytes(path), "\n".join(lines).encode(), 0o600)
+        others = sorted(path.parent.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
         for other in others[:-MOST_FOLDERS]:
             other.unlink()
 
 
 def known_in(folder: Path) -> dict[str, Got]:
     """What was ever put below a folder by a get into it, by path, whatever has become of it."""
-    return _read(_path(os.path.realpath(folder)))
+    return _read(store_of(folder))[1]
 
 
 def unchanged(root: Path) -> set[str]:
     """Paths below `root`, relative to it, of what get put there and nobody has changed since. Looks at nothing else."""
-    real = os.path.join(os.path.realpath(root), "")
-    found = set()
-    for folder, path in _folders():
-        around = os.path.join(folder, "")
-        if not around.startswith(real) and not real.startswith(around):
-            continue
-        for name, known in _read(path).items():
+    real, found = os.path.join(os.path.realpath(root), ""), set[str]()
+    for path in store_of(root).parent.glob("[0-9a-f]*"):
+        around, files = _read(path, real)
+        for name, known in files.items():
             full = around + name
             if full.startswith(real) and is_still(os.fsencode(full), known):
                 found.add(full[len(real) :])
     return found
 
 
-def _path(real: str) -> Path:
-    return Path.home() / HOME / BROUGHT / hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
+def store_of(folder: Path) -> Path:
+    """Where it is kept what was put below a folder."""
+    real = os.fsencode(os.path.realpath(folder))
+    return Path.home() / HOME / BROUGHT / hashlib.sha256(real).hexdigest()[:32]
 
 
-def _folders() -> Iterator[tuple[str, Path]]:
-    for path in (Path.home() / HOME / BROUGHT).glob("[0-9a-f]*"):
-        with contextlib.suppress(OSError, ValueError, RecursionError), open(path, encoding="utf-8") as file:
-            folder = json.loads(file.readline())
-            if isinstance(folder, str):
-                yield folder, path
-
-
-def _read(path: Path) -> dict[str, Got]:
-    """Nothing of a file that does not hold what it must."""
+def _read(path: Path, near: str = "") -> tuple[str, dict[str, Got]]:
+    """(the folder, ending in a slash; its files). Nothing of a file that does not hold what it must, nor of a folder
+    that neither lies in `near` nor around it."""
     try:
-        stored: dict[str, Any] = json.loads(path.read_text("utf-8").partition("\n")[2])
-        return {name: Got(*it) for name, it in stored.items()}
+        with open(path, encoding="utf-8") as file:
+            folder = os.path.join(json.loads(file.readline()), "")
+            if folder.startswith(near) or near.startswith(folder):
+                return folder, {name: Got(*it) for name, it in json.loads(file.read()).items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return {}
+        pass
+    return "", {}

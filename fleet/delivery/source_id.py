@@ -56,7 +56,7 @@ def _id(root: Path) -> str:
     store = own.home(Path.home()) / SOURCE_IDS
     info = os.stat(root)
     here = {"path": os.fsencode(root).decode("utf-8", "backslashreplace"), "inode": [info.st_dev, info.st_ino]}
-    with open(f"{store}.lock", "ab", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as lock:
+    with open(f"{store}.lock", "ab", opener=own.private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         entries = _read(store)
         mine = next((each for each in entries if each["path"] == here["path"]), None) or next(

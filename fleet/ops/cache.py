@@ -18,6 +18,7 @@ from typing import Any
 
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
+from fleet.node.base.files import version_of
 from fleet.own import own_folder
 from fleet.runtime import Runtime
 
@@ -101,8 +102,7 @@ def fresh(folder: Path) -> Iterator[Path]:
 
 def memo(path: Path, version: int) -> Path:
     """Where what was found out about this very file is noted: its path, size, times and inode name it."""
-    info = path.stat()
-    text = f"{version} {path.resolve()} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
+    text = f"{version} {path.resolve()} {version_of(path.stat())}"
     return cache() / "read" / hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

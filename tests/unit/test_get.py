@@ -14,7 +14,6 @@ from fleet.model import Host, Inventory
 from fleet.node.delivery import give
 from fleet.ops import get
 from fleet.ops.get import Asked, GetPlan
-from fleet.ops.get.listed import Listed
 from fleet.ops.get.names import name_of, name_of_run, without_repositories
 from fleet.ops.runs.find import FoundRun
 from fleet.protocol.decode import Misfit, decode
@@ -120,6 +119,6 @@ def test_a_run_that_wrote_nothing_is_no_path_that_nobody_has(
 ) -> None:
     here = Host("a", "a")
     monkeypatch.setattr(get, "_asked", lambda *_: ({"a": Asked({"path": "~", "run": run}, "x")}, []))
-    monkeypatch.setattr(get, "listing", lambda *_: Listed(Tree(Path("~"), ()), (), {}, ()))
+    monkeypatch.setattr(get, "listing", lambda *_: (Tree(Path("~"), ()), ()))
     with pytest.raises(UsageError, match=said):
         get.run(GetPlan(Inventory((here,)), "r", tmp_path), Runtime(LocalTransport(), 1, lambda _: None))

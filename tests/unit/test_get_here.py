@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fleet.delivery.tree import Tree
 from fleet.errors import ConnectError, FleetError, HostFailed, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Host, Inventory, Report, Result
@@ -259,12 +260,11 @@ def test_a_folder_in_which_others_can_swap_names_is_refused(
 
 def test_what_is_edited_between_the_look_and_the_last_step_stays(tmp_path: Path) -> None:
     ground = Ground(Path("to"))
-    place = Place(ground, "n1", "a", "/a")
-    place.entries = [("", "f", 0o644, 3, 0, "")]
+    place = Place(ground, "n1", "a", Tree(Path("/a"), (("", "f", 0o644, 3, 0, ""),)))
     (Path("to/.fleet-get/n1")).mkdir()
     write(Path("to/.fleet-get/n1/s"), "new")
     place.came[""] = get.place.Came(3, 0, "0" * 64, b"n1/s")
-    assert place.look() == []
+    assert place.look() == {}
     write(Path("to/a"), "just now")
     with pytest.raises(HostFailed, match="changed meanwhile"):
         place.put()

@@ -1,10 +1,10 @@
 """Gives files of this node to the head: a list first, then what the head has not got yet of each.
 
-spec: {"path", "run": only what was written since that run began here, or null}. Sends J {"event": "tree", ...,
-"versions"}, as often as it takes; waits for a control line {"op": "give", "wanted": [[index, offset, version]]}: the
-head has so many bytes of that version; offset -1: it wants the digest alone. Then for each of them, in that order,
-    J {"event": "begin", "index", "offset", "size", "mtime", "version"}, O frames, with J {"event": "piece", "offset"}
-    where zero bytes come first, which are not sent; J {"event": "given", "sha256", "growing"}
+spec: {"path", "run": only what was written since that run began here, or null}. Sends J {"event": "tree", ...}, as
+often as it takes; waits for a control line {"op": "give", "wanted": [[path, offset, version]]}: the head has so many
+bytes of that version; version null: it wants the digest alone. Then for each of them, in that order,
+    J {"event": "begin", "index": in wanted, "offset", "size", "mtime", "version"}, O frames, with J {"event": "piece",
+    "offset"} where zero bytes come first, which are not sent; J {"event": "given", "sha256", "growing"}
 or "gone" or "moving" for what is no file any more, and what does not hold still. A file that changed while it was read
 begins again.
 """
@@ -18,8 +18,9 @@ import stat
 import time
 from contextlib import suppress
 
+from fleet.node.base.beneath import made_in
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import filesystem
+from fleet.node.base.files import filesystem, open_regular, version_of
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, chain, give
 from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
@@ -39,11 +40,8 @@ FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
 GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
 # file systems of this machine alone
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last one of open_regular()
 QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
-
-
-def version_of(info: "os.stat_result") -> str:
-    return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
 def is_written(fd: int) -> bool:
@@ -81,18 +79,6 @@ def is_idle(info: "os.stat_result") -> bool:
     return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
-class Walked(Walk):
-    """versions: of each file, by its path."""
-
-    def __init__(self, root: str) -> None:
-        Walk.__init__(self, root, changing=True)
-        self.versions: dict[str, str] = {}
-
-    def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
-        self.versions[path] = version_of(info)
-        return Walk.file(self, path, full, info)
-
-
 class Giver:
     """root: of the paths. waits: seconds that files may still be waited for. seen: by device, whether all who write
     there are seen here."""
@@ -101,48 +87,42 @@ class Giver:
         self.root, self.waits = root, ALL_SECONDS
         self.seen: dict[int, bool] = {}
 
-    def give(self, path: str, index: int, offset: int, version: str) -> None:
+    def give(self, path: str, index: int, offset: int, version: "str | None") -> None:
         full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
         until = time.monotonic() + min(FILE_SECONDS, self.waits)
         for _ in range(TRIES):
             try:
-                fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                file = open_regular(full, os.O_NOFOLLOW)
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    break
-                raise
-            try:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    break
-                if self.send(full, fd, index, offset, version, until):
+                if error.errno not in NO_FILE:
+                    raise
+                say({"event": "gone", "index": index})
+                return
+            with file:
+                if self.send(full, file.fileno(), index, offset, version, until):
                     return
-            finally:
-                os.close(fd)
-        else:
-            say({"event": "moving", "index": index, "quiet": quiet_beside(full)})
-            return
-        say({"event": "gone", "index": index})
+        say({"event": "moving", "index": index, "quiet": quiet_beside(full)})
 
-    def send(self, full: bytes, fd: int, index: int, offset: int, version: str, until: float) -> bool:
+    def send(self, full: bytes, fd: int, index: int, offset: int, version: "str | None", until: float) -> bool:
         """Whether it came whole, as it was at one moment."""
         local = self.is_local(full, fd)
         rested = self.settle(fd, until, local)
         before = os.fstat(fd)
         begins = version_of(before)
-        at = offset if offset < 0 or version == begins else 0
+        since = before.st_size if version is None else offset if version == begins else 0
         say(
             {
                 "event": "begin",
                 "index": index,
-                "offset": max(0, at),
+                "offset": since,
                 "size": before.st_size,
                 "mtime": before.st_mtime_ns,
                 "version": begins,
             }
         )
-        digest = self.read(fd, before.st_size, before.st_size if at < 0 else at)
+        digest = self.read(fd, before.st_size, since)
         with suppress(OSError):  # NFS asks its server then
-            os.close(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+            open_regular(full, os.O_NOFOLLOW).close()
         after, written = os.fstat(fd), local and is_written(fd) or is_torn(fd, before.st_size)
         whole = rested and version_of(after) == begins
         if not whole or written:
@@ -216,15 +196,8 @@ def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
 
 def clock(folder: str) -> "float | None":
     """What the clock is that files in this folder get their times from."""
-    probe = os.path.join(folder, ".fleet-clock-%d" % os.getpid())
-    with suppress(OSError):
-        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            return os.fstat(fd).st_mtime
-        finally:
-            os.close(fd)
-            os.unlink(probe)
-    return None
+    probe = made_in(os.fsencode(folder))
+    return probe.st_mtime if probe else None
 
 
 def beginning(run: str, root: str) -> int:
@@ -263,15 +236,15 @@ def written_since(mark: int, root: str, entries: "list[chain.Entry]") -> "list[c
 
 def converse(spec: "give.GiveSpec") -> None:
     root = os.path.expanduser(os.fsdecode(encode(spec["path"])))
-    walk = Walked(root)
+    walk = Walk(root, changing=True)
     entries = list(walk.entries()) if os.path.exists(root) else []
     if spec["run"] is not None and entries:
         entries = written_since(beginning(spec["run"], root), root, entries)
-    tell(walk, entries, lambda part: {"versions": {e[0]: walk.versions[e[0]] for e in part if e[1] == "f"}})
+    tell(walk, entries)
     wanted: list[Any] = next((line["wanted"] for line in control_lines() if line.get("op") == "give"), [])
     giver = Giver(os.fsencode(root))
-    for index, offset, version in wanted:
-        giver.give(entries[index][0], index, offset, version)
+    for index, (path, offset, version) in enumerate(wanted):
+        giver.give(path, index, offset, version)
 
 
 def main() -> None:

@@ -143,10 +143,8 @@ class Walk:
         return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
 
 
-def tell(
-    walk: Walk, entries: "list[chain.Entry]", more: "Callable[[list[chain.Entry]], dict[str, Any]]" = lambda part: {}
-) -> None:
-    """Tell the head what there is. more: what else belongs to a part of the entries."""
+def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
+    """Tell the head what there is."""
     parts = in_parts(entries)
     for number, part in enumerate(parts, 1):
         last = number == len(parts)
@@ -160,7 +158,6 @@ def tell(
                 "linked": walk.linked[:MOST_TOLD] if last else [],
                 "mode": walk.mode,
                 "more": not last,
-                **more(part),
             }
         )
 

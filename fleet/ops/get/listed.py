@@ -1,61 +1,49 @@
-"""What one host would give: its list of files, and whether that is one of what was asked for."""
+"""What one host says it would give: its list of files, and whether that is one of what was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, TypedDict
 
 from fleet.delivery.chain.source import is_tree
 from fleet.delivery.tree import Tree, told
 from fleet.errors import HostFailed, ProtocolError, Reason
 from fleet.ops.get.names import without_repositories
-from fleet.protocol.frames import MESSAGE
-from fleet.protocol.messages.chain import Entry
-from fleet.protocol.messages.give import GiveSpec, Giving, Listing
+from fleet.protocol.frames import MESSAGE, OUTPUT
+from fleet.protocol.messages.give import GiveSpec, Giving
 from fleet.protocol.state import STATE_FOLDERS
 from fleet.transport.base import Cancel, Session, Watchdog
-from fleet.transport.frames import Frame
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
+Output = TypedDict("Output", {"event": Literal["output"], "data": bytes})
+End = TypedDict("End", {"event": Literal["end"]})
+Said = Giving | Output | End
 
 
-@dataclass(frozen=True)
-class Listed:
-    """What a host would give. versions: of its files. left_out: repositories in it."""
-
-    tree: Tree
-    entries: tuple[Entry, ...]
-    versions: Mapping[str, str]
-    left_out: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(min(entry[3], self.tree.allocated.get(entry[0], entry[3])) for entry in self.entries)
-
-
-def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> Listed:
-    """With no entries and no mode it has nothing there. HostFailed, ProtocolError."""
+def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> tuple[Tree, tuple[str, ...]]:
+    """As listed() has it. HostFailed, ProtocolError."""
     with Program(session, "delivery.give", spec) as program:
-        return listed_by(frames_of(program, cancel), spec, session.host.name, everything)
+        return listed(said_by(program, cancel), spec, session.host.name, everything)
 
 
-def frames_of(program: Program, cancel: Cancel) -> Iterator[Frame]:
-    return program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog())
+def said_by(program: Program, cancel: Cancel) -> Iterator[Said]:
+    """All that it says, and "end" behind it. HostFailed where it says that it failed."""
+    for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog()):
+        if frame.kind == OUTPUT:
+            yield {"event": "output", "data": frame.payload}
+        elif frame.kind == MESSAGE:
+            said = frame.decode(Giving)
+            if said["event"] == "failed":
+                raise HostFailed(Reason.of_node(said["message"]), host=program.host.name, hint=said["hint"])
+            yield said
+    yield {"event": "end"}
 
 
-def listed_by(frames: Iterator[Frame], spec: GiveSpec, host: str, everything: bool) -> Listed:
-    versions: dict[str, str] = {}
-
-    def said() -> Listing:
-        frame = next(frames, None)
-        part = heard(frame, host) if frame is not None and frame.kind == MESSAGE else None
-        if part is None or part["event"] != "tree" or len(part["versions"]) > len(part["entries"]):
-            raise ProtocolError("a list of files was to come", host)
-        versions.update(part["versions"])
-        return part
-
-    tree = told(said, host, "name a folder further down")
+def listed(said: Iterator[Said], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
+    """(what a host would give, repositories that are left out). With no entries and no mode it has nothing there."""
+    tree = told(lambda: next(said), host, "name a folder further down")
     asked = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in asked.split("/") if part not in ("", ".")]
     odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
@@ -63,14 +51,7 @@ def listed_by(frames: Iterator[Frame], spec: GiveSpec, host: str, everything: bo
     odd |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)
     if tree.entries or tree.mode is not None:
         odd |= not is_tree(tree.entries, tree.mode) or spec["run"] is not None and tree.mode is None
-    if odd or any(entry[0] not in versions for entry in tree.entries if entry[1] == "f"):
+    if odd:
         raise ProtocolError(f"its list of files is not one of {spec['path']}", host)
     entries, left_out = (tree.entries, []) if everything else without_repositories(tree.entries)
-    return Listed(tree, entries, versions, tuple(left_out))
-
-
-def heard(frame: Frame, host: str) -> Giving:
-    said = frame.decode(Giving)
-    if said["event"] == "failed":
-        raise HostFailed(Reason.of_node(said["message"]), host=host, hint=said["hint"])
-    return said
+    return replace(tree, entries=entries), tuple(left_out)

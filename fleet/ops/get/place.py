@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import posixpath
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from fleet.delivery import brought
 from fleet.delivery.brought import Got
+from fleet.delivery.tree import Tree
 from fleet.errors import HostFailed, UsageError
 from fleet.node.base.beneath import Beneath, chmod, reach, shown
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import lstat, remove_tree
+from fleet.node.base.files import lstat, remove_tree, version_of, waiting_link
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import encode
 from fleet.own import around
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
+from fleet.rules.units import seconds, size_text
 
 
 class Came(NamedTuple):
@@ -32,15 +34,6 @@ class Came(NamedTuple):
     mtime_ns: int
     sha256: str
     staged: bytes | None
-
-
-class InTheWay(NamedTuple):
-    """What is here, and get did not put it here, or somebody has changed it since."""
-
-    path: str
-    shown: str
-    size: int
-    changed: float
 
 
 @contextlib.contextmanager
@@ -67,12 +60,6 @@ class Ground:
             self.stage = Beneath(int(held.rpartition(b"/")[2]))
         self.known = brought.known_in(to)
 
-    @property
-    def held(self) -> int:
-        """Bytes that the stage takes."""
-        files = Path(os.fsdecode(self.stage.path)).rglob("*")
-        return sum(path.lstat().st_blocks * 512 for path in files)
-
     def close(self, *, done: bool) -> None:
         """done: nothing that is staged is of use any more."""
         with contextlib.suppress(OSError):
@@ -84,18 +71,15 @@ class Ground:
 
 
 class Place:
-    """inside: the path in the ground of what one host gives. there: its path on the host. agreed: paths that may be
-    replaced. alike: files here that may well be the same."""
+    """inside: the path in the ground of what one host gives. tree: that. came: its files that have come. agreed: paths
+    that may be replaced. alike: files here that may well be the same; same: how many files and links here are."""
 
-    def __init__(self, ground: Ground, host: str, inside: str, there: str) -> None:
-        self.ground, self.host, self.inside, self.there = ground, host, inside, there
-        self.entries: Sequence[Entry] = ()
-        self.mode: int | None = None
+    def __init__(self, ground: Ground, host: str, inside: str, tree: Tree) -> None:
+        self.ground, self.host, self.inside, self.tree = ground, host, inside, tree
         self.came: dict[str, Came] = {}
-        self.agreed: set[str] = set()
-        self.alike: set[str] = set()
-        self._here: dict[str, os.stat_result | None] = {}
-        self._same: set[str] = set()
+        self.agreed, self.alike = set[str](), set[str]()
+        self.same = 0
+        self._lacking: list[tuple[Entry, os.stat_result | None]] = []
 
     @property
     def path(self) -> Path:
@@ -113,125 +97,120 @@ class Place:
         known = self.ground.known.get(key)
         return known if known is not None and brought.is_still(place, known) else None
 
-    def _wanted(self) -> list[Entry]:
-        """Folders first, then files, then links: nothing goes through one."""
-        top: list[Entry] = [("", "d", self.mode, 0, 0, "")] if self.mode is not None else []
-        return [*top, *sorted(self.entries, key=lambda entry: "dfl".index(entry[1]))]
-
-    def look(self) -> list[InTheWay]:
-        """What is in the way here, as far as it can be told: of a file that has not come, and is as long as the one
-        here, it cannot. HostFailed where no question would help."""
-        self._here, self._same, self.alike = {}, set(), set()
-        found: list[InTheWay] = []
-        absent = set()
-        for entry in self._wanted():
-            path, kind = entry[0], entry[1]
-            info = None if path and path.rpartition("/")[0] in absent else self._lstat(path)
-            self._here[path] = info
-            if kind == "d" and (info is None or not stat.S_ISDIR(info.st_mode)):
-                absent.add(path)
-            if info is not None and not self._fits(entry, info) and path not in self.agreed:
-                found.append(InTheWay(path, str(self.ground.to / self._key(path)), info.st_size, info.st_mtime))
+    def look(self) -> dict[str, str]:
+        """What is in the way here, path -> in words, as far as it can be told: of a file that has not come, and is as
+        long as the one here, it cannot. HostFailed where no question would help."""
+        self._lacking, self.same = [], 0
+        self.alike.clear()
+        found = dict[str, str]()
+        folder = lstat(self.ground.top.at(os.fsencode(self.host))) if "/" in self.inside else None
+        if folder is not None and not stat.S_ISDIR(folder.st_mode):
+            raise self._refusal(self.ground.to / self.host, "is no folder here")
+        top: list[Entry] = [] if self.tree.mode is None else [("", "d", self.tree.mode, 0, 0, "")]
+        # folders first, links last: nothing goes through one
+        for entry in top + sorted(self.tree.entries, key=lambda entry: "dfl".index(entry[1])):
+            path = entry[0]
+            info = self._lstat(path)
+            known = self._known(self._key(path), self.at(path)) if info is not None else None
+            if info is not None and self._is_same(entry, info, known):
+                self.same += entry[1] != "d"
+                continue
+            self._lacking.append((entry, info))
+            if info is not None and not self._may_go(entry, info, known) and path not in self.agreed:
+                ago = seconds(time.time() - info.st_mtime)
+                found[path] = f"{self.ground.to / self._key(path)} ({size_text(info.st_size)}, changed {ago} ago)"
         return found
 
     def _lstat(self, path: str) -> os.stat_result | None:
         try:
             return os.lstat(self.at(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # or below what is to become a folder
             return None
-        except NotADirectoryError:
-            raise self._refusal(self.ground.to / self.inside.partition("/")[0], "is no folder here") from None
 
     def _refusal(
         self, place: bytes | Path, what: str, hint: str = "move it away, or --to names another folder"
     ) -> HostFailed:
         return HostFailed(f"{shown(os.fsencode(place))} {what}", hint=hint, host=self.host)
 
-    def _fits(self, entry: Entry, info: os.stat_result) -> bool:
-        """Whether what is here is as there, or may be replaced."""
-        path, kind, _mode, size, mtime, link = entry
-        place, key, come = self.at(path), self._key(path), self.came.get(path)
+    def _is_same(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
+        """Whether what is here is what is there, as far as that has come."""
+        path, kind, _mode, _size, _mtime, link = entry
+        if kind == "d":
+            return stat.S_ISDIR(info.st_mode)
+        if kind == "l":
+            return stat.S_ISLNK(info.st_mode) and os.readlink(self.at(path)) == encode(link)
+        come = self.came.get(path)
+        if come is None or not stat.S_ISREG(info.st_mode):
+            return False
+        return come.sha256 == (known.sha256 if known is not None else brought.digest_of(self.at(path)))
+
+    def _may_go(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
+        """Whether what is here may be replaced without a question, or may turn out to be the same."""
+        path, kind, _mode, size, mtime, _link = entry
         if stat.S_ISDIR(info.st_mode):
-            if kind == "d" or self._all_ours(key, place):
-                return True
-            raise self._refusal(place, "is a folder here, and none there")
-        known = self._known(key, place)
+            if not self._is_all_ours(path):
+                raise self._refusal(self.at(path), "is a folder here, and none there")
+            return True
         if kind == "d" and stat.S_ISLNK(info.st_mode) and known is None:
-            raise self._refusal(place, "is a link here, nothing is written through it")
-        if kind == "l" and stat.S_ISLNK(info.st_mode) and os.readlink(place) == encode(link):
-            self._same.add(path)
-        elif kind == "f" and stat.S_ISREG(info.st_mode) and come is None and info.st_size == size:
+            raise self._refusal(self.at(path), "is a link here, nothing is written through it")
+        if kind == "f" and stat.S_ISREG(info.st_mode) and path not in self.came and info.st_size == size:
             if known is None or info.st_mtime_ns == mtime:
                 self.alike.add(path)
             return True
-        elif (
-            kind == "f"
-            and come is not None
-            and come.sha256
-            == (known.sha256 if known is not None else stat.S_ISREG(info.st_mode) and brought.digest_of(place))
-        ):
-            self._same.add(path)
-        return known is not None or path in self._same
+        return known is not None
 
-    def _all_ours(self, key: str, place: bytes) -> bool:
+    def _is_all_ours(self, path: str) -> bool:
         """Whether get put all files of a folder here."""
-        for inner, folders, names in os.walk(place):
-            for name in names + [name for name in folders if os.path.islink(os.path.join(inner, name))]:
-                full = os.path.join(inner, name)
-                if self._known(key + os.fsdecode(full[len(place) :]), full) is None:
-                    return False
-        return True
+        folder = Path(os.fsdecode(self.at(path)))
+        return all(
+            each.is_dir()
+            and not each.is_symlink()
+            or self._known(f"{self._key(path)}/{each.relative_to(folder)}", bytes(each)) is not None
+            for each in folder.rglob("*")
+        )
 
-    def put(self) -> tuple[int, int, int]:
-        """Each in one step, behind look(). (files put here, their bytes, files and links that were here). HostFailed,
-        OSError."""
+    def put(self) -> tuple[int, int]:
+        """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
         stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
         if "/" in self.inside:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.ground.top.at(os.fsencode(self.host)))
         try:
-            for path, kind, mode, _size, _mtime, link in self._wanted():
-                here, come = self._here[path], self.came.get(path)
-                if path in self._same or kind == "d" and here is not None and stat.S_ISDIR(here.st_mode):
-                    continue
-                place = self.at(path)
-                self._clear(path, place, kind)
+            for (path, kind, mode, _size, _mtime, link), here in self._lacking:
+                place, come = self.at(path), self.came.get(path)
+                self._clear(path, kind, here)
                 if kind == "d":
                     os.mkdir(place, 0o700)
                     chmod(place, mode & 0o775 | 0o700)
                     continue
                 if kind == "l":
+                    staged = waiting_link(stage.at(os.fsencode(self.host) + b"/"), encode(link))
                     digest = hashlib.sha256(encode(link)).hexdigest()
-                    staged = stage.at(os.fsencode(self.host) + b"/link")
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(staged)
-                    os.symlink(encode(link), staged)
                 elif come is None or come.staged is None:
-                    raise self._refusal(place, "changed meanwhile: it is left as it is", "get it again")
+                    raise self._changed(place)
                 else:
                     staged, digest = stage.at(come.staged), come.sha256
                     chmod(staged, mode & 0o777 | 0o600)
                     os.utime(staged, ns=(come.mtime_ns, come.mtime_ns), follow_symlinks=False)
                     files, size = files + 1, size + come.size
                 os.replace(staged, place)
-                there = posixpath.join(self.there, path) if path else self.there
-                notes[self._key(path)] = brought.got(place, digest, self.host, there)
+                notes[self._key(path)] = brought.got(place, digest, self.host, str(self.tree.root / path))
         finally:
             with contextlib.suppress(OSError, UsageError):  # then a later get asks before it replaces them
                 brought.note(self.ground.to, notes)
-        return files, size, len(self._same)
+        return files, size
 
-    def _clear(self, path: str, place: bytes, kind: str) -> None:
+    def _changed(self, place: bytes) -> HostFailed:
+        return self._refusal(place, "changed meanwhile: it is left as it is", "get it again")
+
+    def _clear(self, path: str, kind: str, here: os.stat_result | None) -> None:
         """Nothing is there any more that cannot be replaced in one step. HostFailed where it is not what look() saw."""
-        here, now = self._here[path], lstat(place)
-        if _which(here) != _which(now):
-            raise self._refusal(place, "changed meanwhile: it is left as it is", "get it again")
+        place = self.at(path)
+        now = lstat(place)
+        if (here and version_of(here)) != (now and version_of(now)):
+            raise self._changed(place)
         if here is not None and stat.S_ISDIR(here.st_mode):
             shutil.rmtree(place)
             self.ground.top.forget(os.fsencode(self._key(path)))
         elif here is not None and kind == "d":
             os.unlink(place)
-
-
-def _which(info: os.stat_result | None) -> tuple[int, ...] | None:
-    return info and (info.st_mode, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleet.model import Host
-from fleet.ops.launch.folder import private
 from fleet.ops.launch.record import RunRecord, host_as_json, host_from_json
+from fleet.own import private
 from fleet.transport import TRANSPORTS, open_transport
 from fleet.transport.base import ConnectOptions, Transport
 

@@ -30,11 +30,6 @@ LOCK = ".lock"  # who writes there holds it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
-def private(path: str, flags: int) -> int:
-    """An opener: what arguments and logs tell is the user's own business. Of a file, not of what a link leads to."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
 def looking(path: str, flags: int) -> int:
     """An opener: of a file, not of what a link leads to, and no wait for what a pipe may bring."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -137,7 +132,7 @@ class RunFolder:
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         deadline = time.monotonic() + seconds
-        fd = private(str(self.path / LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        fd = own.private(str(self.path / LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +180,7 @@ class RunFolder:
                 aside.mkdir(0o700, exist_ok=True)
             for path in hosts:
                 path.rename(aside / path.name)
-            with open(self.path / CURRENT, "w", opener=private) as f:
+            with open(self.path / CURRENT, "w", opener=own.private) as f:
                 f.write(str(attempt))
         except OSError as error:
             raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
@@ -239,7 +234,7 @@ class RunFolder:
         with self._lock:
             self._waiting += json.dumps(record, default=str).encode() + b"\n"
             try:
-                with open(self.path / "events.jsonl", "ab", buffering=0, opener=private) as f:
+                with open(self.path / "events.jsonl", "ab", buffering=0, opener=own.private) as f:
                     size = f.seek(0, os.SEEK_END)
                     if f.write(self._waiting) == len(self._waiting):
                         self._waiting = b""
@@ -257,7 +252,7 @@ class RunFolder:
 
     def add(self, name: str, text: str) -> Path:
         """Append to a file for people; returns its path. What a full disk does not take is gone."""
-        with contextlib.suppress(OSError), open(self.path / name, "a", opener=private) as f:
+        with contextlib.suppress(OSError), open(self.path / name, "a", opener=own.private) as f:
             f.write(text)
         return self.path / name
 
@@ -266,7 +261,9 @@ class RunFolder:
         takes its place; as write_json()."""
         with contextlib.ExitStack() as alone:
             with contextlib.suppress(OSError):  # no folder any more: write_json() says so
-                fcntl.flock(alone.enter_context(open(self.path / "events.jsonl", "ab", opener=private)), fcntl.LOCK_EX)
+                fcntl.flock(
+                    alone.enter_context(open(self.path / "events.jsonl", "ab", opener=own.private)), fcntl.LOCK_EX
+                )
             self.write_json(name, {**read_object(self.path / name), **values})
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:

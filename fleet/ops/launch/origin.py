@@ -17,10 +17,11 @@ from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import kept_of, masked, masked_words
 from fleet.model import Host, Inventory
 from fleet.ops.launch.code import SECONDS, look
-from fleet.ops.launch.folder import RunFolder, private, read_object
+from fleet.ops.launch.folder import RunFolder, read_object
 from fleet.ops.launch.kinds import VERSION
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord, host_as_json
+from fleet.own import private
 from fleet.runtime import Runtime
 from fleet.transport.base import Transport
 

@@ -3,18 +3,10 @@
 from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.chain import Nanoseconds, Tree
-from fleet.protocol.messages.values import Count, Failed, Matching, Path, Sha256, Within
+from fleet.protocol.messages.values import Count, Failed, Matching, Path, Sha256
 
 # a file's size, mtime, ctime and inode there: others are another version of it
 Version = Annotated[str, Matching("[0-9 -]{1,120}")]
-
-
-class Listing(Tree):
-    """versions: of the files among its entries."""
-
-    versions: dict[Within | Literal[""], Version]
-
-
 # that file comes now, from `offset` on; what came of it before, of this version or another, counts no more
 Begin = TypedDict(
     "Begin",
@@ -35,6 +27,6 @@ Given = TypedDict("Given", {"event": Literal["given"], "sha256": Sha256, "growin
 Moving = TypedDict("Moving", {"event": Literal["moving"], "index": Count, "quiet": list[tuple[Path, Count]]})
 # it is there no more
 Gone = TypedDict("Gone", {"event": Literal["gone"], "index": Count})
-Giving = Listing | Begin | Piece | Given | Moving | Gone | Failed
+Giving = Tree | Begin | Piece | Given | Moving | Gone | Failed
 # run: only what was written since that run began there
 GiveSpec = TypedDict("GiveSpec", {"path": str, "run": str | None})
