@@ -39,14 +39,11 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
     """Whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync takes it
     along. option: names another one. UsageError where it is somebody else's, or others could write there; OSError."""
     hint = f"take it away, mend its owner or mode, or name another folder with {option}"
-    new = make and not path.exists()
+    new = not os.path.lexists(path)
+    if new and not make:
+        return False
     with _refusing(hint):
-        try:
-            fd = reach(os.fsencode(path.absolute()), make, 0o700)
-        except OSError:
-            if make:
-                raise
-            return False
+        fd = reach(os.fsencode(path.absolute()), make, 0o700)
         try:
             check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
         finally:

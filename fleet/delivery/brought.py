@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -24,38 +23,34 @@ MOST_FILES = 200_000  # of each
 
 
 class Got(NamedTuple):
-    """A file or link as it was put in place. sha256: of its bytes, or of where it leads. there: its path there."""
+    """A file or link as it was put in place. sha256: of its bytes, or of where it leads."""
 
     size: int
     mtime_ns: int
     ctime_ns: int
     inode: int
     sha256: str
-    host: str
-    there: str
 
 
-def got(place: bytes, sha256: str, host: str, there: str) -> Got:
+def got(place: bytes, sha256: str) -> Got:
     """Of what lies at a path now."""
     info = os.lstat(place)
-    return Got(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, sha256, host, there)
+    return Got(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, sha256)
 
 
 def digest_of(place: bytes) -> str | None:
     """sha256 as in Got of what is there; None where that is no file or link, or cannot be read."""
     with contextlib.suppress(OSError):
-        mode = os.lstat(place).st_mode
-        if stat.S_ISLNK(mode):
+        if os.path.islink(place):
             return hashlib.sha256(os.readlink(place)).hexdigest()
-        if stat.S_ISREG(mode):
-            return file_digest(place, os.O_NOFOLLOW)
+        return file_digest(place, os.O_NOFOLLOW)
     return None
 
 
 def is_still(place: bytes, known: Got) -> bool:
     """Whether what is there is what was put there. Its bytes are read where its times or inode are other ones."""
     try:
-        now = got(place, *known[4:])
+        now = got(place, known.sha256)
     except OSError:
         return False
     return now == known or now.size == known.size and digest_of(place) == known.sha256
@@ -67,8 +62,8 @@ def note(folder: Path, files: Mapping[str, Got]) -> None:
     own.home(Path.home(), BROUGHT)
     with open(path.with_name(".lock"), "ab", opener=own.private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = {name: it for name, it in known_in(folder).items() if os.path.lexists(os.path.join(real, name))}
-        kept = [*{name: it for name, it in known.items() if name not in files}.items(), *files.items()]
+        before = (each for each in known_in(folder).items() if each[0] not in files)
+        kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
         replace_file(bytes(path), "\n".join(lines).encode(), 0o600)
         others = sorted(path.parent.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
@@ -106,7 +101,7 @@ def _read(path: Path, near: str = "") -> tuple[str, dict[str, Got]]:
         with open(path, encoding="utf-8") as file:
             folder = os.path.join(json.loads(file.readline()), "")
             if folder.startswith(near) or near.startswith(folder):
-                return folder, {name: Got(*it) for name, it in json.loads(file.read()).items()}
+                return folder, {name: Got(*it[:5]) for name, it in json.loads(file.read()).items()}  # others had more
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         pass
     return "", {}

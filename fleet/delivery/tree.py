@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fleet.delivery.brought import unchanged
-from fleet.delivery.ignore import Sieve, Why, above
+from fleet.delivery.ignore import Sieve, Why
 from fleet.delivery.unasked import may_copy
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
 from fleet.node.base.errors import Refused
+from fleet.node.base.files import file_digest
 from fleet.node.delivery.journal import by_column
-from fleet.node.delivery.tree import Walk, is_below, travelling
+from fleet.node.delivery.tree import Walk, above, is_below, travelling
 from fleet.protocol.messages.chain import Entry
 from fleet.rules.units import few
 
@@ -149,11 +150,7 @@ class Tree:
 
 
 def _digest(size: int, fd: int) -> str:
-    digest, at = hashlib.sha256(), 0
-    while block := os.pread(fd, min(1 << 20, size - at), at):
-        digest.update(block)
-        at += len(block)
-    return digest.hexdigest()
+    return file_digest(f"/proc/self/fd/{fd}", size=size)
 
 
 def with_payload(op: str, data: bytes, **more: Any) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +85,5 @@ def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
 
 def remember(home: Path, inventory: str, paths: Sequence[Path]) -> None:
     """Keep a yes."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(own.home(home) / "agreed", flags, 0o600)
-    with os.fdopen(fd, "a") as f:
+    with open(own.home(home) / "agreed", "a", opener=own.private) as f:
         f.write(_line(inventory, paths) + "\n")

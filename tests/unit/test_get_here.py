@@ -263,13 +263,13 @@ def test_what_is_edited_between_the_look_and_the_last_step_stays(tmp_path: Path)
     place = Place(ground, "n1", "a", Tree(Path("/a"), (("", "f", 0o644, 3, 0, ""),)))
     (Path("to/.fleet-get/n1")).mkdir()
     write(Path("to/.fleet-get/n1/s"), "new")
-    place.came[""] = get.place.Came(3, 0, "0" * 64, b"n1/s")
+    place.came[""] = get.place.Came("0" * 64, 0, b"n1/s")
     assert place.look() == {}
     write(Path("to/a"), "just now")
     with pytest.raises(HostFailed, match="changed meanwhile"):
         place.put()
     assert Path("to/a").read_text() == "just now"
-    ground.close(done=True)
+    ground.close()
 
 
 class OneIsDown(LocalTransport):

@@ -74,7 +74,7 @@ def check_inside(path: str) -> None:
 def file_digest(path: "bytes | str", flags: int = 0, size: int = 1 << 62) -> str:
     """sha256 of a file, or of so many bytes at its beginning."""
     digest, left = hashlib.sha256(), size
-    with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as f:
+    with open_regular(path, flags) as f:
         while True:
             block = f.read(min(1 << 20, left))
             if not block:

@@ -20,11 +20,11 @@ from contextlib import suppress
 
 from fleet.node.base.beneath import made_in
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import filesystem, open_regular, version_of
+from fleet.node.base.files import filesystem, lstat, open_regular, version_of
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, chain, give
 from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
-from fleet.node.delivery.tree import Walk, tell
+from fleet.node.delivery.tree import Walk, above, tell
 from fleet.node.run.run_folder import run_folder
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import ATTEMPT, SPEC
@@ -49,10 +49,8 @@ def is_written(fd: int) -> bool:
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except BlockingIOError:
-        return True
-    except OSError:  # another user's
-        pass
+    except OSError as error:  # or another user's
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -137,16 +135,15 @@ class Giver:
         """The digest of its first `size` bytes; those behind `since` are sent."""
         digest, at, announced = hashlib.sha256(), 0, since
         while at < size:
-            data = os.pread(fd, min(CHUNK, size - at), at)
+            data = os.pread(fd, min(CHUNK, (size if at >= since else since) - at), at)
             if not data:
                 break
             moved()
             digest.update(data)
-            skip = max(0, since - at)
-            if skip < len(data) and data != ZEROS[: len(data)]:
-                if announced != at + skip:
-                    say({"event": "piece", "offset": at + skip})
-                for part in range(skip, len(data), FRAME):
+            if at >= since and data != ZEROS[: len(data)]:
+                if announced != at:
+                    say({"event": "piece", "offset": at})
+                for part in range(0, len(data), FRAME):
                     frame(OUTPUT, data[part : part + FRAME])
                 announced = at + len(data)
             at += len(data)
@@ -180,17 +177,14 @@ class Giver:
 
 def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
     """The newest files of that kind in its folder that have not changed for a while, and their age."""
-    folder, name = os.path.split(full)
-    found = []
+    folder, ending = os.path.dirname(full), os.path.splitext(full)[1]
+    found, now = [], time.time()
     with suppress(OSError):
-        for other in os.listdir(folder):
-            path = os.path.join(folder, other)
-            if os.path.splitext(other)[1] == os.path.splitext(name)[1] and other[:1] != b".":
-                with suppress(OSError):
-                    info = os.lstat(path)
-                    now = time.time()
-                    if stat.S_ISREG(info.st_mode) and info.st_size and now - info.st_ctime >= QUIET_SECONDS:
-                        found.append((decode(other), max(0, int(now - info.st_mtime))))
+        for name in os.listdir(folder):
+            is_alike = os.path.splitext(name)[1] == ending and name[:1] != b"."
+            info = lstat(os.path.join(folder, name)) if is_alike else None
+            if info and stat.S_ISREG(info.st_mode) and info.st_size and now - info.st_ctime >= QUIET_SECONDS:
+                found.append((decode(name), max(0, int(now - info.st_mtime))))
     return sorted(found, key=lambda each: each[1])[:3]
 
 
@@ -218,19 +212,15 @@ def beginning(run: str, root: str) -> int:
 
 def written_since(mark: int, root: str, entries: "list[chain.Entry]") -> "list[chain.Entry]":
     """The files and links, and the folders that they are in."""
-    kept = set()
+    new = set()
     for path, kind, _mode, _size, mtime, _link in entries:
         if kind == "l":
-            try:
-                mtime = os.lstat(os.path.join(os.fsencode(root), encode(path))).st_mtime_ns
-            except FileNotFoundError:  # since it was listed
-                continue
+            info = lstat(os.path.join(os.fsencode(root), encode(path)))
+            mtime = info.st_mtime_ns if info else 0  # it went away since it was listed
         # some file systems keep whole seconds
         if kind != "d" and mtime >= (mark if mtime % 10**9 else mark // 10**9 * 10**9):
-            while path and path not in kept:
-                kept.add(path)
-                path = path.rpartition("/")[0]
-            kept.add(path)
+            new.add(path)
+    kept = new | above(new)
     return [entry for entry in entries if entry[0] in kept]
 
 

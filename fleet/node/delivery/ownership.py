@@ -14,7 +14,7 @@ import stat
 from fnmatch import fnmatchcase
 
 from fleet.node.base.beneath import Beneath
-from fleet.node.base.files import file_digest, lstat
+from fleet.node.base.files import file_digest, lstat, version_of
 from fleet.node.base.types import Any, Iterator, Sequence
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import (
@@ -62,8 +62,7 @@ def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
         return one is other
     if stat.S_ISDIR(one.st_mode):
         return stat.S_ISDIR(other.st_mode)
-    which = ("st_ino", "st_dev", "st_size", "st_mtime_ns", "st_ctime_ns")
-    return all(getattr(one, name) == getattr(other, name) for name in which)
+    return one.st_dev == other.st_dev and version_of(one) == version_of(other)
 
 
 class Ownership:
@@ -78,7 +77,7 @@ class Ownership:
         """sha256 of a file here; "" where it cannot be read."""
         if path not in self.digests:
             try:
-                self.digests[path] = file_digest(self.dest.at(encode(path)), os.O_NOFOLLOW | os.O_NONBLOCK)
+                self.digests[path] = file_digest(self.dest.at(encode(path)), os.O_NOFOLLOW)
             except OSError:
                 self.digests[path] = ""
         return self.digests[path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import shlex
@@ -94,8 +95,8 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     answered = not silent and all(result.ok for result in looked)
     have = {result.host: result.data["tree"] for result in looked if result.ok and result.data["found"]}
     for left, names in grouped((r.data["left"], r.host) for r in looked if r.ok and r.data["left"]).items():
-        said = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
-        runtime.emit(Notice("info", said, hint="--all brings it"))
+        text = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
+        runtime.emit(Notice("info", text, hint="--all brings it"))
     if not have and answered:
         raise _nothing(plan, any(each.spec["run"] is not None for each in asked.values()))
     brought = _bring(plan, runtime, asked, have, flat=answered and len(have) == 1) if have else {}
@@ -119,20 +120,16 @@ def _bring(
     plan: GetPlan, runtime: Runtime, asked: Mapping[str, Asked], have: Mapping[str, Tree], flat: bool
 ) -> dict[str, Result]:
     """What hosts have comes, and when it is known of all what is in the way here, gets to its place."""
-    with turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime):  # they would share a stage
-        ground = Ground(plan.to)
-        done = False
-        try:
-            places = {}
-            for host, tree in have.items():
-                inside = asked[host].name if flat else f"{host}/{asked[host].name}"
-                places[host] = Place(ground, host, inside, tree)
-            _check_room(plan, ground, have.values())
-            _ask(plan, places, runtime)
-            brought = _receive(plan, runtime, asked, places)
-            done = all(result.ok for result in brought.values())
-        finally:
-            ground.close(done=done)
+    alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # they would share a stage
+    with alone, contextlib.closing(Ground(plan.to)) as ground:
+        places = {
+            host: Place(ground, host, asked[host].name if flat else f"{host}/{asked[host].name}", tree)
+            for host, tree in have.items()
+        }
+        _check_room(plan, ground, have.values())
+        _ask(plan, places, runtime)
+        brought = _receive(plan, runtime, asked, places)
+        ground.is_done = all(result.ok for result in brought.values())
     return brought
 
 
@@ -157,11 +154,11 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime) -> None:
     ways = [text for each in found.values() for text in each.values()]
     if not ways:
         return
-    said = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
-    if not plan.force and not runtime.ask(f"{said}. Replace?"):
+    text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
+    if not plan.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []
         line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
-        raise UsageError(f"{said}; nothing was replaced", hint=f"to replace: {line}; or --to another folder")
+        raise UsageError(f"{text}; nothing was replaced", hint=f"to replace: {line}; or --to another folder")
     for host, each in found.items():
         places[host].agreed |= each.keys()
 
@@ -182,13 +179,13 @@ def _receive(
     came: dict[str, Received] = {host: result.data["received"] for host, result in brought.items() if result.ok}
     if runtime.cancel.is_set():  # what came stays staged
         return brought | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
-    for what, said in _NOTICES.items():
-        for paths, names in grouped((tuple(getattr(each, what)), host) for host, each in came.items()).items():
-            if paths:
-                text = f"{fold(names)}: {said}: {few([path or plan.what for path in paths])}"
-                runtime.emit(Notice("warning", text))
+    named = (((what, *getattr(each, what)), host) for what in _NOTICES for host, each in came.items())
+    for (what, *paths), names in grouped(named).items():
+        if paths:
+            text = f"{fold(names)}: {_NOTICES[what]}: {few([path or plan.what for path in paths])}"
+            runtime.emit(Notice("warning", text))
     _ask(plan, {host: places[host] for host in came}, runtime)
-    return brought | {host: _put(host, received, places[host]) for host, received in came.items()}
+    return brought | {host: _put(plan, host, received, places[host]) for host, received in came.items()}
 
 
 _NOTICES = {
@@ -197,18 +194,17 @@ _NOTICES = {
 }
 
 
-def _put(host: str, received: Received, place: Place) -> Result:
-    files = size = 0
+def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
+    if "" in received.gone:
+        gone = f"{received.spec['path']} went away before it was read"
+        return Result(host, False, error=HostFailed(gone, host=host))
     try:
-        if "" in received.gone:
-            raise HostFailed(f"{received.spec['path']} went away before it was read", host=host)
         with in_words(host):
-            if place.tree.entries or place.tree.mode is not None:
-                files, size = place.put()
-            error = received.not_still()
+            files, size = place.put()
     except HostFailed as why:
         return Result(host, False, error=why)
-    data = {"files": files, "bytes": size, "same": place.same, "to": str(place.path)}
+    error = received.not_still()
+    data = {"files": files, "bytes": size, "same": place.same, "to": str(plan.to / place.inside)}
     return Result(host, error is None, 0 if error is None else None, error=error, data=data)
 
 

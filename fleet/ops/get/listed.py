@@ -19,31 +19,31 @@ from fleet.transport.program import Program
 SILENCE_SECONDS = 60.0  # a digest of what is here already takes its time
 Output = TypedDict("Output", {"event": Literal["output"], "data": bytes})
 End = TypedDict("End", {"event": Literal["end"]})
-Said = Giving | Output | End
+Message = Giving | Output | End
 
 
 def listing(session: Session, spec: GiveSpec, cancel: Cancel, everything: bool) -> tuple[Tree, tuple[str, ...]]:
     """As listed() has it. HostFailed, ProtocolError."""
     with Program(session, "delivery.give", spec) as program:
-        return listed(said_by(program, cancel), spec, session.host.name, everything)
+        return listed(messages_of(program, cancel), spec, session.host.name, everything)
 
 
-def said_by(program: Program, cancel: Cancel) -> Iterator[Said]:
-    """All that it says, and "end" behind it. HostFailed where it says that it failed."""
+def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
+    """All of them, and "end" at last. HostFailed where one is that it failed."""
     for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog()):
         if frame.kind == OUTPUT:
             yield {"event": "output", "data": frame.payload}
         elif frame.kind == MESSAGE:
-            said = frame.decode(Giving)
-            if said["event"] == "failed":
-                raise HostFailed(Reason.of_node(said["message"]), host=program.host.name, hint=said["hint"])
-            yield said
+            message = frame.decode(Giving)
+            if message["event"] == "failed":
+                raise HostFailed(Reason.of_node(message["message"]), host=program.host.name, hint=message["hint"])
+            yield message
     yield {"event": "end"}
 
 
-def listed(said: Iterator[Said], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
+def listed(messages: Iterator[Message], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
     """(what a host would give, repositories that are left out). With no entries and no mode it has nothing there."""
-    tree = told(lambda: next(said), host, "name a folder further down")
+    tree = told(lambda: next(messages), host, "name a folder further down")
     asked = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in asked.split("/") if part not in ("", ".")]
     odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from posixpath import join
 
 from fleet.errors import UsageError
+from fleet.node.delivery.tree import above
 from fleet.ops.launch.folder import read_object
 from fleet.ops.launch.origin import RUN
 from fleet.protocol.messages.chain import Entry
@@ -46,18 +48,14 @@ def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], l
     entries = tuple(entries)
     paths = {entry[0] for entry in entries}
     out = {path for path in paths if is_repository(path.rpartition("/")[2])}
-    for path in paths:
-        around, _, name = path.rpartition("/")
-        beside = around and around + "/"
-        if name.upper() == "HEAD" and ({beside + "objects", beside + "refs"} <= paths or beside + "commondir" in paths):
-            out.add(around)
+    with_head = {around for around, _, name in (path.rpartition("/") for path in paths) if name.upper() == "HEAD"}
+    out |= {each for each in with_head if {join(each, "objects"), join(each, "refs")} <= paths}
+    out |= {each for each in with_head if join(each, "commondir") in paths}
     if not out:
         return entries, []
 
     def is_out(path: str) -> bool:
-        while path not in out and path:
-            path = path.rpartition("/")[0]
-        return path in out
+        return not out.isdisjoint({path, "", *above([path])})
 
     left = sorted(path for path in out if path == "" or not is_out(path.rpartition("/")[0]))
     return tuple(entry for entry in entries if not is_out(entry[0])), [path or "." for path in left]

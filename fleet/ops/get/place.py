@@ -21,6 +21,8 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.files import lstat, remove_tree, version_of, waiting_link
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.wire import encode
+from fleet.node.delivery import ownership
+from fleet.node.delivery.tree import travelling
 from fleet.own import around
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
@@ -30,9 +32,8 @@ from fleet.rules.units import seconds, size_text
 class Came(NamedTuple):
     """A file as it was read there. staged: where it lies, a path in the stage; None: it is here already."""
 
-    size: int
-    mtime_ns: int
     sha256: str
+    mtime_ns: int
     staged: bytes | None
 
 
@@ -50,20 +51,20 @@ def in_words(host: str | None, hint: str = "once that is mended, get it again: i
 
 
 class Ground:
-    """to: the folder. known: what gets into it put there. UsageError where it is not safe to write to."""
+    """to: the folder. known: what gets into it put there. is_done: nothing that is staged is of use any more.
+    UsageError where it is not safe to write to."""
 
     def __init__(self, to: Path) -> None:
-        self.to = to
+        self.to, self.is_done = to, False
         with in_words(None, "--to names another folder"):
             self.top = Beneath(reach(os.path.abspath(os.fsencode(to)), make=True), around(Path("here"))).check()
             held = state_folder(self.top, b"fleet", GET_STAGE.encode().removeprefix(b".fleet"))
             self.stage = Beneath(int(held.rpartition(b"/")[2]))
         self.known = brought.known_in(to)
 
-    def close(self, *, done: bool) -> None:
-        """done: nothing that is staged is of use any more."""
+    def close(self) -> None:
         with contextlib.suppress(OSError):
-            for name in os.listdir(self.stage.path) if done else ():
+            for name in os.listdir(self.stage.path) if self.is_done else ():
                 remove_tree(self.stage.at(os.fsencode(name)))
             os.rmdir(self.top.at(GET_STAGE.encode()))  # where nothing is in it
         os.close(self.stage.top)
@@ -81,10 +82,6 @@ class Place:
         self.same = 0
         self._lacking: list[tuple[Entry, os.stat_result | None]] = []
 
-    @property
-    def path(self) -> Path:
-        return self.ground.to / self._key("")
-
     def at(self, path: str) -> bytes:
         return self.ground.top.at(os.fsencode(self._key(path)))
 
@@ -98,19 +95,19 @@ class Place:
         return known if known is not None and brought.is_still(place, known) else None
 
     def look(self) -> dict[str, str]:
-        """What is in the way here, path -> in words, as far as it can be told: of a file that has not come, and is as
+        """What is in the way here, path -> in words, as far as that is known: of a file that has not come, and is as
         long as the one here, it cannot. HostFailed where no question would help."""
         self._lacking, self.same = [], 0
         self.alike.clear()
         found = dict[str, str]()
-        folder = lstat(self.ground.top.at(os.fsencode(self.host))) if "/" in self.inside else None
+        folder = ownership.look(self.ground.top, self.host) if "/" in self.inside else None
         if folder is not None and not stat.S_ISDIR(folder.st_mode):
             raise self._refusal(self.ground.to / self.host, "is no folder here")
         top: list[Entry] = [] if self.tree.mode is None else [("", "d", self.tree.mode, 0, 0, "")]
         # folders first, links last: nothing goes through one
         for entry in top + sorted(self.tree.entries, key=lambda entry: "dfl".index(entry[1])):
             path = entry[0]
-            info = self._lstat(path)
+            info = ownership.look(self.ground.top, travelling(self._key(path)))
             known = self._known(self._key(path), self.at(path)) if info is not None else None
             if info is not None and self._is_same(entry, info, known):
                 self.same += entry[1] != "d"
@@ -120,12 +117,6 @@ class Place:
                 ago = seconds(time.time() - info.st_mtime)
                 found[path] = f"{self.ground.to / self._key(path)} ({size_text(info.st_size)}, changed {ago} ago)"
         return found
-
-    def _lstat(self, path: str) -> os.stat_result | None:
-        try:
-            return os.lstat(self.at(path))
-        except (FileNotFoundError, NotADirectoryError):  # or below what is to become a folder
-            return None
 
     def _refusal(
         self, place: bytes | Path, what: str, hint: str = "move it away, or --to names another folder"
@@ -161,18 +152,14 @@ class Place:
 
     def _is_all_ours(self, path: str) -> bool:
         """Whether get put all files of a folder here."""
-        folder = Path(os.fsdecode(self.at(path)))
-        return all(
-            each.is_dir()
-            and not each.is_symlink()
-            or self._known(f"{self._key(path)}/{each.relative_to(folder)}", bytes(each)) is not None
-            for each in folder.rglob("*")
-        )
+        key, folder = self._key(path), Path(os.fsdecode(self.at(path)))
+        inner = (each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir())
+        return all(self._known(f"{key}/{each.relative_to(folder)}", bytes(each)) for each in inner)
 
     def put(self) -> tuple[int, int]:
         """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
         stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
-        if "/" in self.inside:
+        if "/" in self.inside and self._lacking:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.ground.top.at(os.fsencode(self.host)))
         try:
@@ -192,9 +179,9 @@ class Place:
                     staged, digest = stage.at(come.staged), come.sha256
                     chmod(staged, mode & 0o777 | 0o600)
                     os.utime(staged, ns=(come.mtime_ns, come.mtime_ns), follow_symlinks=False)
-                    files, size = files + 1, size + come.size
+                    files, size = files + 1, size + os.lstat(staged).st_size
                 os.replace(staged, place)
-                notes[self._key(path)] = brought.got(place, digest, self.host, str(self.tree.root / path))
+                notes[self._key(path)] = brought.got(place, digest)
         finally:
             with contextlib.suppress(OSError, UsageError):  # then a later get asks before it replaces them
                 brought.note(self.ground.to, notes)

@@ -17,7 +17,7 @@ from fleet.delivery import brought
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Progress
 from fleet.node.base.wire import encode
-from fleet.ops.get.listed import Said, listed, said_by
+from fleet.ops.get.listed import Message, listed, messages_of
 from fleet.ops.get.place import Came, Place
 from fleet.own import private
 from fleet.protocol.messages.give import Begin, GiveSpec
@@ -53,17 +53,16 @@ class Received:
             self.moving.clear()
             wrong = self._pass(wrong)
             if not wrong:
-                came, tree = self.place.came, self.place.tree
-                kept = (entry for entry in tree.entries if entry[1] != "f" or entry[0] in came)
-                self.place.tree = replace(tree, entries=tuple(kept))
+                kept = (entry for entry in self.place.tree.entries if entry[1] != "f" or entry[0] in self.place.came)
+                self.place.tree = replace(self.place.tree, entries=tuple(kept))
                 return
         raise HostFailed(f"{sorted(wrong)[0] or self.spec['path']} did not arrive as it was read", host=self.host)
 
     def _pass(self, wrong: set[str]) -> set[str]:
         """One conversation. wrong: paths that did not come as they were read; what is here of them is of no use."""
         with Program(self.session, "delivery.give", self.spec) as program:
-            said = said_by(program, self.runtime.cancel)
-            self.place.tree, _ = listed(said, self.spec, self.host, self.everything)
+            messages = messages_of(program, self.runtime.cancel)
+            self.place.tree, _ = listed(messages, self.spec, self.host, self.everything)
             self.place.look()
             names = os.listdir(self.stage.at(os.fsencode(self.host)))
             self._staged = {name[:KEY]: name for name in map(os.fsdecode, names)}
@@ -72,8 +71,8 @@ class Received:
             self._total = sum(sizes[path] for path, _, version in wanted if version is not None)
             self._done = sum(offset for _, offset, _ in wanted)
             program.send({"op": "give", "wanted": wanted})
-            again = {each[0] for number, each in enumerate(wanted) if not self._file(said, number, *each)}
-            if next(said)["event"] != "end":
+            again = {each[0] for number, each in enumerate(wanted) if not self._file(messages, number, *each)}
+            if next(messages)["event"] != "end":
                 raise self._odd()
         self._show(self._total)
         return again
@@ -102,9 +101,9 @@ class Received:
     def _at(self, name: str) -> bytes:
         return os.fsencode(f"{self.host}/{name}")
 
-    def _file(self, said: Iterator[Said], number: int, path: str, offset: int, version: str | None) -> bool:
+    def _file(self, messages: Iterator[Message], number: int, path: str, offset: int, version: str | None) -> bool:
         """One of them, into the stage; whether it came as it was read."""
-        what = next(said)
+        what = next(messages)
         for _ in range(MOST_TRIES):
             if what.get("index") != number:
                 break
@@ -120,13 +119,13 @@ class Received:
             if begun["offset"] != (begun["size"] if version is None else offset if begun["version"] == version else 0):
                 break
             staged = None if version is None else self._begin(path, begun)
-            what = next(said) if staged is None else self._bytes(said, staged, begun)
+            what = next(messages) if staged is None else self._bytes(messages, staged, begun)
             if what["event"] != "given":
                 continue
             here = self.place.at(path) if staged is None else self.stage.at(staged)
             if brought.digest_of(here) != what["sha256"]:
                 return False
-            self.place.came[path] = Came(begun["size"], begun["mtime"], what["sha256"], staged)
+            self.place.came[path] = Came(what["sha256"], begun["mtime"], staged)
             if what["growing"]:
                 self.growing.append(path)
             return True
@@ -145,12 +144,12 @@ class Received:
         self._staged[key] = f"{key}-{begun['version']}"
         return self._at(self._staged[key])
 
-    def _bytes(self, said: Iterator[Said], staged: bytes, begun: Begin) -> Said:
-        """What it consists of, into the stage; what is said behind that."""
+    def _bytes(self, messages: Iterator[Message], staged: bytes, begun: Begin) -> Message:
+        """What it consists of, into the stage; the message behind that."""
         at, size = begun["offset"], begun["size"]
         with open(self.stage.at(staged), "r+b" if at else "xb", buffering=0, opener=private) as file:
             while True:
-                what = next(said)
+                what = next(messages)
                 if what["event"] == "output" and what["data"] and at + len(what["data"]) <= size:
                     written = os.pwrite(file.fileno(), what["data"], at)
                     at, self._done = at + written, self._done + written
@@ -182,5 +181,5 @@ class Received:
             since = ", ".join(f"{one} ({seconds(age)} old)" for one, age in plain)
             hint = f"at rest beside it: {since}; to have the newest: {line}"
         kept = "; what is here of it stays" if any(map(os.path.lexists, map(self.place.at, self.moving))) else ""
-        said = f"{name}{others} was never whole and at rest when it was read{kept}"
-        return HostFailed(said, hint=hint, host=self.host, kind="moving")
+        text = f"{name}{others} was never whole and at rest when it was read{kept}"
+        return HostFailed(text, hint=hint, host=self.host, kind="moving")

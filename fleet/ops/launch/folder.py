@@ -17,7 +17,7 @@ from typing import Any
 from fleet import own
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
-from fleet.node.base.files import replace_file
+from fleet.node.base.files import open_regular, replace_file
 from fleet.ops.launch.logs import LOG, NodeLogs
 from fleet.protocol.state import ATTEMPT
 
@@ -30,15 +30,10 @@ LOCK = ".lock"  # who writes there holds it
 CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
 
 
-def looking(path: str, flags: int) -> int:
-    """An opener: of a file, not of what a link leads to, and no wait for what a pipe may bring."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
     """(a JSON object, {} where the file has none; what is wrong with the file, in words)."""
     try:
-        with open(path, opener=looking) as file:
+        with open_regular(str(path), os.O_NOFOLLOW) as file:
             if (why := own.foreign(path, os.fstat(file.fileno()))) is not None:
                 return {}, f"is not read: it {why}"
             found = json.loads(file.read())
