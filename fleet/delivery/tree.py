@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fleet.delivery.brought import unchanged
-from fleet.delivery.ignore import Sieve, Why
+from fleet.delivery.ignore import Sieve, Why, above
 from fleet.delivery.unasked import may_copy
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest
 from fleet.node.delivery.journal import by_column
-from fleet.node.delivery.tree import Walk, above, is_below, travelling
+from fleet.node.delivery.tree import Walk, is_below, travelling
 from fleet.protocol.messages.chain import Entry
 from fleet.rules.units import few
 

@@ -18,11 +18,6 @@ def lstat(path: bytes) -> "os.stat_result | None":
         return None
 
 
-def version_of(info: "os.stat_result") -> str:
-    """Another one: a file has changed, or another one is in its place."""
-    return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-
-
 def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
     """Open to read; OSError where it is no regular file, and no waiting for the other end of a FIFO."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
@@ -82,6 +77,11 @@ def file_digest(path: "bytes | str", flags: int = 0, size: int = 1 << 62) -> str
             moved()
             digest.update(block)
             left -= len(block)
+
+
+def version_of(info: "os.stat_result") -> str:
+    """Another one: a file has changed, or another one is in its place."""
+    return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
 def to_disk(path: bytes) -> None:

@@ -24,7 +24,7 @@ from fleet.node.base.files import filesystem, lstat, open_regular, version_of
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, chain, give
 from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
-from fleet.node.delivery.tree import Walk, above, tell
+from fleet.node.delivery.tree import Walk, tell
 from fleet.node.run.run_folder import run_folder
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import ATTEMPT, SPEC
@@ -212,15 +212,17 @@ def beginning(run: str, root: str) -> int:
 
 def written_since(mark: int, root: str, entries: "list[chain.Entry]") -> "list[chain.Entry]":
     """The files and links, and the folders that they are in."""
-    new = set()
+    kept = set()
     for path, kind, _mode, _size, mtime, _link in entries:
         if kind == "l":
             info = lstat(os.path.join(os.fsencode(root), encode(path)))
             mtime = info.st_mtime_ns if info else 0  # it went away since it was listed
         # some file systems keep whole seconds
         if kind != "d" and mtime >= (mark if mtime % 10**9 else mark // 10**9 * 10**9):
-            new.add(path)
-    kept = new | above(new)
+            while path and path not in kept:
+                kept.add(path)
+                path = path.rpartition("/")[0]
+            kept.add(path)
     return [entry for entry in entries if entry[0] in kept]
 
 

@@ -5,7 +5,7 @@ import os
 import stat
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable, Iterator, chain
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, chain
 from fleet.node.base.wire import decode, in_parts, moved, send_json
 from fleet.protocol.state import STATE_FOLDERS
 
@@ -167,17 +167,6 @@ def folder_mode(info: "os.stat_result") -> int:
     such folders come from file systems without modes, and careless umasks."""
     mode = stat.S_IMODE(info.st_mode)
     return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
-
-
-def above(paths: "Iterable[str]") -> "set[str]":
-    """The folders that these lie in."""
-    found: set[str] = set()
-    for path in paths:
-        path = path.rpartition("/")[0]
-        while path and path not in found:
-            found.add(path)
-            path = path.rpartition("/")[0]
-    return found
 
 
 def is_below(path: str, folder: str) -> bool:

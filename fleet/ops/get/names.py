@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from posixpath import join
 
+from fleet.delivery.ignore import above
 from fleet.errors import UsageError
-from fleet.node.delivery.tree import above
 from fleet.ops.launch.folder import read_object
 from fleet.ops.launch.origin import RUN
 from fleet.protocol.messages.chain import Entry
