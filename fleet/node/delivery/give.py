@@ -212,17 +212,14 @@ def beginning(run: str, root: str) -> int:
 
 def written_since(mark: int, root: str, entries: "list[chain.Entry]") -> "list[chain.Entry]":
     """The files and links, and the folders that they are in."""
-    kept = set()
-    for path, kind, _mode, _size, mtime, _link in entries:
+    kept: set[str] = set()
+    for path, kind, _mode, _size, mtime, _link in reversed(entries):  # a folder comes behind what it holds
         if kind == "l":
             info = lstat(os.path.join(os.fsencode(root), encode(path)))
             mtime = info.st_mtime_ns if info else 0  # it went away since it was listed
         # some file systems keep whole seconds
-        if kind != "d" and mtime >= (mark if mtime % 10**9 else mark // 10**9 * 10**9):
-            while path and path not in kept:
-                kept.add(path)
-                path = path.rpartition("/")[0]
-            kept.add(path)
+        if path in kept or kind != "d" and mtime >= (mark if mtime % 10**9 else mark // 10**9 * 10**9):
+            kept.update((path, path.rpartition("/")[0]))
     return [entry for entry in entries if entry[0] in kept]
 
 

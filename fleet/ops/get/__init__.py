@@ -201,9 +201,9 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
     try:
         with in_words(host):
             files, size = place.put()
+            error = received.not_still()
     except HostFailed as why:
         return Result(host, False, error=why)
-    error = received.not_still()
     data = {"files": files, "bytes": size, "same": place.same, "to": str(plan.to / place.inside)}
     return Result(host, error is None, 0 if error is None else None, error=error, data=data)
 

@@ -160,8 +160,7 @@ class Place:
         """What look() found lacking, each in one step. (files put here, their bytes). HostFailed, OSError."""
         stage, notes, files, size = self.ground.stage, dict[str, Got](), 0, 0
         if "/" in self.inside and self._lacking:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.ground.top.at(os.fsencode(self.host)))
+            os.makedirs(self.ground.top.at(os.fsencode(self.host)), exist_ok=True)
         try:
             for (path, kind, mode, _size, _mtime, link), here in self._lacking:
                 place, come = self.at(path), self.came.get(path)

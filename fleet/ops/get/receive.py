@@ -46,8 +46,7 @@ class Received:
 
     def bring(self) -> None:
         """FleetError; what came stays staged."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self.stage.at(os.fsencode(self.host)), 0o700)
+        os.makedirs(self.stage.at(os.fsencode(self.host)), 0o700, exist_ok=True)
         wrong = set[str]()
         for _ in range(PASSES):
             self.moving.clear()
