@@ -8,7 +8,7 @@ from pathlib import Path
 from fleet.errors import ConnectError
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.gang import Gang, RankEnd
+from fleet.ops.launch.gang import Gang, RankEnd, run_end
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
 from fleet.ops.launch.summary import summarise
@@ -72,7 +72,7 @@ def failed(
             gang.rank_ended(RankEnd(name, rank, rank, 0, ends[rank][1], ends[rank][2], ends[rank][0]))
     if lost is not None:
         gang.node_lost(lost, 85.0, ConnectError("silent for 15 s", kind="lost", hint="the link to it is cut"))
-    gang.stop("a rank failed", 100.2)
+    gang.stop(run_end("failure", "a rank failed", 1), 100.2)
     folder.release()
     return summarise(record, gang, logs, [lost] if lost else [], 61.2)
 

@@ -91,7 +91,9 @@ def show_summary(report: Report, view: LaunchView) -> None:
         earlier = f"logs of what came before: {report.data['logs']}/attempt*/"
         talk(f"{counted(len(restarts), 'restart')}, attempt {report.data['attempt']} was the last; {earlier}")
     interrupted = report.exit_code == EXIT_INTERRUPTED and not failure  # a rank may exit with that, too
-    state = "done" if report.ok else "interrupted" if interrupted else "failed"
+    end = report.data.get("end")
+    by_whom = end["message"] if end and end["by"] == "stop" else "interrupted"
+    state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
     talk(
         f"run {report.data['run']} {state} after {report.data['seconds']:.1f} s, exit code {report.exit_code}; "
         f"logs of every rank: {report.data['logs']}/HOST/rank*.out|.err"

@@ -185,7 +185,9 @@ def test_too_many_unfit_hosts_are_the_error_that_they_are(hosts: str, error: Fle
 def test_a_host_that_was_lost_while_it_started_is_not_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have begun all the same, and without a lease nothing there would end it."""
     sent: list[list[str]] = []
-    monkeypatch.setattr(start, "send_janitor", lambda record, hosts, _: sent.append([host.name for host in hosts]) or 7)
+    monkeypatch.setattr(
+        start, "send_janitor", lambda record, hosts, *_: sent.append([host.name for host in hosts]) or 7
+    )
     lost = {"a": ConnectError("silent for 15 s", host="a")}
     monkeypatch.setattr(Sessions, "each", lambda self, hosts, work, what, cancel=None: ({}, lost))
     here, said = runtime()

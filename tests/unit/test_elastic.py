@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.ops.launch.elastic_gang import ElasticGang
-from fleet.ops.launch.gang import RankEnd
+from fleet.ops.launch.gang import RankEnd, stopped_by
 from fleet.protocol.messages.run import RunState
 
 KILLED: RunState = {"state": "lost", "reason": "the supervisor was killed", "cause": "supervisor", "time": 10.0}
@@ -36,7 +36,7 @@ def test_it_goes_on_while_enough_are_left(gang: ElasticGang, status: RunState) -
 def test_one_too_few_ends_it_and_is_named(gang: ElasticGang) -> None:
     assert gang.node_lost("b", 12.0) is None and gang.node_lost("c", 13.0) is None
     reason = gang.node_lost("d", 14.0)
-    assert reason and "1 of 4 nodes are left, --nnodes asks for 2" in reason
+    assert reason and "1 of 4 nodes are left, --nnodes asks for 2" in reason["message"]
     gang.stop(reason, 14.5)
     failure = gang.first()
     assert failure and failure.what == "node" and "asks for 2" in gang.needed
@@ -44,7 +44,7 @@ def test_one_too_few_ends_it_and_is_named(gang: ElasticGang) -> None:
 
 def test_nothing_goes_on_without_the_node_where_ranks_meet(gang: ElasticGang) -> None:
     reason = gang.node_lost("a", 12.0)
-    assert reason and "ranks meet there" in reason
+    assert reason and "ranks meet there" in reason["message"]
 
 
 def test_who_is_back_counts_again(gang: ElasticGang) -> None:
@@ -57,12 +57,12 @@ def test_who_is_back_counts_again(gang: ElasticGang) -> None:
 def test_an_agent_that_gives_up_ends_it_for_all(gang: ElasticGang) -> None:
     gang.rank_ended(end("b", 1, 10.0, 7))
     reason = gang.node_status("b", {"state": "exited", "engine_status": 1, "time": 10.5})
-    assert reason == "the engine on b failed"
+    assert reason and reason["message"] == "the engine on b failed"
     gang.stop(reason, 11.0)
     failure = gang.first()
     assert failure and (failure.rank, failure.exit_code) == (1, 7)
 
 
 def test_a_stop_that_was_asked_for_is_one(gang: ElasticGang) -> None:
-    assert gang.node_status("b", {"state": "stopped", "reason": "stopped by ada@head", "time": 10.0})
+    assert gang.node_status("b", {"state": "stopped", "cause": "asked", "end": stopped_by("ada@head"), "time": 10.0})
     assert not gang.away

@@ -14,10 +14,11 @@ from fleet.model import Host, Inventory, Job
 from fleet.ops.launch.failure import own_link
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import Heard
-from fleet.ops.launch.gang import Clock, Gang, RankEnd
+from fleet.ops.launch.gang import Clock, Gang, RankEnd, run_end
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan
+from fleet.protocol.messages.run import EndedBy, RunEnd
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 
@@ -55,7 +56,7 @@ def test_what_ends_after_the_stop_does_not_count() -> None:
     g = gang({"a": 0.0, "b": 0.0})
     reason = g.rank_ended(end("b", 3, 103.0, 3))
     assert reason and g.stop(reason, 103.1)
-    assert not g.stop("again", 103.2)
+    assert not g.stop(run_end("failure", "again", 1), 103.2)
     g.rank_ended(end("a", 0, 103.15, None, 15))
     g.rank_ended(end("a", 1, 103.2, 1))
     first = g.first()
@@ -66,14 +67,43 @@ def test_who_was_stopped_by_another_head_is_no_reason_to_stop() -> None:
     """Which follows the run, too, and may have heard of the failure first."""
     g = gang()
     assert g.rank_ended(replace(end("a", 0, 11.0, None, 15), asked=True)) is None
-    assert g.rank_ended(end("b", 2, 10.0, 7)) == "rank 2 on b failed"
+    reason = g.rank_ended(end("b", 2, 10.0, 7))
+    assert reason == run_end("failure", "rank 2 on b failed", 7, "b")
     first = g.first()
     assert first and (first.rank, first.exit_code) == (2, 7)
 
 
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (run_end("lost", "b was lost: silent for 15 s", 122, "b", "root@head1"), ("b", "node", 122)),
+        (run_end("stall", "no rank wrote anything for 6 s", 124, "b", "root@head1"), ("b", "stalled", 124)),
+        (run_end("lost", "c was lost", 122, "c", "root@head1"), ("a", "node", 122)),
+    ],
+)
+def test_what_another_head_saw_is_the_runs_end_for_this_one(ended: RunEnd, said: tuple[str, str, int]) -> None:
+    """Ranks that it had ended did not fail, and the node where they ran ended nothing by itself."""
+    g = gang({"a": 0.0, "b": 0.0})
+    g.rank_ended(replace(end("a", 0, 100.2, None, 15), asked=True))
+    stopped = {"state": "stopped", "cause": "asked", "reason": ended["message"], "began": 100.0, "time": 100.5}
+    reason = g.node_status("a", {**stopped, "end": ended})  # type: ignore[typeddict-item]
+    assert reason == ended and g.stop(reason, 160.0)
+    first = g.first()
+    assert first and (first.host, first.what, first.exit_code) == said
+
+
+@pytest.mark.parametrize("by", ["interrupt", "stop"])
+def test_what_a_user_wanted_at_another_head_is_no_failure(by: EndedBy) -> None:
+    g = gang({"a": 0.0})
+    ended = run_end(by, "in whatever words", 130, who="root@head1")
+    g.rank_ended(replace(end("a", 0, 100.2, None, 15), asked=True))
+    reason = g.node_status("a", {"state": "stopped", "cause": "asked", "began": 100.0, "time": 100.5, "end": ended})
+    assert reason == ended and g.by_hand and g.first() is None
+
+
 def test_after_a_stop_without_a_failure_nothing_failed() -> None:
     g = gang({"a": 0.0})
-    g.stop("interrupted", 104.0)
+    g.stop(run_end("interrupt", "interrupted", 130), 104.0)
     assert g.rank_ended(end("a", 0, 104.01, 3)) is None
     assert g.node_status("a", {"state": "stopped", "time": 104.2}) is None
     assert g.first() is None
@@ -106,7 +136,8 @@ def test_signals_become_128_plus_n() -> None:
 
 def test_an_engine_that_fails_without_a_failed_rank_is_named() -> None:
     g = gang({"a": 0.0})
-    assert g.node_status("a", {"state": "exited", "engine_status": 2, "time": 101.0}) == "the engine on a failed"
+    reason = g.node_status("a", {"state": "exited", "engine_status": 2, "time": 101.0})
+    assert reason == run_end("failure", "the engine on a failed", 2, "a")
     first = g.first()
     assert first and (first.what, first.exit_code, first.rank) == ("engine", 2, None)
 
@@ -140,7 +171,8 @@ def test_nodes_whose_silence_a_busy_machine_saw_one_after_the_other_fell_silent_
 
 def test_a_node_that_stops_itself_stops_all() -> None:
     g = gang({"b": 0.0})
-    assert g.node_status("b", {"state": "stopped", "reason": "lease", "time": 101.0}) == "b: lease"
+    reason = g.node_status("b", {"state": "stopped", "reason": "lease", "time": 101.0})
+    assert reason == run_end("failure", "b: lease", 1, "b")
     first = g.first()
     assert first and (first.host, first.exit_code) == ("b", 1)
 
@@ -198,7 +230,7 @@ def test_a_run_is_over_when_every_rank_of_it_has_ended_well() -> None:
         assert not g.all_well(ranks)
     g.rank_ended(end("a", 1, 10.0))
     assert g.all_well(ranks)
-    g.stop("asked", 11.0)
+    g.stop(run_end("stop", "asked", 130), 11.0)
     assert not g.all_well(ranks)
 
 

@@ -28,6 +28,7 @@ from fleet.ops import launch
 from fleet.ops.launch import janitor
 from fleet.ops.launch.folder import LOCK, RunFolder
 from fleet.ops.launch.follow import Heard
+from fleet.ops.launch.gang import run_end, stopped_by
 from fleet.ops.launch.start import Sessions
 from fleet.ops.runs import attach, local, stop
 from fleet.ops.runs import bring as bringing
@@ -130,6 +131,9 @@ def part(state: str = "running", *, alive: bool = True, **status: Any) -> Any:
         ([part("stopped", cause="asked", reason="stopped by ada@head")], "stopped"),
         ([part("stopped", cause="asked", reason="rank 1 on h1 failed"), part("exited", engine_status=1)], "failed"),
         ([part("stopped", cause="lease")], "failed"),
+        ([part("stopped", cause="asked", end=stopped_by("ada@head"))], "stopped"),
+        ([part("stopped", cause="asked", end=run_end("lost", "h9 was lost", 122, "h9"))], "failed"),
+        ([part("stopped", cause="asked", end=run_end("interrupt", "of a name", 130))], "stopped"),
     ],
 )
 def test_how_a_run_stands(parts: list[Any], state: str) -> None:

@@ -13,7 +13,7 @@ from fleet.cli.lines import HOLD_SECONDS, Stream, Tracebacks
 from fleet.events import Notice, Output
 from fleet.model import Host, Inventory, Job, Report
 from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.gang import Gang, RankEnd
+from fleet.ops.launch.gang import Gang, RankEnd, run_end
 from fleet.ops.launch.options import LaunchOptions
 from fleet.ops.launch.plan import plan as make_plan
 from fleet.ops.launch.summary import summarise
@@ -123,7 +123,7 @@ def failed_run(tmp_path: Path, texts: list[str]) -> Report:
         gang.rank_ended(RankEnd(host, rank // 2, rank, rank % 2, 1, None, 100.0 + rank))
     for host in logs:
         gang.nodes[host].ended = True
-    gang.stop("rank 0 failed", 200.0)
+    gang.stop(run_end("failure", "rank 0 failed", 1), 200.0)
     return summarise(plan.record(0.0), gang, logs, [], 1.0)
 
 

@@ -94,12 +94,13 @@ def bury(
     state: str = "lost",
     cause: str = "supervisor",
     kernel: "KernelLog | None" = None,
+    end: Any = None,
 ) -> "dict[str, Any]":
     """End what a dead supervisor left behind and say so in status.json; returns that status. One that had its last word
     just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
     beginning."""
     began = time.time()
-    status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began)
+    status = final_status(state, reason, Ending(run, grace, ancestors).finish(), cause, began, end)
     Builds(folder).finish()
     said = read_status(folder)
     if said.get("state") in FINAL:

@@ -13,7 +13,7 @@ rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
 Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
-{"op": "stop", "grace", "reason"} stops the run,
+{"op": "stop", "grace", "reason", "end"} stops the run,
 {"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again,
 {"op": "over"} says that every rank on every node has ended well, so that nobody waits for an engine. End of file on
 stdin ends this program; the run goes on under its lease.
@@ -195,7 +195,8 @@ def listen(run: str, folder: str, passive: bool = False) -> None:
                 if lease_of(folder, read_json(os.path.join(folder, SPEC))) is not None:
                     detach_run(folder)
             elif op == "stop":
-                request_stop(folder, float(message["grace"]), str(message.get("reason") or "stopped"))
+                reason = str(message.get("reason") or "stopped")
+                request_stop(folder, float(message["grace"]), reason, message.get("end"))
             elif op == "renew-ranks":
                 from fleet.node.run.trainers import trainers
 

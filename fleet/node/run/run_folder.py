@@ -108,9 +108,15 @@ def read_status(folder: str) -> "dict[str, Any]":
 
 
 def final_status(
-    state: str, reason: "str | None", left: "list[int]", cause: "str | None" = None, began: "float | None" = None
+    state: str,
+    reason: "str | None",
+    left: "list[int]",
+    cause: "str | None" = None,
+    began: "float | None" = None,
+    end: Any = None,
 ) -> "dict[str, Any]":
-    """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer."""
+    """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer. end:
+    a RunEnd, where a head asked for it."""
     now = time.time()
     status = {
         "state": state,
@@ -121,6 +127,7 @@ def final_status(
         "left": left,
         "cause": cause,
         "began": began or now,
+        "end": end,
     }
     return dict(status, stuck=list(map(stuck, left[:TOLD]))) if left else status
 
@@ -146,10 +153,10 @@ def detach_run(folder: str) -> None:
     write_json(os.path.join(folder, LEASE), {"lease": None})
 
 
-def request_stop(folder: str, grace: float, reason: str) -> None:
+def request_stop(folder: str, grace: float, reason: str, end: Any = None) -> None:
     """Ask the supervisor to stop; by signal (its own grace, or none) where the disk takes no file."""
     try:
-        write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason})
+        write_json(os.path.join(folder, STOP), {"grace": grace, "reason": reason, "end": end})
     except OSError:
         for who in owners(folder)[:1]:
             os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)

@@ -1,6 +1,6 @@
 """Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
 
-spec: {"run", "grace": s, "reason", "attempt": the last one that is meant; without it none is to follow}.
+spec: {"run", "grace": s, "reason", "end", "attempt": the last one that is meant; without it none is to follow}.
 Answers J {"event": "stopped", "left": [pids], "was", "stuck"}: was "running"; "gone" (it had ended already, or a later
 attempt is under way); "unknown" (never started here: a file ~/.fleet/runs/RUN@NODE.stop now makes a supervise that
 comes late refuse). left: pids that would not die; stuck: what they do instead, where there are any.
@@ -58,9 +58,9 @@ def may_start_again(folder: str) -> bool:
     return bool(about.get("max_restarts") or about.get("spares"))
 
 
-def ask(folder: str, grace: float, reason: str) -> bool:
+def ask(folder: str, grace: float, reason: str, end: "run.RunEnd | None") -> bool:
     """Ask the supervisor, wait for it; True when it (or its guardian) has said how the run ended."""
-    request_stop(folder, grace, reason)
+    request_stop(folder, grace, reason, end)
     # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
     began, margin = time.monotonic(), MARGIN
     while time.monotonic() < began + grace + margin:
@@ -75,7 +75,7 @@ def ask(folder: str, grace: float, reason: str) -> bool:
 
 def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
-    attempt, folder = spec.get("attempt"), run_folder(run)
+    attempt, end, folder = spec.get("attempt"), spec.get("end"), run_folder(run)
     if folder is None:
         try:
             forbid(run, attempt)
@@ -92,18 +92,18 @@ def stop(spec: "run.StopSpec") -> "tuple[list[int], str]":
     if attempt is None and may_start_again(folder):
         forbid(run, None)
         if awaited(folder):
-            write_final(folder, dict(read_status(folder), stopped=reason))
+            write_final(folder, dict(read_status(folder), stopped=reason, end=end))
     if read_status(folder).get("state") in FINAL:
         # of an attempt what its end has left, not what another begins just now
         left = read_status(folder).get("left") if attempt is not None else True
         return Ending(run, grace).finish() if left else [], "gone"
-    if owners(folder) and ask(folder, grace, reason):
+    if owners(folder) and ask(folder, grace, reason, end):
         return read_status(folder).get("left") or [], "running"
     deaf = owners(folder)
     below = descendants([who["pid"] for who in deaf])
     for who in reversed(deaf):
         send_signal(who["pid"], who["start"], signal.SIGKILL)
-    status = bury(run, folder, 0 if deaf else grace, reason, state="stopped", cause="asked")
+    status = bury(run, folder, 0 if deaf else grace, reason, state="stopped", cause="asked", end=end)
     for pid, born in below.items():
         send_signal(pid, born, signal.SIGKILL)
     return status["left"], "running"

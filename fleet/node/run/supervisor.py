@@ -6,7 +6,7 @@ import signal
 import time
 
 from fleet.node.base.processes import read_file
-from fleet.node.base.types import run
+from fleet.node.base.types import Any, run
 from fleet.node.run.ending import LEFTOVER_GRACE, Ending, descendants
 from fleet.node.run.engine import (
     Beginning,
@@ -68,6 +68,7 @@ class Supervisor:
         self.began: float | None = None
         self.reason: str | None = None
         self.cause = "engine"
+        self.end: Any = None
         self.stop_seen: tuple[int, int] | None = None
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
@@ -110,7 +111,9 @@ class Supervisor:
         if request != self.stop_seen:
             self.stop_seen = request
             asked = read_json(os.path.join(self.folder, STOP))
-            self.stop(asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked")
+            self.stop(
+                asked.get("reason") or "stopped", asked.get("grace", self.spec["grace"]), "asked", asked.get("end")
+            )
         if self.spec.get("lease") is not None:
             renewal = stamp(os.path.join(self.folder, LEASE))
             if renewal != self.lease_seen:
@@ -149,16 +152,23 @@ class Supervisor:
             except OSError:
                 pass
 
-    def stop(self, reason: str, grace: float, cause: str) -> None:
+    def stop(self, reason: str, grace: float, cause: str, end: Any = None) -> None:
         if self.ending is not None:
             self.ending.hurry(grace)
             return
-        self.reason, self.cause, self.began = reason, cause, time.time()
+        self.reason, self.cause, self.began, self.end = reason, cause, time.time(), end
         self.ending = Ending(self.spec["run"], grace, [os.getpid()])
         try:
             write_json(
                 os.path.join(self.folder, STATUS),
-                {"state": "stopping", "reason": reason, "time": time.time(), "cause": cause, "began": self.began},
+                {
+                    "state": "stopping",
+                    "reason": reason,
+                    "time": time.time(),
+                    "cause": cause,
+                    "began": self.began,
+                    "end": end,
+                },
             )
         except OSError:
             pass
@@ -167,7 +177,7 @@ class Supervisor:
         self.builds.finish()
         self.times.mark()
         state = "exited" if self.reason is None else "stopped"
-        status = final_status(state, self.reason, left, self.cause, self.began)
+        status = final_status(state, self.reason, left, self.cause, self.began, self.end)
         if self.ended is not None and os.WIFEXITED(self.ended):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.over:

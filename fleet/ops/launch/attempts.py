@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.each import as_one
-from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
+from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, ConnectError, FleetError, HostFailed, Interrupted
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.ops.launch.course import Course, Ended
 from fleet.ops.launch.folder import RunFolder, read_object
-from fleet.ops.launch.gang import INTERRUPTED, STOPPED_BY
+from fleet.ops.launch.gang import INTERRUPTED, run_end
 from fleet.ops.launch.keeper import send_keeper
 from fleet.ops.launch.loop import Run
 from fleet.ops.launch.origin import RUN
@@ -202,7 +202,8 @@ def _begin(
     try:
         folder.begin(record.attempt)
     except FleetError:
-        stop_all(plan, sessions, 0.0, "the head has no room for its logs")
+        why = "the head has no room for its logs"
+        stop_all(plan, sessions, 0.0, run_end("failure", why, EXIT_HOST_FAILED, who=whoami()))
         raise
     for host, answer in started.items():
         folder.event("started", host=host, pid=answer["pid"], folder=answer["dir"], attempt=record.attempt)
@@ -259,7 +260,7 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
     if any(answer["forbidden"] for answer in answers.values()):
         raise Interrupted(STOPPED_MEANWHILE)
     if runtime.cancel.is_set():
-        stop_all(plan, sessions, 0.0, STOPPED_BY + whoami(), for_good=True)
+        stop_all(plan, sessions, 0.0, run_end("interrupt", BETWEEN, EXIT_INTERRUPTED, who=whoami()), for_good=True)
         raise Interrupted(BETWEEN)
     if runtime.detach.is_set():
         raise Left("left between two attempts")

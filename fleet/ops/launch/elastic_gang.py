@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fleet.errors import FleetError
-from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.gang import BY_HAND, Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.record import RunRecord
-from fleet.protocol.messages.run import RunState
+from fleet.protocol.messages.run import RunEnd, RunState
 
 
 class ElasticGang(Gang):
@@ -18,19 +18,19 @@ class ElasticGang(Gang):
         super().__init__(nodes, restarts=True)
         self.least = least
 
-    def node_status(self, host: str, status: RunState) -> str | None:
+    def node_status(self, host: str, status: RunState) -> RunEnd | None:
         reason = super().node_status(host, status)
         node = self.nodes[host]
         for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
-        if reason is None or for_good or reason.startswith(INTERRUPTED):
+        if reason is None or for_good or reason["by"] in BY_HAND:
             return reason
         return self._without(host, reason)
 
-    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str | None:
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> RunEnd | None:
         reason = super().node_lost(host, heard, why)
         return reason and self._without(host, reason)
 
-    def _without(self, host: str, reason: str) -> str | None:
+    def _without(self, host: str, reason: RunEnd) -> RunEnd | None:
         if self.stopped_at is not None:
             return reason
         self.away.add(host)
@@ -39,7 +39,7 @@ class ElasticGang(Gang):
             self.needed = "; ranks meet there, so nothing goes on without it"
         elif left < self.least:
             self.needed = f"; {left} of {len(self.nodes)} nodes are left, --nnodes asks for {self.least}"
-        return reason + self.needed if self.needed else None
+        return {**reason, "message": reason["message"] + self.needed} if self.needed else None
 
     def back(self, host: str) -> None:
         """It takes part again, as if it had just been started."""

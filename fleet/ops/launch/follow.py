@@ -18,7 +18,7 @@ from fleet.events import Emit, Level, Output
 from fleet.model import Host
 from fleet.ops.launch.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
-from fleet.protocol.messages.run import Followed, FollowSpec
+from fleet.protocol.messages.run import Followed, FollowSpec, RunEnd
 from fleet.protocol.state import NODE_LOG
 from fleet.rules.advice import ADVICE
 from fleet.transport.base import Cancel, Session, Transport
@@ -128,9 +128,9 @@ class Follower(threading.Thread):
         beat = min(HEARTBEAT_MOST, self._silence / 2.5)
         self._how: dict[str, Any] = {"attempt": attempt, "once": once, "passive": passive, "heartbeat": beat}
 
-    def stop(self, grace: float, reason: str) -> None:
+    def stop(self, grace: float, reason: str, end: RunEnd | None) -> None:
         """Have the run stopped on this node, now or as soon as it can be reached again."""
-        self._ask({"op": "stop", "grace": grace, "reason": reason})
+        self._ask({"op": "stop", "grace": grace, "reason": reason, "end": end})
 
     def detach(self) -> None:
         """Have the run go on without a head on this node, now or as soon as it can be reached again."""

@@ -7,15 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_TIMEOUT, FleetError, HostFailed, Reason
-from fleet.protocol.messages.run import RankEnded, RunState
+from fleet.errors import (
+    EXIT_CONNECT,
+    EXIT_HOST_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TIMEOUT,
+    ConnectError,
+    DeadlineError,
+    FleetError,
+    HostFailed,
+    Reason,
+)
+from fleet.protocol.messages.run import EndedBy, RankEnded, RunEnd, RunState
 
 CLOCK_SECONDS = 600.0  # for which a message tells how a node's clock stands
 TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot tell apart
 SIGTERM = 15
-# how the reason of a stop begins that the user wants: by Ctrl-C here; by `fleet stop`, wherever that ran
-INTERRUPTED, STOPPED_BY = "interrupted", "stopped by "
+INTERRUPTED = "interrupted"
+BY_HAND = ("interrupt", "stop")  # the ends that a user wants
 # why a node ended its part by itself -> the exit code; see node/run/run_folder.py
 OWN_CAUSES = {
     "lease": EXIT_TIMEOUT,
@@ -76,6 +87,24 @@ class RankEnd:
     @property
     def exit_code(self) -> int:
         return 128 + self.signal if self.signal is not None else (self.status or 0)
+
+
+def run_end(by: EndedBy, message: str, code: int, host: str | None = None, who: str = "") -> RunEnd:
+    return {"by": by, "host": host, "code": code, "who": who, "message": message}
+
+
+def stopped_by(who: str) -> RunEnd:
+    """By 'fleet stop'. who: USER@HEAD."""
+    return run_end("stop", f"stopped by {who}", EXIT_INTERRUPTED, who=who)
+
+
+def end_of(status: RunState) -> RunEnd | None:
+    """Who had the run stopped on a node, None: no head. An older version's node has but a sentence."""
+    if "end" in status:
+        return status["end"]
+    said = status.get("stopped") or status.get("reason") or ""
+    by_hand = said.startswith((INTERRUPTED, "stopped by ")) or not said and status.get("cause") == "asked"
+    return run_end("stop", said or "stopped", EXIT_INTERRUPTED) if by_hand else None
 
 
 @dataclass(frozen=True)
@@ -141,41 +170,50 @@ class Gang:
         self.link_is_whole = False  # this machine's own, though all nodes be lost: other hosts answer
         self.needed = ""  # why it does not go on without one
         self.stopped_at: float | None = None
-        self.reason: str | None = None
+        self.end: RunEnd | None = None  # who had all stopped
         self.stall: Failure | None = None
 
-    def stop(self, reason: str, now: float) -> bool:
+    @property
+    def reason(self) -> str | None:
+        return self.end["message"] if self.end is not None else None
+
+    @property
+    def by_hand(self) -> bool:
+        return self.end is not None and self.end["by"] in BY_HAND
+
+    def stop(self, end: RunEnd, now: float) -> bool:
         """Note that everyone is told to stop; False when they were already."""
         if self.stopped_at is not None:
             return False
-        self.stopped_at, self.reason = now, reason
+        self.stopped_at, self.end = now, end
         return True
 
-    def rank_ended(self, end: RankEnd) -> str | None:
+    def rank_ended(self, end: RankEnd) -> RunEnd | None:
         """A reason to stop everyone, or None. An engine that restarts ranks decides for itself."""
         self.nodes[end.host].ranks[(end.rank, end.attempt)] = end
         if end.failed and not end.asked and not self.restarts and self.stopped_at is None:
-            return f"rank {end.rank} on {end.host} failed"
+            return run_end("failure", f"rank {end.rank} on {end.host} failed", end.exit_code, end.host)
         return None
 
-    def node_status(self, host: str, status: RunState) -> str | None:
+    def node_status(self, host: str, status: RunState) -> RunEnd | None:
         node = self.nodes[host]
         node.status = status
-        said = status.get("stopped") or status.get("reason") or ""
-        if said.startswith(STOPPED_BY):  # a rank's end may have been heard before, it is the answer
-            self.reason = f"{INTERRUPTED}: {said}"
-            return self.reason
+        end = end_of(status)
+        if end is not None and (self.end is None or not self.by_hand and end["by"] in BY_HAND):
+            self.end = end  # a rank's end may have been heard before, it is the answer
+            return end
         if self.stopped_at is not None:
             return None
         if node.state == "exited" and node.engine_code:
-            return f"the engine on {host} failed"
+            return run_end("failure", f"the engine on {host} failed", node.engine_code, host)
         if node.state in ("stopped", "lost") or node.cause is not None:
-            return f"{host}: {status.get('reason') or node.state}"
+            code = OWN_CAUSES.get(node.cause or "", EXIT_HOST_FAILED)
+            return run_end("failure", f"{host}: {status.get('reason') or node.state}", code, host)
         return None
 
-    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> str | None:
+    def node_lost(self, host: str, heard: float, why: FleetError | None = None) -> RunEnd | None:
         self.nodes[host].lost, self.nodes[host].why = heard, why
-        return f"{host} was lost"
+        return run_end("lost", f"{host} was lost" + (f": {why.message}" if why else ""), EXIT_CONNECT, host)
 
     def first(self, collateral: Callable[[RankEnd], bool] = lambda end: False) -> Failure | None:
         """The earliest failure over all nodes that was not the answer to a stop; None when all went well.
@@ -184,8 +222,21 @@ class Gang:
         """
         if self.stall is not None:
             return self.stall
-        found = [*self._rank_failures(collateral), *self._node_failures()]
+        found = [*self._rank_failures(collateral), *self._node_failures(), *self._others()]
         return min(found, key=lambda f: f.time, default=None)
+
+    def _others(self) -> list[Failure]:
+        """What another head had the run stopped for, and only that one saw."""
+        end, began = self.end, [node.began for node in self.nodes.values() if end_of(node.status)]
+        if end is None or not began or end["by"] not in ("stall", "lost"):
+            return []
+        host = end["host"] if end["host"] in self.nodes else next(iter(self.nodes))
+        if self.nodes[host].lost is not None:
+            return []
+        error = DeadlineError if end["by"] == "stall" else ConnectError
+        why = error(Reason.of_node(end["message"]), kind="stalled" if end["by"] == "stall" else "lost")
+        what = "stalled" if end["by"] == "stall" else "node"
+        return [Failure(host, self.nodes[host].node_rank, end["code"], min(began), what=what, why=why)]
 
     def all_well(self, ranks: Mapping[str, Iterable[int]]) -> bool:
         """Whether every rank of every node has ended, with 0, and none is ever started again. ranks: by host."""
@@ -218,7 +269,8 @@ class Gang:
     def _before_stop(self, when: float) -> bool:
         # Corrected times are never early (Clock), and never later than the message that brought them: what
         # caused the stop lies before it, what the stop caused lies behind it.
-        return self.stopped_at is None or when <= self.stopped_at
+        others = [node.began for node in self.nodes.values() if end_of(node.status)]
+        return when <= min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=inf)
 
     def _rank_failures(self, collateral: Callable[[RankEnd], bool]) -> list[Failure]:
         ends = [(self.nodes[e.host].clock.on_head(e.time), e) for e in self.last_attempts() if e.failed]
@@ -247,7 +299,7 @@ class Gang:
                 found.append(Failure(node.host, node.node_rank, node.engine_code, when, what="engine", signal=by))
             elif (cause := self._own_cause(node)) is not None:
                 found.append(Failure(node.host, node.node_rank, OWN_CAUSES[cause], when, what=cause))
-            elif node.state in ("stopped", "lost") and self._before_stop(when):
+            elif node.state in ("stopped", "lost") and end_of(node.status) is None and self._before_stop(when):
                 reason = node.status.get("reason")
                 why = HostFailed(Reason.of_node(reason), kind="ended") if reason else None
                 found.append(Failure(node.host, node.node_rank, EXIT_HOST_FAILED, when, what="node", why=why))

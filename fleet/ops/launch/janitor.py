@@ -18,7 +18,7 @@ from fleet.ops.launch.background import begin, leave, told
 from fleet.ops.launch.folder import HANDOVER_SECONDS, RunFolder, read_object
 from fleet.ops.launch.follow import Follower, Heard, pause_after
 from fleet.ops.launch.record import RunRecord
-from fleet.protocol.messages.run import Stopped, StopSpec
+from fleet.protocol.messages.run import RunEnd, Stopped, StopSpec
 from fleet.rules.launch import left
 from fleet.transport.base import Cancel, Transport
 from fleet.transport.program import Program, last_word
@@ -37,17 +37,27 @@ def patience(record: RunRecord) -> float:
     return NO_LEASE_SECONDS if record.lease is None else record.lease + record.grace + MARGIN_SECONDS
 
 
-def send_janitor(record: RunRecord, hosts: Sequence[Host], transport: Transport) -> int | None:
-    """Start it; its pid, or None when it cannot be started."""
-    process = begin("janitor", record, hosts, transport, seconds=patience(record))
+def send_janitor(
+    record: RunRecord, hosts: Sequence[Host], transport: Transport, end: RunEnd | None = None
+) -> int | None:
+    """Start it; its pid, or None when it cannot be started. end: the run's."""
+    process = begin("janitor", record, hosts, transport, seconds=patience(record), end=end)
     return leave(process) if process else None
 
 
 def clean(
-    host: Host, run: str, grace: float, transport: Transport, until: float, folder: RunFolder, attempt: int = 0
+    host: Host,
+    run: str,
+    grace: float,
+    transport: Transport,
+    until: float,
+    folder: RunFolder,
+    attempt: int = 0,
+    end: RunEnd | None = None,
 ) -> tuple[str, bool]:
     """Try until the run is stopped on this host; what came of it, one line, and whether its logs are complete."""
-    spec: StopSpec = {"run": run, "grace": grace, "reason": "the head gave this node up", "attempt": attempt}
+    reason = "the head gave this node up"
+    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "attempt": attempt}
     last, began = "never tried", time.monotonic()
     while time.monotonic() < until:
         try:
@@ -124,7 +134,9 @@ def main() -> None:
     complete: list[str] = []
 
     def work(host: Host) -> None:
-        said, whole = clean(host, record.run_id, record.grace, transport, until, folder, record.attempt)
+        said, whole = clean(
+            host, record.run_id, record.grace, transport, until, folder, record.attempt, spec.get("end")
+        )
         if whole:
             complete.append(host.name)
         folder.event("cleaned", host=host.name, message=f"{host.name}: {said}", complete=whole)

@@ -14,7 +14,7 @@ from fleet.ops.launch.elastic import Elastic
 from fleet.ops.launch.elastic_gang import ElasticGang, gang_of
 from fleet.ops.launch.folder import RunFolder
 from fleet.ops.launch.follow import REMARKS, Follower, Heard
-from fleet.ops.launch.gang import Failure, RankEnd
+from fleet.ops.launch.gang import Failure, RankEnd, run_end
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.plan import Plan
 from fleet.ops.launch.record import RunRecord
@@ -239,7 +239,7 @@ class Run:
         self.incomplete = [name for name in self.incomplete if name != host.name]
         self._elastic.back(host.name, self._follower(host, heard.data))
         if self.gang.stopped_at is not None:
-            self._followers[host.name].stop(self.record.grace, str(self.gang.reason))
+            self._followers[host.name].stop(self.record.grace, str(self.gang.reason), self.gang.end)
 
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
@@ -250,4 +250,5 @@ class Run:
 
     def _end_stalled(self, failure: Failure) -> None:
         self.gang.stall = failure
-        self._stopping.stop_if(f"no rank wrote anything for {self.record.stall_timeout or 0:g} s")
+        message = failure.why.message if failure.why else "no rank wrote anything any more"
+        self._stopping.stop_if(run_end("stall", message, failure.exit_code, failure.host))

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fleet.each import as_one, over
-from fleet.errors import FleetError, HostFailed, Interrupted, PreflightError, Reason
+from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, FleetError, HostFailed, Interrupted, PreflightError, Reason
 from fleet.events import Notice, Round, Started
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Result
 from fleet.ops.launch.failure import fate
 from fleet.ops.launch.findings import beside, refuse
-from fleet.ops.launch.gang import INTERRUPTED
+from fleet.ops.launch.gang import INTERRUPTED, run_end
 from fleet.ops.launch.janitor import send_janitor
 from fleet.ops.launch.plan import NodePlan, Plan
 from fleet.ops.launch.record import RunRecord
@@ -195,9 +195,12 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
     answers, errors = sessions.each(plan.hosts, start, "start")
     errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
     if errors or sessions.runtime.cancel.is_set():
-        left = stop_all(plan, sessions, 0.0, "another node did not start" if errors else "interrupted")
+        end = run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED, who=record.owner)
+        if errors:
+            end = run_end("failure", "another node did not start", EXIT_HOST_FAILED, next(iter(errors)), record.owner)
+        left = stop_all(plan, sessions, 0.0, end)
         if left:  # it may have begun, and nothing else ends it there where it needs no head
-            ends = fate(record.lease, send_janitor(record, left, sessions.runtime.transport))
+            ends = fate(record.lease, send_janitor(record, left, sessions.runtime.transport, end))
             sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
@@ -213,10 +216,10 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
     return answers
 
 
-def stop_all(plan: Plan, sessions: Sessions, grace: float, reason: str, *, for_good: bool = False) -> list[Host]:
+def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.RunEnd, *, for_good: bool = False) -> list[Host]:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start. for_good: and whatever may
     come after this attempt. Returns the hosts that could not be told."""
-    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": reason}
+    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": end["message"], "end": end}
     if not for_good:
         spec["attempt"] = plan.attempt
 

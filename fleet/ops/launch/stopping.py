@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 
-from fleet.errors import ConnectError, FleetError, Reason
+from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError, Reason
 from fleet.model import Host
 from fleet.ops.launch.failure import alone, fate, own_link
 from fleet.ops.launch.follow import Follower
-from fleet.ops.launch.gang import INTERRUPTED, Gang
+from fleet.ops.launch.gang import INTERRUPTED, Gang, run_end
 from fleet.ops.launch.janitor import send_janitor
-from fleet.ops.launch.record import RunRecord
-from fleet.protocol.messages.run import RunsHere, RunsSpec
+from fleet.ops.launch.record import RunRecord, whoami
+from fleet.protocol.messages.run import RunEnd, RunsHere, RunsSpec
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
@@ -55,15 +55,15 @@ class Stopping:
         self._silence = Silence(record.node_timeout, record.lease)
         self._witness = Witness(record.run_id, runtime.transport)
 
-    def stop_if(self, reason: str | None) -> None:
+    def stop_if(self, end: RunEnd | None) -> None:
         """Tell all nodes to stop, once, where there is a reason to."""
-        if reason is not None and self.gang.stop(reason, time.time()):
-            self._tell_all(self.record.grace, reason)
+        if end is not None and self.gang.stop({**end, "who": end["who"] or whoami()}, time.time()):
+            self._tell_all(self.record.grace, end["message"])
 
     def rank_ended(self, host: str) -> None:
         """While all stop, an engine without ranks has nothing to wait for."""
         if self.gang.stopped_at is not None and self._has_no_rank_left(host):
-            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason))
+            self._followers[host].stop(min(ENGINE_GRACE, self.record.grace), str(self.gang.reason), self.gang.end)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
         """Give a node up. when: it was last heard of, in seconds since the epoch."""
@@ -110,7 +110,7 @@ class Stopping:
     def watch(self) -> None:
         """What the user asks for, and nodes that do not stop in time."""
         if self.runtime.cancel.count >= GENTLY:
-            self.stop_if(INTERRUPTED)
+            self.stop_if(run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED))
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True
             self._tell_all(0.0, f"{INTERRUPTED} twice")
@@ -138,7 +138,7 @@ class Stopping:
             self.gang.link_is_whole = self._witness.reaches(self._spares)
         for host in left:
             self._followers[host].give_up()
-        ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport))
+        ends = fate(self.record.lease, send_janitor(self.record, hosts, self.runtime.transport, self.gang.end))
         for host in left:
             self.say("warning", f"{host}: {ends}", "janitor", host)
         return left
@@ -149,7 +149,9 @@ class Stopping:
         self._stop_by = dict.fromkeys(self._followers, time.monotonic() + self._patience)
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
-                follower.stop(min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason)
+                follower.stop(
+                    min(grace, ENGINE_GRACE) if self._has_no_rank_left(host) else grace, reason, self.gang.end
+                )
 
     def _has_no_rank_left(self, host: str) -> bool:
         return not self.gang.restarts and not self.gang.unaccounted(host, self.record.node(host).ranks)

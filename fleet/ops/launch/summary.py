@@ -11,7 +11,7 @@ from fleet.errors import EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_OK, ConnectErr
 from fleet.model import Node, Report, Result
 from fleet.ops.launch.failure import Evidence, blamed, evidence, laments, left_early, message, own_link
 from fleet.ops.launch.failure import hint as plain_hint
-from fleet.ops.launch.gang import INTERRUPTED, Failure, Gang, NodeState, RankEnd
+from fleet.ops.launch.gang import Failure, Gang, NodeState, RankEnd
 from fleet.ops.launch.logs import NodeLogs
 from fleet.ops.launch.next_steps import next_steps
 from fleet.ops.launch.record import RunRecord
@@ -37,7 +37,7 @@ def summarise(
     def collateral(end: RankEnd) -> bool:
         return laments(tail(end.host, end.rank))
 
-    interrupted = gang.reason is not None and gang.reason.startswith(INTERRUPTED)
+    interrupted = gang.by_hand
     failure = None if interrupted else own_link(gang) or gang.first(collateral)
     missing = {n.host.name: ranks for n in run.nodes if (ranks := gang.unaccounted(n.host.name, n.ranks))}
     if failure is None and not interrupted and missing and not run.restarts:
@@ -65,6 +65,7 @@ def summarise(
             "seconds": round(seconds, 3),
             "logs": str(run.logs),
             "stopped": gang.reason,
+            "end": gang.end,
             "first_failure": first,
             "next": next_steps(first, run, chain(*(_words(node, tail) for node in run.nodes))) if first else [],
             "tracebacks": _tracebacks(run, logs, tail) if code != EXIT_OK else [],

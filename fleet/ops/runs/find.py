@@ -15,7 +15,7 @@ from fleet.errors import ConnectError, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Node, Result
-from fleet.ops.launch.gang import INTERRUPTED, STOPPED_BY
+from fleet.ops.launch.gang import BY_HAND, end_of
 from fleet.ops.launch.record import RunRecord
 from fleet.ops.launch.start import ASK, Sessions
 from fleet.ops.runs.local import last_begun
@@ -70,11 +70,8 @@ class FoundRun:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
             known = ("stopping", RESTARTING, "running", STARTING)
             return "lost" if forgotten else next((it for it in known if it in states), "running")
-        reasons = [
-            part["status"].get("reason") for part in self.parts.values() if part["status"].get("cause") == "asked"
-        ]
-        by_hand = all(reason is None or reason.startswith((INTERRUPTED, STOPPED_BY)) for reason in reasons)
-        if self.withdrawn or reasons and by_hand:  # where a node failed, who followed it stopped the others, too
+        ends = [end_of(part["status"]) for part in self.parts.values()]
+        if self.withdrawn or any(end is not None and end["by"] in BY_HAND for end in ends):
             return "stopped"
         failed = any(
             part["status"].get("state") != "exited" or part["status"].get("engine_status")

@@ -13,7 +13,7 @@ from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.launch.folder import RunFolder
-from fleet.ops.launch.gang import STOPPED_BY
+from fleet.ops.launch.gang import stopped_by
 from fleet.ops.launch.janitor import patience, send_janitor
 from fleet.ops.launch.record import RunRecord, whoami
 from fleet.ops.launch.start import STOP_SECONDS
@@ -64,7 +64,8 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
     if silent and not found.live and len(found.parts) >= found.nnodes and is_a_matter_of_time(plan.word, found.run_id):
         raise unanswered(f"{found.run_id} has ended, and no live run is known", silent)
     grace = next(iter(found.parts.values()))["grace"] if plan.grace is None else plan.grace
-    spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": STOPPED_BY + whoami()}
+    end = stopped_by(whoami())
+    spec: StopSpec = {"run": found.run_id, "grace": grace, "reason": end["message"], "end": end}
 
     def stop(session: Session, host: Host) -> Result:
         answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
@@ -88,7 +89,7 @@ def run(plan: StopPlan, runtime: Runtime) -> Report:
         folder = RunFolder.open(plan.runs_dir, found.run_id)
         folder.release()
         later = [host for host in plan.inventory.hosts if host.name in left]
-        data["janitor"] = send_janitor(record, later, runtime.transport)
+        data["janitor"] = send_janitor(record, later, runtime.transport, end)
         if data["janitor"]:
             runtime.emit(Notice("warning", stays(data["janitor"], record)))
     else:

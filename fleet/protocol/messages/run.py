@@ -54,8 +54,15 @@ class RankEnded(_Rank, total=False):
 # a line of the kernel's log. time: about when, on the node's clock. rank: whose process it names
 KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole | None})
 
+# who ended a run, and why, as every head is to have it: written on each node before its ranks are stopped. by:
+# "interrupt" (at the head that led it), "stop" ('fleet stop'), "stall", "lost" (a node: host) or "failure" (of a rank,
+# an engine or a node, on host). code: the run's exit code. who: USER@HEAD. message: for people
+EndedBy = Literal["interrupt", "stop", "stall", "lost", "failure"]
+RunEnd = TypedDict("RunEnd", {"by": EndedBy, "host": str | None, "code": Whole, "who": str, "message": str})
+
 # status.json. kernel: lines since the run's beginning that may say why it ended. builds: locks that a rank waits for in
-# vain. began: when this node began to end its part. stopped: by whom, in the pause after this attempt.
+# vain. began: when this node began to end its part. stopped: by whom, in the pause after this attempt. end: where a
+# head had it stopped.
 RunState = TypedDict(
     "RunState",
     {
@@ -71,6 +78,7 @@ RunState = TypedDict(
         "kernel": list[KernelLine] | None,
         "began": Time | None,
         "stopped": str,
+        "end": RunEnd | None,
         "time": Time,
         "sent": Time,
     },
@@ -178,8 +186,9 @@ _Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
 
 
 class StopSpec(_Stop, total=False):
-    """attempt: the last one that is meant; without it the run is over for good."""
+    """end: of the run, None: this is none. attempt: the last one that is meant; without it the run is over for good."""
 
+    end: RunEnd | None
     attempt: int
 
 
